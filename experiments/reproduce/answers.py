@@ -22,7 +22,7 @@ from experiments.reproduce.evaluation import (
     paired,
     spans_of,
 )
-from experiments.reproduce.sitting import Verdict
+from experiments.reproduce.session import Verdict
 
 MOST_ADDED = 1.0
 """Bound on the median latency in milliseconds that the balancer adds; the source's added 30 to 35."""

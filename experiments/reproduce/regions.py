@@ -16,11 +16,11 @@ import click
 from rich.text import Text
 
 from experiments.reproduce.answers import answers, bounds, crowd_table, policy_table
-from experiments.reproduce.crush import crushes, file_limit
 from experiments.reproduce.evaluation import PLACES, QUICK, Evaluation, Setup, paired, spans_of
 from experiments.reproduce.evaluation_runs import added, bottleneck, calm, crowds, machines, six
-from experiments.reproduce.policy_laps import laps
-from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.overload import crushes, file_limit
+from experiments.reproduce.policy_runs import laps
+from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

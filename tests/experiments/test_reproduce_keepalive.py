@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.cells import (
+from experiments.reproduce.keepalive_figure import matrix_figure
+from experiments.reproduce.keepalive_matrix import (
     CELLS,
     UNIT,
     Cell,
@@ -19,7 +20,6 @@ from experiments.reproduce.cells import (
     saved_by,
     travelled,
 )
-from experiments.reproduce.figure import matrix_figure
 from tests.experiments.reproduced import quick_sitting, reproduce
 
 SETUP = Setup(one_way=0.015, service=0.0)

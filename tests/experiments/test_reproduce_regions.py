@@ -11,7 +11,6 @@ import pytest
 from experiments.load.samples import Kind, Samples
 from experiments.report.canvas import to_png
 from experiments.reproduce.answers import answers, bounds, rankings
-from experiments.reproduce.crush import shares
 from experiments.reproduce.evaluation import (
     FIVE,
     OURS,
@@ -28,7 +27,8 @@ from experiments.reproduce.evaluation import (
     spans_of,
 )
 from experiments.reproduce.evaluation_runs import crowd_of
-from experiments.reproduce.policy_laps import scenario_of
+from experiments.reproduce.overload import shares
+from experiments.reproduce.policy_runs import scenario_of
 from experiments.reproduce.regions_figure import regions_figure
 from tests.experiments.reproduced import quick_sitting
 

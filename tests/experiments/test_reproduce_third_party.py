@@ -12,7 +12,7 @@ import pytest
 
 from balancer.upstream.resolver import LookupFailed, Resolver
 from experiments.report.canvas import to_png
-from experiments.reproduce.calls import Made
+from experiments.reproduce.api_calls import Made
 from experiments.reproduce.name_server import answer_to, name_server
 from experiments.reproduce.provider import (
     BEATS,
@@ -23,7 +23,7 @@ from experiments.reproduce.provider import (
     QUICK,
     WARM_FAR,
     WITHOUT,
-    Account,
+    ConnectionCounts,
     Mode,
     ModeResult,
     RouteChange,
@@ -40,7 +40,7 @@ NOTICED = RouteChange(8, 20.0, "its TLS handshake takes longer")
 def stay(mode: Mode, took: float, opened: int = 0, cold: int = 0, heartbeats: int = 0) -> ModeResult:
     """A hundred calls that took so long each; connections took 0.1 s."""
     made = tuple(Made("call", 0.0, took, 200) for _ in range(100))
-    return ModeResult(mode, made, 100.0, 12.5, Account(opened, cold, 0, heartbeats, 0.1 * opened))
+    return ModeResult(mode, made, 100.0, 12.5, ConnectionCounts(opened, cold, 0, heartbeats, 0.1 * opened))
 
 
 GOOD = [
@@ -147,7 +147,7 @@ def test_accounts_are_differences() -> None:
     found = account_of(status)
     assert (found.opened, found.cold, found.died, found.heartbeats) == (6, 4, 0, 10)
     assert found.handshakes == pytest.approx(0.3)
-    assert found.since(found) == Account(0, 0, 0, 0, 0.0)
+    assert found.since(found) == ConnectionCounts(0, 0, 0, 0, 0.0)
 
 
 def test_the_figure_is_drawn() -> None:
