@@ -71,10 +71,10 @@ async def calm(setup: Setup, workers: Sequence[Child], found: Evaluation) -> Non
     """Call each worker sequentially, all workers in parallel."""
 
     async def one(place: Place, child: Child) -> None:
-        line = Client(*child.address)
-        await line.ask()  # opens the connection
-        answers = [await line.ask() for _ in range(setup.calls)]
-        line.close()
+        connection = Client(*child.address)
+        await connection.ask()  # opens the connection
+        answers = [await connection.ask() for _ in range(setup.calls)]
+        connection.close()
         worked = tuple(answer.service for answer in answers)
         found.calm.append(Calm(place.worker, place.region, tuple(answer.took for answer in answers), worked))
 

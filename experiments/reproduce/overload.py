@@ -55,13 +55,13 @@ async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> O
 
     async def client(calls: int) -> None:
         nonlocal failed
-        line = Client(*unit.address)
+        connection = Client(*unit.address)
         try:
             for _ in range(calls):
-                failed += not (await line.ask()).is_ok
+                failed += not (await connection.ask()).is_ok
                 ended.append(time.monotonic() - began_at)
         finally:
-            line.close()
+            connection.close()
 
     await all_of(client(calls) for calls in shares(requests, at_once))
     return Overload(at_once, requests, descriptors, failed, tuple(ended))

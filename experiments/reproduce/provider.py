@@ -38,12 +38,12 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """A way to call a party: endpoint keys and configuration tables of the balancer. `slow_names`: lookups take time;
+    """A way to call a provider: endpoint keys and configuration tables of the balancer. `slow_names`: lookups are slow;
     `forgotten`: results are not cached.
     """
 
     name: str
-    party: Provider
+    provider: Provider
     group: str
     endpoint: Keys = field(default_factory=dict)
     pool: Keys = field(default_factory=dict)
