@@ -117,7 +117,7 @@ WAYS = (
 
 
 def turns(count: int, seed: int) -> Iterator[tuple[RemovalMethod, float]]:
-    """Way and seconds per request; every way once in each of `count` rounds, in random order."""
+    """Method and seconds per request; every method once in each of `count` rounds, in random order."""
     rng = Random(seed)
     for _ in range(count):
         for way in rng.sample(WAYS, len(WAYS)):
