@@ -22,7 +22,7 @@ from experiments.reproduce.evaluation import (
     paired,
     spans_of,
 )
-from experiments.reproduce.sitting import Verdict
+from experiments.reproduce.session import Verdict
 
 MOST_ADDED = 1.0
 """Bound on the median latency in milliseconds that the balancer adds; the source's added 30 to 35."""
@@ -47,8 +47,8 @@ def answers(found: Evaluation, setup: Setup) -> Iterator[tuple[str, str]]:
         yield "What latency does the platform add?", platform(found.calm)
     if found.crushes:
         yield "What are the downsides of a single unit?", downsides(found)
-    if found.laps:
-        yield "Which policy is fastest?", fastest(found.laps, setup)
+    if found.policy_runs:
+        yield "Which policy is fastest?", fastest(found.policy_runs, setup)
 
 
 def one_machine(found: Evaluation) -> str:
@@ -129,8 +129,8 @@ def downsides(found: Evaluation) -> str:
     )
 
 
-def fastest(laps: Sequence[PolicyRun], setup: Setup) -> str:
-    spans = spans_of(laps)
+def fastest(policy_runs: Sequence[PolicyRun], setup: Setup) -> str:
+    spans = spans_of(policy_runs)
     order = sorted(spans, key=lambda label: spans[label])
     return (
         f"{order[0]}, {spans[order[0]]:.1f} s for {setup.policy_requests} requests; {order[-1]} is last with "
@@ -149,17 +149,17 @@ def crowd_table(crowds: Sequence[Crowd], setup: Setup) -> Table:
     return table
 
 
-def policy_table(laps: Sequence[PolicyRun], setup: Setup) -> Table:
+def policy_table(policy_runs: Sequence[PolicyRun], setup: Setup) -> Table:
     """Table of the total seconds by policy: the source's five first."""
-    blocks = max(lap.block for lap in laps) + 1
+    blocks = max(run.block for run in policy_runs) + 1
     table = Table(
         title=f"{setup.policy_requests} requests, median of {blocks} blocks; s, in the source's time"
     )
     for name in ("policy", "all took", "req/s", "failed", ""):
         table.add_column(name, justify="left" if name in ("policy", "") else "right", no_wrap=True)
-    spans = spans_of(laps)
+    spans = spans_of(policy_runs)
     for label in (name for name in setup.labels if name in spans):
-        failed = sum(lap.failed for lap in laps if lap.label == label)
+        failed = sum(run.failed for run in policy_runs if run.label == label)
         whose = "source's" if label in FIVE else "ours"
         rate = setup.policy_requests / spans[label]
         table.add_row(label, f"{spans[label]:.1f}", f"{rate:.0f}", str(failed), whose)
@@ -180,7 +180,7 @@ def bounds(found: Evaluation, setup: Setup) -> list[Verdict]:
         verdicts.append(Verdict(crush.failed == 0, words))
     if found.crowds:
         verdicts.append(Verdict(found.crowds[0].failed == 0, f"{found.crowds[0].at_once} at once are fine"))
-    return [*verdicts, *rankings(spans_of(found.laps))]
+    return [*verdicts, *rankings(spans_of(found.policy_runs))]
 
 
 def rankings(spans: dict[str, float]) -> list[Verdict]:

@@ -155,7 +155,7 @@ class Evaluation:
     added: list[Added] = field(default_factory=list)
     load: Load | None = None
     crushes: list[Overload] = field(default_factory=list)
-    laps: list[PolicyRun] = field(default_factory=list)
+    policy_runs: list[PolicyRun] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
 
@@ -165,7 +165,7 @@ def paired(seconds: Sequence[float]) -> tuple[float, tuple[float, float]]:
     return median(millis), interval(millis)
 
 
-def spans_of(laps: Sequence[PolicyRun]) -> dict[str, float]:
+def spans_of(policy_runs: Sequence[PolicyRun]) -> dict[str, float]:
     """Median seconds over blocks by policy, in order of first appearance."""
-    labels = dict.fromkeys(lap.label for lap in laps)
-    return {label: median(lap.span for lap in laps if lap.label == label) for label in labels}
+    labels = dict.fromkeys(run.label for run in policy_runs)
+    return {label: median(run.span for run in policy_runs if run.label == label) for label in labels}

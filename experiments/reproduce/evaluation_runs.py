@@ -17,11 +17,10 @@ from experiments.load.generator import Generator
 from experiments.load.samples import Kind, Place, Samples
 from experiments.ports import free_ports
 from experiments.processes import Child, program
-from experiments.reproduce import crew
-from experiments.reproduce.asking import Line
-from experiments.reproduce.caller import Target
-from experiments.reproduce.calls import all_of
-from experiments.reproduce.crew import BalancerFile
+from experiments.reproduce import launch
+from experiments.reproduce.api_calls import all_of
+from experiments.reproduce.blocking_client import Target
+from experiments.reproduce.client import Client
 from experiments.reproduce.evaluation import (
     PATIENCE,
     PLACES,
@@ -35,7 +34,8 @@ from experiments.reproduce.evaluation import (
     Setup,
 )
 from experiments.reproduce.header_share import listening
-from experiments.reproduce.visits import kept
+from experiments.reproduce.keepalive_runs import kept
+from experiments.reproduce.launch import BalancerFile
 
 TRIP = 0.032
 """Round trip in seconds to the worker of the comparison: the source's cost of a new connection."""
@@ -54,7 +54,7 @@ async def six(stack: AsyncExitStack, time_scale: float = 1.0) -> list[Child]:
 
 async def started(place: Place, seed: int, time_scale: float, stack: AsyncExitStack) -> Child:
     """Start a one-slot worker as in the source, without waiting until it is ready."""
-    argv = crew.worker_argv(
+    argv = launch.worker_argv(
         name=place.worker,
         region=place.region,
         rtt=f"{1e3 * TRIPS[place.region]:g}ms",
@@ -64,17 +64,17 @@ async def started(place: Place, seed: int, time_scale: float, stack: AsyncExitSt
         seed=seed,
         time_scale=time_scale,
     )
-    return await crew.started(place.worker, argv, stack)
+    return await launch.started(place.worker, argv, stack)
 
 
 async def calm(setup: Setup, workers: Sequence[Child], found: Evaluation) -> None:
     """Call each worker sequentially, all workers in parallel."""
 
     async def one(place: Place, child: Child) -> None:
-        line = Line(*child.address)
-        await line.ask()  # opens the connection
-        answers = [await line.ask() for _ in range(setup.calls)]
-        line.close()
+        connection = Client(*child.address)
+        await connection.ask()  # opens the connection
+        answers = [await connection.ask() for _ in range(setup.calls)]
+        connection.close()
         worked = tuple(answer.service for answer in answers)
         found.calm.append(Calm(place.worker, place.region, tuple(answer.took for answer in answers), worked))
 
@@ -119,14 +119,14 @@ def crowd_of(at_once: int, samples: Samples, scale: float) -> Crowd:
 async def added(setup: Setup, seed: int, folder: Path, found: Evaluation) -> None:
     """The same calls direct, through the balancer, and through one without keep-alive, shuffled in every block."""
     async with AsyncExitStack() as stack:
-        near = await crew.worker(
+        near = await launch.worker(
             stack, name="near", rtt=f"{1e3 * TRIP:g}ms", service=f"fixed:{1e3 * WORK:g}ms", slots=2
         )
         host, port = near.address
         targets = {"direct": Target(host, port)}
         for name, keeps in (("unit", True), ("fresh", False)):
             endpoint = {"id": "near", "address": f"http://{host}:{port}", "keep_alive": keeps}
-            unit = await crew.unit(name, BalancerFile(endpoints=[endpoint]), folder, stack)
+            unit = await launch.unit(name, BalancerFile(endpoints=[endpoint]), folder, stack)
             targets[name] = Target(*unit.address)
         rng = Random(seed)
         for block in range(-1, setup.blocks):  # the first block is warm-up
@@ -143,10 +143,10 @@ async def bottleneck(setup: Setup, folder: Path, found: Evaluation) -> None:
     """Throughput and CPU cost of one balancer process with a worker that answers at once."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
-        worker = await crew.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
+        worker = await launch.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
         await listening(worker, port)
         endpoint = {"id": "w", "address": f"http://127.0.0.1:{port}"}
-        unit = await crew.unit("alone", BalancerFile(endpoints=[endpoint]), folder, stack)
+        unit = await launch.unit("alone", BalancerFile(endpoints=[endpoint]), folder, stack)
         await forward(unit, setup.forwarded // 4)
         before = cpu_of(unit.pid).total if is_known_here() else None
         samples = await forward(unit, setup.forwarded)

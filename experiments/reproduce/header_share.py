@@ -19,9 +19,9 @@ from experiments.cpu_time import cpu_of
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 from experiments.processes import Child, program
-from experiments.reproduce import crew
-from experiments.reproduce.crew import BalancerFile
+from experiments.reproduce import launch
 from experiments.reproduce.header_sets import INTERNAL, SETS
+from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.medians import interval
 
 CONNECTIONS = 16
@@ -68,7 +68,7 @@ async def run_plan(blocks: int, requests: int, seed: int, folder: Path, told: Ca
     """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
-        worker = await crew.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
+        worker = await launch.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
         await listening(worker, port)
         units = {strips: await unit_before(port, strips, folder, stack) for strips in (False, True)}
         rng = Random(seed)
@@ -98,7 +98,7 @@ async def unit_before(port: int, strips: bool, folder: Path, stack: AsyncExitSta
     endpoint = {"id": "w", "region": "here", "address": f"http://127.0.0.1:{port}"}
     tables = {"headers": {"internal": list(INTERNAL)}} if strips else {}
     file = BalancerFile(tables=tables, endpoints=[endpoint])
-    return await crew.unit("that strips" if strips else "that does not", file, folder, stack)
+    return await launch.unit("that strips" if strips else "that does not", file, folder, stack)
 
 
 def cost_of(unit: Child, requests: int, repeats: bool) -> float:

@@ -19,8 +19,8 @@ from experiments.build import describe_build
 from experiments.cpu_time import is_known_here
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import Share, Turn, run_plan, shares_of
-from experiments.reproduce.removal import Cost, Way, costs_of, least_of, turns
-from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.removal import Cost, RemovalMethod, costs_of, least_of, turns
+from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ class HeadersReproduction(Session):
     def __init__(self, is_quick: bool) -> None:
         super().__init__()
         self._is_quick = is_quick
-        self._ways: list[tuple[Way, float]] = []
+        self._ways: list[tuple[RemovalMethod, float]] = []
         self._turns: list[Turn] = []
 
     def introduction(self) -> str:
@@ -77,7 +77,7 @@ class HeadersReproduction(Session):
         return [Verdict(standing(one, least_of(costs)), sentence(one)) for one in shares]
 
     def figures(self) -> Mapping[str, Callable[[], Figure]]:
-        from experiments.reproduce.figure import ways_figure
+        from experiments.reproduce.keepalive_figure import ways_figure
 
         return {"headers": partial(ways_figure, costs)} if (costs := costs_of(self._ways)) else {}
 

@@ -15,7 +15,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from experiments.reproduce.cells import (
+from experiments.reproduce.keepalive_matrix import (
     CELLS,
     MOST_LAG,
     QUICK,
@@ -30,8 +30,8 @@ from experiments.reproduce.cells import (
     rows_of,
     saved_by,
 )
-from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
-from experiments.reproduce.visits import run_plan
+from experiments.reproduce.keepalive_runs import run_plan
+from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,7 +107,7 @@ class KeepaliveReproduction(Session):
         return row.is_met or (None if lag_of(self._visits) > MOST_LAG else False)
 
     def figures(self) -> Mapping[str, Callable[[], Figure]]:
-        from experiments.reproduce.figure import matrix_figure
+        from experiments.reproduce.keepalive_figure import matrix_figure
 
         return {"keepalive": partial(matrix_figure, rows)} if (rows := self._rows) else {}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from experiments.reproduce.calls import Made
-from experiments.reproduce.crew import Keys
+from experiments.reproduce.api_calls import Made
+from experiments.reproduce.launch import Keys
 from experiments.reproduce.quantities import Quantities, quantities_of
 
 TRIP = 0.042
@@ -25,7 +25,7 @@ DETOUR = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class Provider:
     """A third-party service as `workers serve` emulates it."""
 
     name: str
@@ -38,12 +38,12 @@ class Party:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """A way to call a party: endpoint keys and configuration tables of the balancer. `slow_names`: lookups take time;
+    """A way to call a provider: endpoint keys and configuration tables of the balancer. `slow_names`: lookups are slow;
     `forgotten`: results are not cached.
     """
 
     name: str
-    party: Party
+    provider: Provider
     group: str
     endpoint: Keys = field(default_factory=dict)
     pool: Keys = field(default_factory=dict)
@@ -56,10 +56,10 @@ class Mode:
         return int(str(self.pool.get("warm", 0)))
 
 
-A1 = Party("A, HTTP/1.1 and TLS 1.2", service="60-140ms")
-A2 = Party("A, HTTP/2 and TLS 1.3", service="60-140ms", tls="1.3", http="2")
-B = Party("B")
-FAR = Party("far", trip=0.090)
+A1 = Provider("A, HTTP/1.1 and TLS 1.2", service="60-140ms")
+A2 = Provider("A, HTTP/2 and TLS 1.3", service="60-140ms", tls="1.3", http="2")
+B = Provider("B")
+FAR = Provider("far", trip=0.090)
 BEATING = {"preconnect": 2, "heartbeat": "/healthz"}
 """Two: one serves while the other has a heartbeat in flight."""
 
@@ -106,7 +106,7 @@ QUICK = Setup(
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ConnectionCounts:
     """Counters of a balancer over an interval: connections opened, requests that waited for one, requests whose
     connection closed at the same moment, heartbeats; and seconds of all TLS and TCP handshakes.
     """
@@ -117,8 +117,8 @@ class Account:
     heartbeats: int
     handshakes: float
 
-    def since(self, before: Account) -> Account:
-        return Account(
+    def since(self, before: ConnectionCounts) -> ConnectionCounts:
+        return ConnectionCounts(
             self.opened - before.opened,
             self.cold - before.cold,
             self.died - before.died,
@@ -135,7 +135,7 @@ class ModeResult:
     made: tuple[Made, ...]
     seconds: float
     rest: float
-    account: Account
+    account: ConnectionCounts
 
     @property
     def failed(self) -> int:

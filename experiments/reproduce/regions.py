@@ -16,11 +16,11 @@ import click
 from rich.text import Text
 
 from experiments.reproduce.answers import answers, bounds, crowd_table, policy_table
-from experiments.reproduce.crush import crushes, file_limit
 from experiments.reproduce.evaluation import PLACES, QUICK, Evaluation, Setup, paired, spans_of
 from experiments.reproduce.evaluation_runs import added, bottleneck, calm, crowds, machines, six
-from experiments.reproduce.policy_laps import laps
-from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.overload import crushes, file_limit
+from experiments.reproduce.policy_runs import run_policies
+from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +68,7 @@ class RegionsReproduction(Session):
         await bottleneck(setup, folder, found)
         told(f"up to {setup.crushes[-1][0]} clients before a unit of {setup.descriptors} descriptors")
         await crushes(setup, folder, found, limit)
-        await laps(setup, seed, found, told)
+        await run_policies(setup, seed, found, told)
 
     def present(self) -> list[Verdict]:
         found, console = self._found, self.console
@@ -77,8 +77,8 @@ class RegionsReproduction(Session):
             console.print(Text(f"  {answer}"))
         if found.crowds:
             console.print(crowd_table(found.crowds, self._setup))
-        if found.laps:
-            console.print(policy_table(found.laps, self._setup))
+        if found.policy_runs:
+            console.print(policy_table(found.policy_runs, self._setup))
         for words in found.skipped:
             console.print(Text(f"not measured: {words}", style="yellow"))
         return bounds(found, self._setup)
@@ -107,8 +107,8 @@ class RegionsReproduction(Session):
             "added_ms": paired([one.unit - one.direct for one in found.added]) if found.added else None,
             "load": asdict(found.load) if found.load else None,
             "crushes": [asdict(one) | {"ended": None, "span": one.span} for one in found.crushes],
-            "laps": [asdict(one) for one in found.laps],
-            "spans": spans_of(found.laps),
+            "laps": [asdict(one) for one in found.policy_runs],
+            "spans": spans_of(found.policy_runs),
             "skipped": found.skipped,
         }
 

@@ -144,7 +144,7 @@ def draw_crushes(axes: Axes, found: Evaluation) -> None:
 def draw_policies(axes: Axes, found: Evaluation) -> None:
     """Total seconds of all requests by policy."""
     axes.set_title("All requests, by policy", fontweight="bold")
-    spans = dict(sorted(spans_of(found.laps).items(), key=lambda pair: -pair[1]))
+    spans = dict(sorted(spans_of(found.policy_runs).items(), key=lambda pair: -pair[1]))
     for at, (label, span) in enumerate(spans.items()):
         colour = policy_colour(label.partition(",")[0], [])
         axes.barh(at, span, 0.7, color=colour, alpha=1.0 if label not in FIVE else 0.75)

@@ -23,7 +23,7 @@ ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RemovalMethod:
     """`prepare` makes a fresh input from a set's text; `act` is timed. `theirs`: the source's µs."""
 
     name: str
@@ -102,22 +102,22 @@ def in_lower_case(text: str) -> bytes:
 
 
 WAYS = (
-    Way("loop over the table", as_map, over_the_table, 3.65),
-    Way("loop over the request, set", as_map, over_the_request, 1.53),
-    Way("loop over the request, trie", as_map, through_the_trie, None),
-    Way(OURS, block_of, _fields.without),
+    RemovalMethod("loop over the table", as_map, over_the_table, 3.65),
+    RemovalMethod("loop over the request, set", as_map, over_the_request, 1.53),
+    RemovalMethod("loop over the request, trie", as_map, through_the_trie, None),
+    RemovalMethod(OURS, block_of, _fields.without),
     # Parts of its time; the rest is removing lines, if any.
-    Way("  of it: to lower case", block_of, bytes.lower),
-    Way("  of it: the search", in_lower_case, _fields._next),
+    RemovalMethod("  of it: to lower case", block_of, bytes.lower),
+    RemovalMethod("  of it: the search", in_lower_case, _fields._next),
     # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
     # one.
-    Way(ANYWAY, in_lower_case, _nobody.find_special),
-    Way(WITH_NAMES, in_lower_case, _fields.find_special),
+    RemovalMethod(ANYWAY, in_lower_case, _nobody.find_special),
+    RemovalMethod(WITH_NAMES, in_lower_case, _fields.find_special),
 )
 
 
-def turns(count: int, seed: int) -> Iterator[tuple[Way, float]]:
-    """Way and seconds per request; every way once in each of `count` rounds, in random order."""
+def turns(count: int, seed: int) -> Iterator[tuple[RemovalMethod, float]]:
+    """Method and seconds per request; every method once in each of `count` rounds, in random order."""
     rng = Random(seed)
     for _ in range(count):
         for way in rng.sample(WAYS, len(WAYS)):
@@ -128,7 +128,7 @@ def turns(count: int, seed: int) -> Iterator[tuple[Way, float]]:
             yield way, (time.perf_counter() - began_at) / len(inputs)
 
 
-def costs_of(found: Sequence[tuple[Way, float]]) -> list[Cost]:
+def costs_of(found: Sequence[tuple[RemovalMethod, float]]) -> list[Cost]:
     """Cost of each way that was measured."""
     rows = []
     for way in WAYS:

@@ -16,10 +16,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from experiments.reproduce.calls import Made
+from experiments.reproduce.api_calls import Made
 from experiments.reproduce.quantities import Quantities, quantities_of, table_of
 from experiments.reproduce.reuse_runs import BASELINE, OURS, QUICK, WAYS, Run, Setup, run_plan
-from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,13 +14,13 @@ from pathlib import Path
 from random import Random
 
 from experiments.processes import Child
-from experiments.reproduce import crew
-from experiments.reproduce.calls import EACH, Made, Users, all_of
-from experiments.reproduce.crew import BalancerFile, Keys
+from experiments.reproduce import launch
+from experiments.reproduce.api_calls import EACH, Made, Users, all_of
+from experiments.reproduce.launch import BalancerFile, Keys
 
 
 @dataclass(frozen=True, slots=True)
-class Little:
+class LowTraffic:
     """Phase of little traffic, not compressed: `calls` at Poisson instants, `gap` seconds apart on average, over
     `parties` third parties, so that each is called rarely.
     """
@@ -47,18 +47,18 @@ class Setup:
     idle: tuple[float, float] = (4.5, 9.0)
     requests: tuple[int, int] = (20, 200)
     time_scale: float = 0.5
-    little: Little = Little()
+    little: LowTraffic = LowTraffic()
 
     @property
     def calls(self) -> int:
         return self.users * EACH
 
 
-QUICK = Setup(users=14, at_once=7, machines=1, time_scale=0.25, little=Little(2, 12))
+QUICK = Setup(users=14, at_once=7, machines=1, time_scale=0.25, little=LowTraffic(2, 12))
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Transport:
     """A way to call, as keys of the endpoint."""
 
     name: str
@@ -72,9 +72,9 @@ class Way:
         return "pycurl is not installed: pip install 'steelyard[curl]'" if missing else ""
 
 
-BASELINE = Way("new connection each time", keep_alive=False)
-OURS = Way("our pool")
-WAYS = (BASELINE, Way("aiohttp session", "aiohttp"), Way("libcurl", "curl"), OURS)
+BASELINE = Transport("new connection each time", keep_alive=False)
+OURS = Transport("our pool")
+WAYS = (BASELINE, Transport("aiohttp session", "aiohttp"), Transport("libcurl", "curl"), OURS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Run:
     own, each with the balancer's connection counters.
     """
 
-    way: Way
+    way: Transport
     made: list[Made]
     span: float
     connections: dict[str, int]
@@ -98,7 +98,7 @@ Crowd = tuple[Users, dict[str, int]]
 async def run_plan(setup: Setup, seed: int, folder: Path, told: Told, ended: Callable[[Run], None]) -> None:
     """Measure every available way. Raises `FleetFailedError`."""
     ways = [way for way in WAYS if not way.absence]
-    crowds: dict[Way, Crowd] = {}
+    crowds: dict[Transport, Crowd] = {}
     for way in Random(seed).sample(ways, len(ways)):
         told(f"{way.name}: starting")
         crowds[way] = await crowd(way, setup, seed, folder, told)
@@ -109,7 +109,7 @@ async def run_plan(setup: Setup, seed: int, folder: Path, told: Told, ended: Cal
         ended(Run(way, users.made, users.span, connections, few[way][0].made, few[way][1]))
 
 
-async def crowd(way: Way, setup: Setup, seed: int, folder: Path, told: Told) -> Crowd:
+async def crowd(way: Transport, setup: Setup, seed: int, folder: Path, told: Told) -> Crowd:
     """Run all users in one way; returns them with the balancer's connection counters."""
     async with AsyncExitStack() as stack:
         numbers = range(setup.machines)
@@ -120,7 +120,9 @@ async def crowd(way: Way, setup: Setup, seed: int, folder: Path, told: Told) -> 
         return users, await connections_of(unit)
 
 
-async def little_traffic(ways: Sequence[Way], setup: Setup, seed: int, folder: Path) -> dict[Way, Crowd]:
+async def little_traffic(
+    ways: Sequence[Transport], setup: Setup, seed: int, folder: Path
+) -> dict[Transport, Crowd]:
     """The same calls at the same instants in all ways, each with its own balancer, to the same third parties."""
     little = setup.little
     async with AsyncExitStack() as stack:
@@ -134,7 +136,7 @@ async def little_traffic(ways: Sequence[Way], setup: Setup, seed: int, folder: P
 async def third_party(setup: Setup, time_scale: float, seed: int, stack: AsyncExitStack) -> Child:
     """Start an emulated third party without TLS session resumption, because the source's client used none."""
     low, high = (f"{1e3 * seconds:g}" for seconds in setup.service)
-    return await crew.worker(
+    return await launch.worker(
         stack,
         name="party",
         rtt=f"{1e3 * setup.round_trip:g}ms",
@@ -150,14 +152,14 @@ async def third_party(setup: Setup, time_scale: float, seed: int, stack: AsyncEx
 
 
 async def unit_for(
-    way: Way, parties: Sequence[Child], at_once: int, folder: Path, stack: AsyncExitStack
+    way: Transport, parties: Sequence[Child], at_once: int, folder: Path, stack: AsyncExitStack
 ) -> Child:
     """Start a balancer in front of these third parties."""
     file = file_of(way, at_once, [party.address for party in parties])
-    return await crew.unit(f"{way.name}, {len(parties)}", file, folder, stack)
+    return await launch.unit(f"{way.name}, {len(parties)}", file, folder, stack)
 
 
-def file_of(way: Way, at_once: int, parties: Sequence[tuple[str, int]]) -> BalancerFile:
+def file_of(way: Transport, at_once: int, parties: Sequence[tuple[str, int]]) -> BalancerFile:
     """Configuration of the balancer: a call goes to a random third party."""
     endpoints = [
         {
@@ -177,6 +179,6 @@ COUNTED = ("opened", "reused", "lost_idle", "died")
 
 async def connections_of(unit: Child) -> dict[str, int]:
     """Connection counters summed over all endpoints, and the number of retried requests."""
-    status = await crew.balancer_status(unit)
+    status = await launch.balancer_status(unit)
     found = [endpoint["connections"] for endpoint in status["endpoints"]]
     return {"repeated": status["retried"], **{name: sum(one[name] for one in found) for name in COUNTED}}

@@ -34,7 +34,7 @@ from experiments.reproduce.provider import (
     Setup,
     stay_of,
 )
-from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
 from experiments.reproduce.third_party_runs import run_plan
 
 if TYPE_CHECKING:

@@ -18,20 +18,20 @@ from experiments.campaign.fleet import all_ready
 from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
 from experiments.processes import Child
-from experiments.reproduce import crew
-from experiments.reproduce.asking import Line
-from experiments.reproduce.calls import Made, all_of
-from experiments.reproduce.crew import BalancerFile, Keys
+from experiments.reproduce import launch
+from experiments.reproduce.api_calls import Made, all_of
+from experiments.reproduce.client import Client
+from experiments.reproduce.launch import BalancerFile, Keys
 from experiments.reproduce.name_server import name_server
 from experiments.reproduce.provider import (
     DETOUR,
     LOOKUP,
     PHASES,
     TRIP,
-    Account,
+    ConnectionCounts,
     Mode,
     ModeResult,
-    Party,
+    Provider,
     RouteChange,
     Setup,
 )
@@ -76,7 +76,7 @@ async def phase(
     async with AsyncExitStack() as stack:
         names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
         told(f"starting: {names}")
-        parties = await started_parties(modes, seed, stack)
+        parties = await start_providers(modes, seed, stack)
         _, port = await name_server(LOOKUP, TTL, stack)
         places = [Place(mode, await unit_for(mode, parties, port, setup, folder, stack)) for mode in modes]
         await asyncio.gather(*(settled(place) for place in places))
@@ -84,45 +84,47 @@ async def phase(
         return await asyncio.gather(*(stay(place, setup, seed) for place in places))
 
 
-async def started_parties(modes: Sequence[Mode], seed: int, stack: AsyncExitStack) -> dict[Party, Child]:
-    """Start each party once and wait until all are ready."""
-    parties = list(dict.fromkeys(mode.party for mode in modes))
-    children = [await crew.started(party.name, party_argv(party, seed), stack) for party in parties]
+async def start_providers(modes: Sequence[Mode], seed: int, stack: AsyncExitStack) -> dict[Provider, Child]:
+    """Start each provider once and wait until all are ready."""
+    parties = list(dict.fromkeys(mode.provider for mode in modes))
+    children = [
+        await launch.started(provider.name, provider_argv(provider, seed), stack) for provider in parties
+    ]
     await all_ready(children)
     return dict(zip(parties, children, strict=True))
 
 
-def party_argv(party: Party, seed: int, port: int = 0) -> list[str]:
+def provider_argv(provider: Provider, seed: int, port: int = 0) -> list[str]:
     """Arguments of `workers serve`; without session resumption, so that full handshakes are compared."""
-    return crew.worker_argv(
-        name=party.name,
+    return launch.worker_argv(
+        name=provider.name,
         port=port,
-        rtt=f"{1e3 * party.trip:g}ms",
-        service=party.service,
+        rtt=f"{1e3 * provider.trip:g}ms",
+        service=provider.service,
         slots=1000,
-        keep_alive=f"{party.keep_alive:g}s",
-        tls=party.tls,
-        http=party.http,
+        keep_alive=f"{provider.keep_alive:g}s",
+        tls=provider.tls,
+        http=provider.http,
         no_resumption=True,
         seed=seed,
     )
 
 
 async def unit_for(
-    mode: Mode, parties: dict[Party, Child], port: int, setup: Setup, folder: Path, stack: AsyncExitStack
+    mode: Mode, parties: dict[Provider, Child], port: int, setup: Setup, folder: Path, stack: AsyncExitStack
 ) -> Child:
-    """Start the balancer of one mode: an endpoint for each instance of the application, all at one party."""
-    file = file_of(mode, parties[mode.party].address, port, 1 if mode.group == "A" else setup.instances)
-    return await crew.unit(f"{mode.group} {mode.name}".replace("/", "-"), file, folder, stack)
+    """Start the balancer of one mode: an endpoint for each instance of the application, all at one provider."""
+    file = file_of(mode, parties[mode.provider].address, port, 1 if mode.group == "A" else setup.instances)
+    return await launch.unit(f"{mode.group} {mode.name}".replace("/", "-"), file, folder, stack)
 
 
-def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> BalancerFile:
+def file_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) -> BalancerFile:
     """Configuration of the balancer. Calls go to random endpoints. Each instance has its own hostname, so that no
     instance uses a DNS result that another has waited for.
     """
-    hosts = [f"{number}.{NAME}" if mode.slow_names else party[0] for number in range(instances)]
+    hosts = [f"{number}.{NAME}" if mode.slow_names else provider[0] for number in range(instances)]
     endpoints = [
-        {"id": f"{number}", "address": f"https://{host}:{party[1]}", **mode.endpoint}
+        {"id": f"{number}", "address": f"https://{host}:{provider[1]}", **mode.endpoint}
         for number, host in enumerate(hosts)
     ]
     # a connect delayed by a busy machine is not a failure of the mode
@@ -149,7 +151,7 @@ async def settled(place: Place) -> None:
     if not place.mode.warm:
         return
     for _ in range(round(WARM_WITHIN / LOOK)):
-        endpoints = (await crew.balancer_status(place.unit))["endpoints"]
+        endpoints = (await launch.balancer_status(place.unit))["endpoints"]
         if all(endpoint["connections"]["idle"] >= place.mode.warm for endpoint in endpoints):
             return
         await asyncio.sleep(LOOK)
@@ -158,20 +160,20 @@ async def settled(place: Place) -> None:
 
 async def stay(place: Place, setup: Setup, seed: int) -> ModeResult:
     """Make all calls of one mode. Raises `FleetFailedError`."""
-    before = account_of(await crew.balancer_status(place.unit))
+    before = connection_counts(await launch.balancer_status(place.unit))
     made: list[Made] = []
     began_at = time.monotonic()
 
     async def call(at: float) -> None:
         await asyncio.sleep(began_at + at - time.monotonic())
-        line = Line(*place.unit.address)
-        answer = await line.ask()
-        line.close()
+        connection = Client(*place.unit.address)
+        answer = await connection.ask()
+        connection.close()
         made.append(Made("call", at, answer.took, answer.status))
 
     await all_of(call(at) for at in instants(place.mode.group, setup, Random(f"{seed}:{place.mode.group}")))
     seconds = time.monotonic() - began_at
-    account = account_of(await crew.balancer_status(place.unit)).since(before)
+    account = connection_counts(await launch.balancer_status(place.unit)).since(before)
     rest = setup.rests.get(place.mode.group, setup.gap)
     return ModeResult(place.mode, tuple(made), seconds, rest, account)
 
@@ -185,7 +187,7 @@ def instants(group: str, setup: Setup, rng: Random) -> Iterator[float]:
         at += rng.expovariate(1 / mean)
 
 
-def account_of(status: dict[str, Any]) -> Account:
+def connection_counts(status: dict[str, Any]) -> ConnectionCounts:
     """Counters summed over all endpoints of a balancer."""
     counts = [endpoint["connections"] for endpoint in status["endpoints"]]
     tls = [endpoint["route"]["tls"] for endpoint in status["endpoints"]]
@@ -193,32 +195,32 @@ def account_of(status: dict[str, Any]) -> Account:
         sum(one[name] for one in counts) for name in ("opened", "cold", "died", "heartbeats")
     )
     handshakes = sum(one["full"] * (one["full_mean"] or 0.0) for one in tls)
-    return Account(opened, cold, died, heartbeats, handshakes)
+    return ConnectionCounts(opened, cold, died, heartbeats, handshakes)
 
 
 async def route_changed(setup: Setup, seed: int, folder: Path) -> RouteChange:
     """Restart a provider with a longer round trip, and measure how long the balancer takes to report it."""
     async with AsyncExitStack() as stack:
         port = next(lasting_ports(1))
-        near, far = Party("near"), Party("detour", trip=DETOUR * TRIP)
+        near, far = Provider("near"), Provider("detour", trip=DETOUR * TRIP)
         async with AsyncExitStack() as first:
-            await crew.ready("near", party_argv(near, seed, port), first)
+            await launch.ready("near", provider_argv(near, seed, port), first)
             endpoint = {"id": "provider", "address": f"https://127.0.0.1:{port}"}
             tables: dict[str, Keys] = {
                 "upstream_tls": {"verify": False},
                 "pool": {"preconnect": 2},
                 "route_watch": {"duration": setup.lasting},
             }
-            unit = await crew.unit("watching", BalancerFile({}, tables, [endpoint]), folder, stack)
+            unit = await launch.unit("watching", BalancerFile({}, tables, [endpoint]), folder, stack)
             await wait_for_baseline(unit)
-        await crew.ready("detour", party_argv(far, seed, port), stack)
+        await launch.ready("detour", provider_argv(far, seed, port), stack)
         return await noticing(unit, setup.patience)
 
 
 async def wait_for_baseline(unit: Child) -> None:
     """Wait until the balancer knows the usual handshake time. Raises `FleetFailedError`."""
     for _ in range(round(2 * WARM_WITHIN / LOOK)):
-        endpoint = (await crew.balancer_status(unit))["endpoints"][0]
+        endpoint = (await launch.balancer_status(unit))["endpoints"][0]
         if endpoint["route"]["tls"]["usual"] is not None:
             return
         await asyncio.sleep(LOOK)
@@ -228,7 +230,7 @@ async def wait_for_baseline(unit: Child) -> None:
 async def noticing(unit: Child, patience: float) -> RouteChange:
     began_at = time.monotonic()
     while (passed := time.monotonic() - began_at) < patience + 1:
-        for event in (await crew.balancer_status(unit))["events"]:
+        for event in (await launch.balancer_status(unit))["events"]:
             if event["what"].endswith("_departed"):
                 return RouteChange(DETOUR, passed, event["text"])
         await asyncio.sleep(LOOK)

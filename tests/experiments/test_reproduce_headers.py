@@ -8,16 +8,16 @@ import pytest
 
 from experiments.cpu_time import is_known_here
 from experiments.report.canvas import to_png
-from experiments.reproduce.figure import ways_figure
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.header_share import Share, Turn, length_in, shares_of
 from experiments.reproduce.headers import standing
+from experiments.reproduce.keepalive_figure import ways_figure
 from experiments.reproduce.removal import (
     ANYWAY,
     WAYS,
     WITH_NAMES,
     Cost,
-    Way,
+    RemovalMethod,
     as_map,
     costs_of,
     is_in_trie,
@@ -70,7 +70,7 @@ def test_every_way_has_its_turn() -> None:
 
 def test_a_way_without_turns_has_no_row() -> None:
     assert costs_of([]) == []
-    assert isinstance(WAYS[0], Way)
+    assert isinstance(WAYS[0], RemovalMethod)
 
 
 def test_shares_are_compared_within_a_block() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from experiments.__main__ import cli
 from experiments.report.canvas import to_png
-from experiments.reproduce.cells import (
+from experiments.reproduce.keepalive_figure import matrix_figure
+from experiments.reproduce.keepalive_matrix import (
     CELLS,
     UNIT,
     Cell,
@@ -20,7 +21,6 @@ from experiments.reproduce.cells import (
     saved_by,
     travelled,
 )
-from experiments.reproduce.figure import matrix_figure
 from tests.command_line import run_in_process
 from tests.experiments.reproduced import quick_sitting
 

@@ -11,7 +11,6 @@ import pytest
 from experiments.load.samples import Kind, Samples
 from experiments.report.canvas import to_png
 from experiments.reproduce.answers import answers, bounds, rankings
-from experiments.reproduce.crush import shares
 from experiments.reproduce.evaluation import (
     FIVE,
     OURS,
@@ -28,7 +27,8 @@ from experiments.reproduce.evaluation import (
     spans_of,
 )
 from experiments.reproduce.evaluation_runs import crowd_of
-from experiments.reproduce.policy_laps import scenario_of
+from experiments.reproduce.overload import shares
+from experiments.reproduce.policy_runs import scenario_of
 from experiments.reproduce.regions_figure import regions_figure
 from tests.experiments.reproduced import quick_sitting
 
@@ -64,7 +64,7 @@ def evaluation() -> Evaluation:
         added=[Added(0.052, 0.0524, 0.085)] * 4,
         load=Load(7000.0, 60e-6),
         crushes=[Overload(1000, 3, 256, 0, (0.1, 0.2, 0.3))],
-        laps=[PolicyRun(label, 0, span, 0) for label, span in SPANS.items()],
+        policy_runs=[PolicyRun(label, 0, span, 0) for label, span in SPANS.items()],
     )
 
 
@@ -107,9 +107,9 @@ def test_the_order_of_policies() -> None:
     assert rankings({OURS: 1.0, "random": 2.0}) == []
 
 
-def test_laps_are_summed_up_over_blocks() -> None:
-    laps = [PolicyRun("random", block, span, 0) for block, span in enumerate((9.0, 1.0, 2.0))]
-    assert spans_of(laps) == {"random": 2.0}
+def test_policy_runs_are_summed_up_over_blocks() -> None:
+    policy_runs = [PolicyRun("random", block, span, 0) for block, span in enumerate((9.0, 1.0, 2.0))]
+    assert spans_of(policy_runs) == {"random": 2.0}
 
 
 def test_a_crowd_counts_whoever_waited_too_long() -> None:

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.asking import service_in
-from experiments.reproduce.calls import EACH, MIX, Made, trickling
+from experiments.reproduce.api_calls import EACH, MIX, Made, trickling
+from experiments.reproduce.client import service_in
 from experiments.reproduce.quantities import quantities_of
 from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, row_of, verdicts
 from experiments.reproduce.reuse_figure import reuse_figure

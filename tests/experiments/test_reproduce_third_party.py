@@ -12,7 +12,7 @@ import pytest
 
 from balancer.upstream.resolver import LookupFailed, Resolver
 from experiments.report.canvas import to_png
-from experiments.reproduce.calls import Made
+from experiments.reproduce.api_calls import Made
 from experiments.reproduce.name_server import answer_to, name_server
 from experiments.reproduce.provider import (
     BEATS,
@@ -23,7 +23,7 @@ from experiments.reproduce.provider import (
     QUICK,
     WARM_FAR,
     WITHOUT,
-    Account,
+    ConnectionCounts,
     Mode,
     ModeResult,
     RouteChange,
@@ -31,7 +31,7 @@ from experiments.reproduce.provider import (
 )
 from experiments.reproduce.third_party import findings, verdicts
 from experiments.reproduce.third_party_figure import third_party_figure
-from experiments.reproduce.third_party_runs import account_of, file_of, instants
+from experiments.reproduce.third_party_runs import connection_counts, file_of, instants
 from tests.experiments.reproduced import quick_sitting
 
 NOTICED = RouteChange(8, 20.0, "its TLS handshake takes longer")
@@ -40,7 +40,7 @@ NOTICED = RouteChange(8, 20.0, "its TLS handshake takes longer")
 def stay(mode: Mode, took: float, opened: int = 0, cold: int = 0, heartbeats: int = 0) -> ModeResult:
     """A hundred calls that took so long each; connections took 0.1 s."""
     made = tuple(Made("call", 0.0, took, 200) for _ in range(100))
-    return ModeResult(mode, made, 100.0, 12.5, Account(opened, cold, 0, heartbeats, 0.1 * opened))
+    return ModeResult(mode, made, 100.0, 12.5, ConnectionCounts(opened, cold, 0, heartbeats, 0.1 * opened))
 
 
 GOOD = [
@@ -132,7 +132,7 @@ def test_each_mode_is_a_unit_of_its_own_kind() -> None:
     assert "stale" not in texts[BEATS]
     assert 'heartbeat = "/healthz"' in texts[BEATS]
     assert "provider.test" not in texts[WARM_FAR]
-    by_unit = {(mode.party, text) for mode, text in texts.items()}
+    by_unit = {(mode.provider, text) for mode, text in texts.items()}
     assert len(by_unit) == len(MODES)
 
 
@@ -144,10 +144,10 @@ def test_accounts_are_differences() -> None:
             {"connections": connections, "route": {"tls": {"full": 0, "full_mean": None}}},
         ]
     }
-    found = account_of(status)
+    found = connection_counts(status)
     assert (found.opened, found.cold, found.died, found.heartbeats) == (6, 4, 0, 10)
     assert found.handshakes == pytest.approx(0.3)
-    assert found.since(found) == Account(0, 0, 0, 0, 0.0)
+    assert found.since(found) == ConnectionCounts(0, 0, 0, 0, 0.0)
 
 
 def test_the_figure_is_drawn() -> None:

@@ -13,7 +13,7 @@ import pytest
 from h2.connection import H2Connection
 from h2.events import StreamEnded
 
-from experiments.reproduce.caller import Target, client_context
+from experiments.reproduce.blocking_client import Target, client_context
 from tests.workers.virtual_time import EXACTLY
 from workers.server import Worker
 from workers.service import Fixed

@@ -20,7 +20,7 @@ from h2.connection import H2Connection
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
 from experiments.errors import FleetFailedError
-from experiments.reproduce.caller import Connection, Target, client_context
+from experiments.reproduce.blocking_client import Connection, Target, client_context
 from workers.body import digest_of_generated
 from workers.errors import CannotCertify
 from workers.http2 import Http2Connection

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from experiments.errors import FleetFailedError
-from experiments.reproduce.asking import Line
+from experiments.reproduce.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +81,25 @@ class Users:
         self.span = time.monotonic() - self._began_at
 
     async def _user(self) -> None:
-        line = Line(*self._address)
+        client = Client(*self._address)
         try:
             for call in MIX:
                 for _ in range(call.times):
-                    await self._make(line, call)
+                    await self._make(client, call)
         finally:
-            line.close()
+            client.close()
 
     async def _stranger(self, call: Call, at: float) -> None:
         await asyncio.sleep(self._began_at + at - time.monotonic())
-        line = Line(*self._address)
+        client = Client(*self._address)
         try:
-            await self._make(line, call)
+            await self._make(client, call)
         finally:
-            line.close()
+            client.close()
 
-    async def _make(self, line: Line, call: Call) -> None:
+    async def _make(self, client: Client, call: Call) -> None:
         at = time.monotonic() - self._began_at
-        answer = await line.ask(call.method, "/work", call.body)
+        answer = await client.ask(call.method, "/work", call.body)
         self.made.append(Made(call.name, at, answer.took, answer.status))
         if len(self.made) % 100 == 0:
             self._told(len(self.made))

@@ -106,43 +106,43 @@ class Session(ABC):
         """Results for JSON."""
 
 
-def run_session(sitting: Session, choices: Choices) -> int:
+def run_session(session: Session, choices: Choices) -> int:
     """Measure, present and write; returns the exit code. Raises `ExperimentError`."""
     require_writable("--plots", choices.plots / "any")
     require_writable("--json", choices.file)
-    was_stopped = measured(sitting, choices.seed)
-    verdicts = sitting.present()
-    draw(sitting, choices.plots)
+    was_stopped = measured(session, choices.seed)
+    verdicts = session.present()
+    draw(session, choices.plots)
     for verdict in verdicts:
-        print_verdict(sitting.console, verdict.is_met, f"{STANDING[verdict.is_met]}: {verdict.words}")
+        print_verdict(session.console, verdict.is_met, f"{STANDING[verdict.is_met]}: {verdict.words}")
     if choices.file is not None:
         standing = [{"met": verdict.is_met, "words": verdict.words} for verdict in verdicts]
-        write_json("--json", choices.file, sitting.content() | {"verdicts": standing})
+        write_json("--json", choices.file, session.content() | {"verdicts": standing})
     if was_stopped:
         return STOPPED
     return BOUND_MISSED if choices.check and any(one.is_met is False for one in verdicts) else 0
 
 
-def measured(sitting: Session, seed: int) -> bool:
+def measured(session: Session, seed: int) -> bool:
     """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
-    sitting.console.print(Text(sitting.introduction()))
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as name, sitting.status:
+    session.console.print(Text(session.introduction()))
+    with tempfile.TemporaryDirectory(prefix="steelyard-") as name, session.status:
         try:
-            asyncio.run(interruptible(sitting.run_plan(seed, Path(name))))
+            asyncio.run(interruptible(session.run_plan(seed, Path(name))))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            print_stopped(sitting.console, "Nothing was left running.")
+            print_stopped(session.console, "Nothing was left running.")
             return True
     return False
 
 
-def draw(sitting: Session, folder: Path) -> None:
+def draw(session: Session, folder: Path) -> None:
     """Write all figures as PNG. Raises `BadInputError` if a file cannot be written."""
     from experiments.report.canvas import to_png  # half a second of imports that `--help` does not need
 
-    for name, make in sitting.figures().items():
+    for name, make in session.figures().items():
         file = folder / f"{name}.png"
         try:
             file.write_bytes(to_png(make()))
         except OSError as error:
             raise BadInputError(f"--plots: {file}: {error.strerror}") from None
-        sitting.console.print(Text(str(file)))
+        session.console.print(Text(str(file)))

@@ -32,7 +32,7 @@ class Answer:
         return 200 <= self.status < 400
 
 
-class Line:
+class Client:
     """Client with at most one connection, which it owns."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -48,17 +48,17 @@ class Line:
         head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
         if body or method not in ("GET", "HEAD", "DELETE"):
             head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
-        hearing = Hearing()
+        sink = ResponseSink()
         began_at = time.monotonic()
-        upstream.send(f"{head}\r\n".encode() + body, hearing, method.encode())
+        upstream.send(f"{head}\r\n".encode() + body, sink, method.encode())
         try:
-            ended_at = await hearing.ended
+            ended_at = await sink.ended
         except asyncio.CancelledError:
             self.close()
             raise
         if not upstream.is_reusable:
             self.close()
-        return Answer(hearing.status, ended_at - began_at, hearing.service)
+        return Answer(sink.status, ended_at - began_at, sink.service)
 
     async def open(self) -> UpstreamConnection:
         """Open a connection. Raises `FleetFailedError`."""
@@ -84,7 +84,7 @@ class Line:
             self._upstream = None
 
 
-class Hearing:
+class ResponseSink:
     """Sink of one response. `ended` resolves to the instant of its last byte."""
 
     def __init__(self) -> None:

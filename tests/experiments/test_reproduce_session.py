@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 
 from experiments.errors import BadInputError, FleetFailedError
 from experiments.report import canvas
-from experiments.reproduce import crew
-from experiments.reproduce.asking import Answer, Line
-from experiments.reproduce.calls import all_of
+from experiments.reproduce import launch
+from experiments.reproduce.api_calls import all_of
+from experiments.reproduce.client import Answer, Client
 from experiments.reproduce.command import reproduce
-from experiments.reproduce.crew import BalancerFile
+from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.quantities import figure
-from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
 from experiments.terminal import BOUND_MISSED, STOPPED
 
 
@@ -114,7 +114,7 @@ def test_a_units_file_is_toml() -> None:
 
 
 def test_options_of_a_worker() -> None:
-    argv = crew.worker_argv(rtt="30ms", split_head=True, http=None, max_streams=3)
+    argv = launch.worker_argv(rtt="30ms", split_head=True, http=None, max_streams=3)
     assert argv[-5:] == ["--rtt", "30ms", "--split-head", "--max-streams", "3"]
 
 
@@ -143,7 +143,7 @@ async def test_a_line_goes_on_after_a_connection_that_broke() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    line = Line(*server.sockets[0].getsockname()[:2])
+    line = Client(*server.sockets[0].getsockname()[:2])
     found = [await line.ask("POST", "/x", b"") for _ in range(3)]
     line.close()
     server.close()

@@ -11,12 +11,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from experiments.processes import Child
-from experiments.reproduce import crew
-from experiments.reproduce.asking import Line
-from experiments.reproduce.calls import all_of
-from experiments.reproduce.crew import BalancerFile
+from experiments.reproduce import launch
+from experiments.reproduce.api_calls import all_of
+from experiments.reproduce.client import Client
 from experiments.reproduce.evaluation import PLACES, Evaluation, Overload, Setup
 from experiments.reproduce.evaluation_runs import six
+from experiments.reproduce.launch import BalancerFile
 
 SPARE = 400
 """Descriptors of this process besides those of clients."""
@@ -35,7 +35,7 @@ async def crushes(setup: Setup, folder: Path, found: Evaluation, limit: int) -> 
             async with AsyncExitStack() as inner:
                 file = BalancerFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints(workers))
                 name = f"crushed by {at_once}"
-                unit = await crew.unit(name, file, folder, inner, setup.descriptors)
+                unit = await launch.unit(name, file, folder, inner, setup.descriptors)
                 found.crushes.append(await crush(unit, at_once, requests, setup.descriptors))
 
 
@@ -55,13 +55,13 @@ async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> O
 
     async def client(calls: int) -> None:
         nonlocal failed
-        line = Line(*unit.address)
+        connection = Client(*unit.address)
         try:
             for _ in range(calls):
-                failed += not (await line.ask()).is_ok
+                failed += not (await connection.ask()).is_ok
                 ended.append(time.monotonic() - began_at)
         finally:
-            line.close()
+            connection.close()
 
     await all_of(client(calls) for calls in shares(requests, at_once))
     return Overload(at_once, requests, descriptors, failed, tuple(ended))

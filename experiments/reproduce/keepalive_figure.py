@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
 from experiments.report.palette import INK
-from experiments.reproduce.cells import Row
+from experiments.reproduce.keepalive_matrix import Row
 from experiments.reproduce.removal import Cost
 
 FIRST, LATER = "#D55E00", "#0072B2"

@@ -16,10 +16,10 @@ from pathlib import Path
 from random import Random
 
 from experiments.errors import FleetFailedError
-from experiments.reproduce import crew
-from experiments.reproduce.caller import Connection, Target, client_context
-from experiments.reproduce.cells import CELLS, UNIT, Cell, Setup, Visit
-from experiments.reproduce.crew import BalancerFile
+from experiments.reproduce import launch
+from experiments.reproduce.blocking_client import Connection, Target, client_context
+from experiments.reproduce.keepalive_matrix import CELLS, UNIT, Cell, Setup, Visit
+from experiments.reproduce.launch import BalancerFile
 
 NAP = 0.002
 
@@ -52,7 +52,7 @@ async def targets_of(setup: Setup, folder: Path, stack: AsyncExitStack) -> dict[
 
 async def worker(setup: Setup, tls: str, http: str, most: int | None, stack: AsyncExitStack) -> Target:
     """Start a worker behind the emulated delay and wait until it is ready."""
-    child = await crew.worker(
+    child = await launch.worker(
         stack,
         rtt=f"{2e3 * setup.one_way:g}ms" if setup.one_way else None,
         service=f"fixed:{1e3 * setup.service:g}ms",
@@ -68,7 +68,7 @@ async def unit_before(target: Target, folder: Path, stack: AsyncExitStack) -> Ta
     """Start the balancer on the client's side of the link, in front of one worker."""
     endpoint = {"id": "far", "region": "far", "address": f"https://{target.authority}"}
     file = BalancerFile(tables={"upstream_tls": {"verify": False}}, endpoints=[endpoint])
-    return Target(*(await crew.unit("unit", file, folder, stack)).address)
+    return Target(*(await launch.unit("unit", file, folder, stack)).address)
 
 
 def visited(cell: Cell, target: Target, calls: int, block: int) -> Visit:

@@ -1,6 +1,6 @@
 """Total time of the same requests with each policy, in blocks.
 
-A lap is a run of the campaign, with fresh workers and a fresh balancer, in random order.
+Each is a run of the campaign, with fresh workers and a fresh balancer, in random order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from experiments.campaign.trial import Interrupted, run_trial
 from experiments.reproduce.evaluation import SCENARIO, Evaluation, PolicyRun, Setup
 
 WARM = 20
-"""Warm-up requests to each worker before a lap, and as many through the balancer."""
+"""Warm-up requests to each worker before a run, and as many through the balancer."""
 
 
 def scenario_of(setup: Setup) -> Scenario:
@@ -27,7 +27,7 @@ def scenario_of(setup: Setup) -> Scenario:
     return SCENARIO.model_copy(update=changes)
 
 
-async def laps(setup: Setup, seed: int, found: Evaluation, told: Callable[[str], None]) -> None:
+async def run_policies(setup: Setup, seed: int, found: Evaluation, told: Callable[[str], None]) -> None:
     """Run every policy once in each block. Raises `FleetFailedError`."""
     scenario, rng = scenario_of(setup), Random(seed)
     for block in range(setup.policy_blocks):
@@ -40,4 +40,4 @@ async def laps(setup: Setup, seed: int, found: Evaluation, told: Callable[[str],
                 raise asyncio.CancelledError from None
             samples = run.samples
             span = samples.span / setup.policy_scale
-            found.laps.append(PolicyRun(label, block, span, int((~samples.ok).sum())))
+            found.policy_runs.append(PolicyRun(label, block, span, int((~samples.ok).sum())))
