@@ -40,7 +40,7 @@ def run(
     with far:
         far.traffic(rng, RATE * ENDPOINTS, LEARNING, request)
         for each in pools(far):
-            each.counts = PoolCounts()
+            each.counts = each.connector.counts = PoolCounts()
         far.requests.clear()
         clients = far.traffic(rng, RATE * ENDPOINTS, NUMBER, request)
         answers = [bytes(client.received) for client in clients]
