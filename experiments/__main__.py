@@ -20,19 +20,19 @@ Examples:
 """
 
 ENTRIES = (
-    Entry("run", "experiments.campaign.command", "Run a scenario on real processes and report."),
-    Entry("simulate", "experiments.simulator.command", "Simulate a scenario in virtual time and report."),
-    Entry("list", "experiments.campaign.command", "Scenarios that come with the package."),
-    Entry("report", "experiments.campaign.command", "Redraw a report from its files."),
-    Entry("compare", "experiments.compare.command", "Two results side by side, with an exit code for CI."),
-    Entry("sweep", "experiments.sweep.command", "Simulate policies × scenarios × knobs × seeds."),
-    Entry("catalogue", "experiments.sweep.reading", "Read what a sweep has found."),
-    Entry("matrix", "experiments.sweep.reading", "Every scenario × every policy."),
-    Entry("load", "experiments.capacity.load_command", "Latency against offered load."),
-    Entry("capacity", "experiments.capacity.command", "The highest rate within an SLO."),
-    Entry("live", "experiments.live.command", "Compare policies on a running balancer."),
-    Entry("what-if", "experiments.record.command", "Simulate recorded traffic under other conditions."),
-    Entry("from-log", "experiments.log.command", "A report from an access log."),
+    Entry("run", "experiments.commands.run", "Run a scenario on real processes and report."),
+    Entry("simulate", "experiments.commands.simulate", "Simulate a scenario in virtual time and report."),
+    Entry("list", "experiments.commands.run", "Scenarios that come with the package."),
+    Entry("report", "experiments.commands.run", "Redraw a report from its files."),
+    Entry("compare", "experiments.commands.compare", "Two results side by side, with an exit code for CI."),
+    Entry("sweep", "experiments.commands.sweep", "Simulate policies × scenarios × knobs × seeds."),
+    Entry("catalogue", "experiments.commands.catalogue", "Read what a sweep has found."),
+    Entry("matrix", "experiments.commands.catalogue", "Every scenario × every policy."),
+    Entry("load", "experiments.commands.load_curve", "Latency against offered load."),
+    Entry("capacity", "experiments.commands.capacity", "The highest rate within an SLO."),
+    Entry("live", "experiments.commands.live", "Compare policies on a running balancer."),
+    Entry("what-if", "experiments.commands.what_if", "Simulate recorded traffic under other conditions."),
+    Entry("from-log", "experiments.commands.from_log", "A report from an access log."),
     Entry("reproduce", "experiments.reproduce.command", "Reproduce results of five published sources."),
 )
 

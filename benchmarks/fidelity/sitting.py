@@ -23,25 +23,19 @@ from rich.console import Console
 from rich.status import Status
 
 from benchmarks.fidelity.quiet import without_disturbed
-from experiments.campaign import blocks
-from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.patience import Patience
-from experiments.campaign.playable import require_live
-from experiments.campaign.progress import Progress, clock, expected_seconds
-from experiments.campaign.results import (
-    CAMPAIGN_FILE,
-    RUNS,
-    Campaign,
-    PlannedRun,
-    Results,
-    load_results,
-    save_result,
-)
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.session import carried_out, run_loop
-from experiments.campaign.shelf import load_scenario
+from experiments.run import execute
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.results.plan import plan
+from experiments.run.patience import Patience
+from experiments.scenario.supported import require_live
+from experiments.run.progress import Progress, expected_seconds
+from experiments.terminal import clock
+from experiments.results.directory import CAMPAIGN_FILE, RUNS, Campaign, PlannedRun, Results, load_results, save_result
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.run.measured import MeasuredWorld
+from experiments.scenario.files import load_scenario
 from experiments.errors import BadInputError
-from experiments.load.samples import Run, Samples, load_run
+from experiments.stats.samples import Run, Samples, load_run
 from policies.routing import registry
 
 SCENARIOS = (
@@ -104,7 +98,7 @@ def known_policies() -> tuple[str, ...]:
 
 
 def run_session(sitting: Session, console: Console, simulate: Simulate) -> None:
-    """Measure missing runs and simulate all. Raises `ExperimentError`, and `CancelledError` when interrupted."""
+    """Measure missing runs and simulate all. Raises `ExperimentError`, and `KeyboardInterrupt`."""
     scenarios = sitting.scenarios
     for number, scenario in enumerate(scenarios):
         left = sum(seconds_left(each, sitting) for each in scenarios[number:])
@@ -142,7 +136,7 @@ def seconds_left(scenario: Scenario, sitting: Session) -> float:
     """Expected seconds to measure the missing runs of a scenario."""
     directory = sitting.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
-        return sum(expected_seconds(scenario, run) for run in blocks.plan(scenario))
+        return sum(expected_seconds(scenario, run) for run in plan(scenario))
     rest = missing(read_campaign(directory), directory, sitting.mend)
     return sum(expected_seconds(scenario, run) for run in rest)
 
@@ -154,13 +148,14 @@ def measure(scenario: Scenario, sitting: Session, directory: Path, console: Cons
         if campaign.scenario != scenario:
             raise BadInputError(f"--out: {directory} holds runs of other numbers; name another directory")
     else:
-        campaign = blocks.prepare(scenario, sitting.command, directory)
+        campaign = execute.prepare(scenario, sitting.command, directory)
     left = missing(campaign, directory, sitting.mend)
     if not left:
         return
     rest = campaign.model_copy(update={"plan": left})
     with Progress(rest, console) as progress:
-        run_loop(carried_out(rest, directory, progress, Patience(sitting.patience, cannot_be_judged)))
+        patience = Patience(sitting.patience, cannot_be_judged)
+        execute.execute(rest, directory, MeasuredWorld(), progress, patience)
 
 
 def read_campaign(directory: Path) -> Campaign:
@@ -196,7 +191,7 @@ def simulate_again(campaign: Campaign, directory: Path, console: Console, simula
     if (directory / CAMPAIGN_FILE).exists():
         shutil.rmtree(directory)
     entries = {entry.label: entry for entry in campaign.scenario.entries}
-    blocks.prepare(campaign.scenario, campaign.command, directory, world="simulated")
+    execute.prepare(campaign.scenario, campaign.command, directory, world="simulated")
     with Status("simulating", console=console) as status:
         for number, run in enumerate(campaign.plan, 1):
             status.update(f"simulating, run {number} of {len(campaign.plan)}")

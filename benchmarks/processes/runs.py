@@ -21,7 +21,7 @@ from benchmarks.cost.serving import answering, folder_in
 from benchmarks.processes.latency import PATH, SERVICE, SETUPS, LatencyRun, Setup, stretch
 from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
 from experiments import processes
-from experiments.campaign.fleet import all_ready
+from experiments.run.fleet import all_ready
 from experiments.ports import free_ports
 from experiments.processes import Child, program
 

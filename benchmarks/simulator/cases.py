@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments.load.arrivals import poisson
-from experiments.load.samples import Floats
+from experiments.stats.samples import Floats
 from experiments.simulator import theory
 from experiments.simulator.columns import Columns
 from experiments.simulator.model import HedgeModel, Mechanisms, Model, WorkerModel

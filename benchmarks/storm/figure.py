@@ -18,7 +18,7 @@ from benchmarks.storm.load import NOBODY, Account
 from benchmarks.storm.messages import Ending
 from benchmarks.storm.plan import WORKERS, Episode, Pace
 from benchmarks.storm.runs import Storm
-from experiments.load.samples import Flags, Floats, Place
+from experiments.stats.samples import Flags, Floats, Place
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
 from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, worker_colours

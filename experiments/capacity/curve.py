@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.campaign import statistics
-from experiments.campaign.comparison import Interval, as_interval
-from experiments.campaign.estimates import logarithms, paired_student
-from experiments.campaign.results import Results, believable, load_results
-from experiments.campaign.run_summary import summarise_run
+from experiments.stats import measures
+from experiments.stats.comparison import Interval, as_interval
+from experiments.stats.estimates import logarithms, paired_student
+from experiments.results.directory import Results, believable, load_results
+from experiments.stats.run_summary import summarise_run
 from experiments.capacity.criteria import WATCHED, queue_growth
 from experiments.errors import BadInputError
-from experiments.load.samples import Run
+from experiments.stats.samples import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ def point_of(results: Results, label: str) -> Point:
         p99=over_blocks([one.p99 for one in summaries]),
         mean=math.exp(float(np.mean(logarithms([one.mean for one in summaries])))),
         answered=float(np.mean([answered_rate(run) for run in runs])) * scenario.time_scale,
-        goodput=statistics.goodput(runs, scenario.slo * scenario.time_scale),
+        goodput=measures.goodput(runs, scenario.slo * scenario.time_scale),
         errors=1 - sum(int(run.samples.ok.sum()) for run in runs) / requests,
-        few=statistics.has_few_beyond(requests, 99.0),
+        few=measures.has_few_beyond(requests, 99.0),
         valid=all(run.facts.is_valid for run in runs),
         keeps_up=2 * sum(map(bears, runs)) >= len(runs),
     )
@@ -117,4 +117,4 @@ def answered_rate(run: Run) -> float:
 
 def bears(run: Run) -> bool:
     """Whether no queue grew and nearly all requests succeeded."""
-    return not any(queue_growth(run.samples)) and float(run.samples.ok.mean()) >= statistics.ACHIEVED_LIMIT
+    return not any(queue_growth(run.samples)) and float(run.samples.ok.mean()) >= measures.ACHIEVED_LIMIT

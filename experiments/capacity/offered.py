@@ -6,7 +6,7 @@ load that a system sustains or not.
 
 from __future__ import annotations
 
-from experiments.campaign.scenario import Scenario
+from experiments.scenario.scenario import Scenario
 from experiments.errors import BadInputError
 from workers.service import parse_profile
 

@@ -13,18 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.campaign.comparison import (
-    Interval,
-    Standing,
-    as_interval,
-    holm,
-    is_comparable,
-    noise,
-    paired_interval,
-    standing,
-)
-from experiments.campaign.estimates import logarithms, welch
-from experiments.campaign.summary import MEASURES
+from experiments.stats.comparison import Interval, Standing, as_interval, holm, is_comparable, noise, paired_interval, standing
+from experiments.stats.estimates import logarithms, welch
+from experiments.results.summary import MEASURES
 from experiments.compare.sides import Side, common_labels
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}

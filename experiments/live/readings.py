@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from experiments.errors import ExperimentError
-from experiments.load.samples import Ints
+from experiments.stats.samples import Ints
 
 
 class UnitRestarted(ExperimentError):

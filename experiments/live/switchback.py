@@ -20,7 +20,7 @@ import numpy as np
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.rails import JUDGED, Rails, Watch
 from experiments.live.readings import Reading, Window, between
-from experiments.live.unit import LiveBalancer
+from experiments.live.balancer import LiveBalancer
 
 
 class RailBroken(ExperimentError):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.campaign.comparison import Comparison, Interval, compare
-from experiments.campaign.verdict import show
+from experiments.stats.comparison import Comparison, Interval, compare
+from experiments.results.verdict import show
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan
 

@@ -18,7 +18,7 @@ from balancer.upstream.connection import Response, UpstreamConnection
 from experiments.load.alarm import open_alarm
 from experiments.load.connections import Connections
 from experiments.load.ledger import Ledger
-from experiments.load.samples import Floats, Kind, Place
+from experiments.stats.samples import Floats, Kind, Place
 
 WORKER_FIELD = re.compile(rb"\r\nx-worker-name:[ \t]*([^\r]*)", re.IGNORECASE)
 

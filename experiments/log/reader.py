@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
+from experiments.stats.samples import Kind
 from experiments.printable import checked_name
 
 KINDS = {

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from experiments.errors import BadInputError
-from experiments.load.samples import Floats
+from experiments.stats.samples import Floats
 from experiments.printable import PrintableName
 
 HEAD = struct.Struct("<cI")

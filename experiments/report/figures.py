@@ -18,8 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from experiments.campaign.statistics import quantiles, success_latency, throughput
-from experiments.load.samples import Ints
+from experiments.stats.measures import quantiles, success_latency, throughput
+from experiments.stats.samples import Ints
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.palette import INK, INVALID, NEGLIGIBLE_WEIGHT, Competitor

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.statistics import percentile
-from experiments.load.samples import Floats, Place, Run, Samples
+from experiments.scenario.scenario import Scenario
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Floats, Place, Run, Samples
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title

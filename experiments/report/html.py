@@ -10,7 +10,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.campaign.summary import Summary
+from experiments.results.summary import Summary
 from experiments.report.markup import BREAK, Html, element, joined, listing, opened
 from experiments.report.style import STYLE
 from experiments.report.tables import Cell, Table, tables_of

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments.campaign.results import Results, load_results
-from experiments.campaign.summary import Summary, summarise
+from experiments.results.directory import Results, load_results
+from experiments.results.summary import Summary, summarise
 from experiments.errors import BadInputError
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
 from experiments.report.canvas import Sheet

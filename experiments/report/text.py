@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from experiments.campaign.summary import EntrySummary, Summary
+from experiments.results.summary import EntrySummary, Summary
 from experiments.report.tables import Cell, Table, tables_of
 
 CSV_COLUMNS = (

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from experiments.load.samples import Flags, Run, Samples
+from experiments.stats.samples import Flags, Run, Samples
 from experiments.report.palette import Competitor
 
 MOST_DOTS = 30_000

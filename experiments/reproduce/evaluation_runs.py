@@ -9,12 +9,12 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from experiments.campaign.fleet import all_ready
+from experiments.run.fleet import all_ready
 from experiments.cpu_time import cpu_of, is_known_here
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import closed
 from experiments.load.generator import Generator
-from experiments.load.samples import Kind, Place, Samples
+from experiments.stats.samples import Kind, Place, Samples
 from experiments.ports import free_ports
 from experiments.processes import Child, program
 from experiments.reproduce import crew

@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from experiments.campaign.demand import Load
-from experiments.campaign.results import PlannedRun
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.trial import Interrupted, run_trial
+from experiments.scenario.load import Load
+from experiments.results.directory import PlannedRun
+from experiments.scenario.scenario import Scenario
+from experiments.run.measured import measure
+from experiments.run.world import Interrupted
 from experiments.reproduce.evaluation import SCENARIO, Evaluation, PolicyRun, Setup
 
 WARM = 20
@@ -35,7 +36,7 @@ async def laps(setup: Setup, seed: int, found: Evaluation, told: Callable[[str],
             told(f"policies, block {block + 1} of {setup.policy_blocks}: {label}")
             planned = PlannedRun(block=block, order=order, label=label, seed=seed + block)
             try:
-                run = await run_trial(scenario, planned, lambda ledger: None)
+                run = await measure(scenario, planned, lambda ledger: None)
             except Interrupted:
                 raise asyncio.CancelledError from None
             samples = run.samples

@@ -12,7 +12,7 @@ from experiments.simulator.clock import Event
 from policies.routing.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from experiments.simulator.post import WorkerConnections
+    from experiments.simulator.worker_connections import WorkerConnections
     from policies.routing.assignment import Assignment
 
 ARRIVING: Final = 0

@@ -9,14 +9,14 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from experiments.load.samples import Floats
+from experiments.stats.samples import Floats
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
-from experiments.simulator.demand import BATCH, MASK, Demand
+from experiments.load.demand import BATCH, MASK, Demand
 
 if TYPE_CHECKING:
-    from experiments.simulator.unit import SimulatedBalancer
+    from experiments.simulator.balancer import SimulatedBalancer
 
 TIMEOUT: Final = 3
 

@@ -10,12 +10,12 @@ from random import Random
 
 from experiments.simulator.client import Client
 from experiments.simulator.clock import EventQueue, VirtualClock
-from experiments.simulator.demand import Demand, Keys
+from experiments.load.demand import Demand, Keys
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.oracles import make_policy
-from experiments.simulator.post import WorkerConnections
-from experiments.simulator.unit import SimulatedBalancer
+from experiments.simulator.worker_connections import WorkerConnections
+from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.worker import Worker
 from policies.health.health import Health
 from policies.health.panic import Panic

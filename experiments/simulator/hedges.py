@@ -13,7 +13,7 @@ from experiments.simulator.clock import Event, EventQueue
 from policies.overload.hedging import Hedging
 
 if TYPE_CHECKING:
-    from experiments.simulator.unit import SimulatedBalancer
+    from experiments.simulator.balancer import SimulatedBalancer
 
 TICK: Final = 0.005
 """Seconds per bucket of the timer wheel, as in the balancer."""

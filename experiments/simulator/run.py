@@ -6,19 +6,23 @@ figures accept; its `world` is "simulated".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from experiments.campaign.crew import places_of
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.statistics import achieved_rate
-from experiments.campaign.versions import versions
-from experiments.campaign.warming import first_connections, warm_requests
+from experiments.scenario.places import places_of
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.measures import achieved_rate
+from experiments.versions import versions
+from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.load.arrivals import first_instants
-from experiments.load.samples import Run, RunFacts, Samples
+from experiments.stats.samples import Run, RunFacts, Samples
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
+
+Simulate = Callable[[Scenario, Entry, int, int, int], Run]
+"""(scenario, entry, block, order, seed of the block) -> run; pure."""
 
 
 def simulate(

@@ -12,12 +12,12 @@ from math import inf
 from random import Random
 from typing import Final
 
-from experiments.load.samples import Floats
+from experiments.stats.samples import Floats
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.fleet import Fleet
-from experiments.simulator.happenings import Change, Check, Gossip, Tick
+from experiments.simulator.events import Change, Check, Gossip, Tick
 from experiments.simulator.model import Model
 
 TOLERANCE: Final = 1e-6

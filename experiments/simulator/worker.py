@@ -10,16 +10,16 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from experiments.campaign.timeline import WELL
+from experiments.scenario.timeline import WELL
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Event, EventQueue
-from experiments.simulator.demand import BATCH, MASK, Demand
+from experiments.load.demand import BATCH, MASK, Demand
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.routing.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from experiments.simulator.post import WorkerConnections
+    from experiments.simulator.worker_connections import WorkerConnections
 
 AVERAGED_OVER: Final = 1.0
 """Time constant of the reported utilisation, in seconds."""

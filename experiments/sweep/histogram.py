@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments.load.samples import Floats, Ints
+from experiments.stats.samples import Floats, Ints
 
 STEPS = 32
 """Buckets from each power of two to the next."""

@@ -11,20 +11,17 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.campaign import statistics
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.load.samples import Floats, Run, write_run
+from experiments.stats import measures
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import Simulate
+from experiments.stats.samples import Floats, Run, write_run
 from experiments.sweep import histogram
 from experiments.sweep.cells import Cell
 from experiments.sweep.code import version_of
-
-Simulate = Callable[[Scenario, Entry, int, int, int], Run]
-"""(scenario, entry, block, order, seed) -> run; pure, and importable on every worker."""
 
 Number = float | int | str | bytes | None
 
@@ -73,18 +70,18 @@ def in_words(fault: BaseException) -> str:
 
 def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
     """Numbers that the catalogue stores of a run, by column name."""
-    samples, mapped = run.samples, statistics.deadline_mapped(run)
-    successes = statistics.success_latency([run])
+    samples, mapped = run.samples, measures.deadline_mapped(run)
+    successes = measures.success_latency([run])
     return {
         "requests": len(samples),
         "ok": len(successes),
-        "failures": text(statistics.errors_by_kind([run])),
+        "failures": text(measures.errors_by_kind([run])),
         "invalid": text(list(run.facts.invalid_reasons)),
         **latency(mapped, ""),
         **latency(successes, "ok_"),
-        "throughput": known(statistics.throughput([run])),
-        "goodput": known(statistics.goodput([run], scenario.slo * scenario.time_scale)),
-        "shares": text(statistics.share_per_worker([run])),
+        "throughput": known(measures.throughput([run])),
+        "goodput": known(measures.goodput([run], scenario.slo * scenario.time_scale)),
+        "shares": text(measures.share_per_worker([run])),
         "histogram": histogram.packed(mapped),
     }
 
@@ -92,7 +89,7 @@ def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
 def latency(seconds: Floats, prefix: str) -> dict[str, Number]:
     """Mean and percentiles; None where there are no samples."""
     mean = float(np.mean(seconds)) if len(seconds) else math.nan
-    found = {name: statistics.percentile(seconds, percent) for name, percent in PERCENTS.items()}
+    found = {name: measures.percentile(seconds, percent) for name, percent in PERCENTS.items()}
     return {f"{prefix}{name}": known(value) for name, value in {"mean": mean, **found}.items()}
 
 

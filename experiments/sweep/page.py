@@ -17,7 +17,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from experiments.campaign.progress import clock
+from experiments.terminal import clock
 from experiments.errors import BadInputError
 from experiments.report.html import box, heading, page, picture_html, section, table_html, verdict_box
 from experiments.report.markup import BREAK, Html, joined, listing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from experiments.campaign.session import terminal_cell
+from experiments.commands.session import terminal_cell
 from experiments.report.tables import Table
 
 

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.campaign.progress import clock
+from experiments.terminal import clock
 from experiments.sweep.cells import Cell
 from experiments.sweep.outcome import Outcome
 from experiments.terminal import LivePanel

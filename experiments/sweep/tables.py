@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from experiments.campaign.progress import clock
-from experiments.campaign.verdict import show
+from experiments.terminal import clock
+from experiments.results.verdict import show
 from experiments.report.tables import Cell, Mark, Table
 from experiments.sweep.catalogue import GridFacts, Row
 from experiments.sweep.equality import in_words

@@ -20,7 +20,7 @@ from benchmarks.cost.tail import Capacity, capacities_in_words, judged
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.open_loop import Record
-from experiments.load.samples import Kind
+from experiments.stats.samples import Kind
 from experiments.ports import free_ports
 
 RUN = Run("half", "nginx", 0, 0)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from experiments.campaign.events import Event
-from experiments.campaign.playable import require_live
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.timeline import WELL, FaultState, Pause, Step, pauses, timeline
+from experiments.scenario.events import Event
+from experiments.scenario.supported import require_live
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.timeline import WELL, FaultState, Pause, Step, pauses, timeline
 from experiments.errors import BadInputError
 
 RAW: dict[str, Any] = {

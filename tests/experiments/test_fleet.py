@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from experiments import processes
-from experiments.campaign.session import run_loop
+from experiments.commands.session import run_loop
 from experiments.errors import FleetFailedError
 from tests.experiments.offspring import children_of
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError, ExperimentError
-from experiments.live.command import percent, policies_chosen
+from experiments.commands.live import percent, policies_chosen
 from experiments.live.rails import Rails
 from experiments.live.readings import Reading, UnitRestarted, Window, between
 from experiments.live.switchback import (
@@ -28,7 +28,7 @@ from experiments.live.switchback import (
     RestoreFailed,
     Switchback,
 )
-from experiments.live.unit import BalancerUnreachable, HttpBalancer
+from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.verdict import conclude
 from experiments.terminal import write_json
 from policies.stats.load import RATIO, SHORTEST, Histogram

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.__main__ import cli
-from experiments.campaign.blocks import prepare
-from experiments.campaign.results import save_result
+from experiments.run.execute import prepare
+from experiments.results.directory import save_result
 from experiments.capacity.curve import Curve, read_curve
-from experiments.capacity.load_command import rates_in
+from experiments.commands.load_curve import rates_in
 from experiments.capacity.offered import at_rate, pooled
 from experiments.errors import BadInputError
-from experiments.report.load_pages import write_load_report
+from experiments.capacity.curve_page import write_load_report
 
 LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign.results import load_results
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import packaged
+from experiments.results.directory import load_results
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.files import packaged
 from tests.experiments.offspring import children_of
 
 TINY = """

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from benchmarks.__main__ import cli as benchmarks
 from experiments import cpu_time
 from experiments.__main__ import cli
-from experiments.campaign import blocks, patience
-from experiments.campaign.patience import LOOK, QUIET, Patience, has_lagged
-from experiments.campaign.results import PlannedRun, load_results
-from experiments.campaign.scenario import Scenario
+from experiments.run import execute, patience
+from experiments.run.patience import LOOK, QUIET, Patience, has_lagged
+from experiments.results.directory import PlannedRun, load_results
+from experiments.scenario.scenario import Scenario
 from experiments.load.ledger import Ledger
-from experiments.load.samples import Run
+from experiments.stats.samples import Run
 
 LATE = "generator lag p99 4.68 ms exceeds 1 ms"
 
@@ -121,7 +121,7 @@ async def test_what_was_disturbed_is_measured_again_in_its_place(
 
     monkeypatch.setattr(blocks, "run_trial", measured)
     watcher = Watcher()
-    await blocks.carry_out(campaign, tmp_path / "r", watcher, host.patience(seconds))
+    await execute.carry_out(campaign, tmp_path / "r", watcher, host.patience(seconds))
 
     waits = [f"{first} waits, busy 25%"] if seconds else []
     ends = ["invalid", "invalid", "ended"][:tries]

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.campaign.blocks import plan_block
-from experiments.campaign.fleet import returns_of
-from experiments.campaign.playable import require_live
-from experiments.campaign.playing import faults_of, listening, same
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.timeline import WELL, FaultState, Pause, timeline
-from experiments.campaign.trial import run_trial
+from experiments.results.plan import plan_block
+from experiments.run.fleet import returns_of
+from experiments.scenario.supported import require_live
+from experiments.run.live_events import faults_of, listening, same
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.timeline import WELL, FaultState, Pause, timeline
+from experiments.run.measured import run_trial
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
+from experiments.stats.samples import Kind
 
 EVENTS: list[dict[str, Any]] = [
     {"at": 1.0, "lasts": 1.0, "target": "here-0", "kind": "down"},
@@ -64,7 +64,7 @@ async def test_nobody_listening_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = sock.getsockname()
         await listening(address)
-    monkeypatch.setattr("experiments.campaign.playing.LISTENS_WITHIN", 0.0)
+    monkeypatch.setattr("experiments.run.live_events.LISTENS_WITHIN", 0.0)
     with pytest.raises(ConnectionRefusedError):
         await listening(address)
 

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration.queue import run_queues, scenario_of
-from experiments.campaign.blocks import prepare
-from experiments.campaign.results import save_result
-from experiments.campaign.scenario import Scenario
+from experiments.run.execute import prepare
+from experiments.results.directory import save_result
+from experiments.scenario.scenario import Scenario
 from experiments.capacity.offered import at_rate
 from experiments.report.html import page as html_page
-from experiments.report.load_pages import write_load_report
+from experiments.capacity.curve_page import write_load_report
 from experiments.report.markup import Html
 from experiments.report.pages import write_report
 from tests.experiments.hostile import NAMES, rename

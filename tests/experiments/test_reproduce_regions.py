@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.load.samples import Kind, Samples
+from experiments.stats.samples import Kind, Samples
 from experiments.report.canvas import to_png
 from experiments.reproduce.answers import answers, bounds, rankings
 from experiments.reproduce.crush import shares

@@ -17,12 +17,12 @@ import pytest
 from pydantic import ValidationError
 
 from balancer.config.documents import DEEPEST
-from experiments.campaign.documents import LARGEST
-from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.playable import complaints
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import first_complaint, load_scenario, packaged
-from experiments.campaign.timeline import timeline
+from experiments.scenario.toml_files import LARGEST
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.supported import complaints
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.files import first_complaint, load_scenario, packaged
+from experiments.scenario.timeline import timeline
 from experiments.errors import BadInputError
 from experiments.simulator.run import simulate
 from experiments.sweep.grid import checked_grid, load_grid

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign.results import load_results
-from experiments.campaign.scenario import Scenario
+from experiments.results.directory import load_results
+from experiments.scenario.scenario import Scenario
 from experiments.errors import BadInputError
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of

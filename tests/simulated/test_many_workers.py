@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from matplotlib.patches import Rectangle
 
 from experiments.__main__ import cli
-from experiments.campaign.playable import MOST_PROCESSES, require_live
-from experiments.campaign.results import load_results
-from experiments.campaign.shelf import load_scenario, packaged
+from experiments.scenario.supported import MOST_PROCESSES, require_live
+from experiments.results.directory import load_results
+from experiments.scenario.files import load_scenario, packaged
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
+from experiments.stats.samples import Kind
 from experiments.report import figures_time, figures_workers, thinning
 from experiments.report.canvas import WIDE
 from experiments.report.palette import MOST_DRAWN, competitors

@@ -13,8 +13,8 @@ from benchmarks.simulator.cases import Case
 from benchmarks.simulator.certificate import present_certificate
 from benchmarks.simulator.speed import bench_simulator
 from experiments import __main__ as command
-from experiments.campaign.results import load_results
-from experiments.campaign.shelf import load_scenario
+from experiments.results.directory import load_results
+from experiments.scenario.files import load_scenario
 from experiments.simulator.run import simulate
 
 

@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from experiments.campaign.timeline import FaultState, Pause, Step
-from experiments.load.samples import Kind
+from experiments.scenario.timeline import FaultState, Pause, Step
+from experiments.stats.samples import Kind
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
@@ -22,7 +22,7 @@ from experiments.simulator.model import (
     RetryModel,
     WorkerModel,
 )
-from experiments.simulator.post import WorkerConnections
+from experiments.simulator.worker_connections import WorkerConnections
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.health.active_checks import CheckRules
