@@ -23,6 +23,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from experiments.errors import BadInputError
+from experiments.json_values import json_value
 from experiments.printable import printable
 from workers.durations import parse_duration
 
@@ -141,21 +142,12 @@ def require_writable(option: str, file: Path | None) -> None:
 
 
 def write_json(option: str, file: Path, content: Any) -> None:
-    """Write `content` as JSON. Raises `BadInputError` when the file cannot be written."""
+    """Write `content` as JSON, data classes included. Raises `BadInputError` when the file cannot be written."""
     try:
-        text = json.dumps(without_nan(content), indent=1, ensure_ascii=False)
+        text = json.dumps(json_value(content), indent=1, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise BadInputError(f"{option}: {file}: {error.strerror}") from None
-
-
-def without_nan(content: Any) -> Any:
-    """Copy of `content` with null for non-finite numbers, which JSON cannot express (RFC 8259 § 6)."""
-    if isinstance(content, dict):
-        return {key: without_nan(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [without_nan(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 async def interruptible(work: Awaitable[T]) -> T:

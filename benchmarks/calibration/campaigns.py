@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from experiments.results.plan import plan
+from experiments.results.summary import compared
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import Simulate
 from experiments.stats.estimates import Method
 from experiments.stats.run_summary import RunSummary, summarise_run
-from experiments.scenario.scenario import Scenario
-from experiments.results.summary import compared
-from experiments.simulator.run import Simulate
 from experiments.stats.samples import Run
 
 STRETCHED = "b"

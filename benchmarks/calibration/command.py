@@ -20,12 +20,12 @@ from benchmarks.calibration.equals import LABELS, equals, lasting
 from benchmarks.calibration.methods import METHODS
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
-from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.errors import BadInputError
+from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.files import load_scenario
 from experiments.simulator.run import simulate
-from experiments.errors import BadInputError
+from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     BOUND_MISSED,
     STANDING,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.calibration.equals import equals
-from experiments.scenario.places import places_of
 from experiments.scenario.load import Load
+from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.stats.samples import Floats, Ints, Run, RunFacts, Samples
 

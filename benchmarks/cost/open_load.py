@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from experiments import cpu_time
-from experiments.stats.measures import percentile
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import OpenLoop, Record
+from experiments.stats.measures import percentile
 from experiments.stats.samples import Floats, Kind
 
 TIMEOUT = 10.0

@@ -15,9 +15,9 @@ from itertools import combinations
 
 import numpy as np
 
+from experiments.results.directory import Results
 from experiments.stats import measures
 from experiments.stats.comparison import EQUAL_WITHIN, Interval, noise, paired_interval
-from experiments.results.directory import Results
 from experiments.stats.samples import Floats, Run
 
 BOUNDS = {"share": 0.05, "mean": 0.05, "p99": 0.10}

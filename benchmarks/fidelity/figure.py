@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs
-from experiments.stats import measures
-from experiments.results.directory import Results
-from experiments.stats.samples import Floats
 from experiments.report.canvas import STYLE, Sheet, blank, milliseconds
 from experiments.report.palette import GRID, INVALID, NEGLIGIBLE_WEIGHT, policy_colour
+from experiments.results.directory import Results
+from experiments.stats import measures
+from experiments.stats.samples import Floats
 
 MARKERS = "osD^vP*Xph<>"
 TAIL = 1 - np.logspace(0, -3, 200)

@@ -23,19 +23,27 @@ from rich.console import Console
 from rich.status import Status
 
 from benchmarks.fidelity.quiet import without_disturbed
-from experiments.run import execute
-from experiments.scenario.overrides import Overrides, overridden
-from experiments.results.plan import plan
-from experiments.run.patience import Patience
-from experiments.scenario.supported import require_live
-from experiments.run.progress import Progress, expected_seconds
-from experiments.terminal import clock
-from experiments.results.directory import CAMPAIGN_FILE, RUNS, Campaign, PlannedRun, Results, load_results, save_result
-from experiments.scenario.scenario import Entry, Scenario
-from experiments.run.measured import MeasuredWorld
-from experiments.scenario.files import load_scenario
 from experiments.errors import BadInputError
+from experiments.results.directory import (
+    CAMPAIGN_FILE,
+    RUNS,
+    Campaign,
+    PlannedRun,
+    Results,
+    load_results,
+    save_result,
+)
+from experiments.results.plan import plan
+from experiments.run import execute
+from experiments.run.measured import MeasuredWorld
+from experiments.run.patience import Patience
+from experiments.run.progress import Progress, expected_seconds
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.supported import require_live
 from experiments.stats.samples import Run, Samples, load_run
+from experiments.terminal import clock
 from policies.routing import registry
 
 SCENARIOS = (

@@ -23,9 +23,9 @@ import numpy as np
 
 from benchmarks.storm.messages import Ending, Question, judged, questions
 from benchmarks.storm.plan import WORKERS
-from experiments.stats.measures import percentile
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
+from experiments.stats.measures import percentile
 from experiments.stats.samples import Flags, Floats, Ints, Kind
 
 TIMEOUT = 10.0

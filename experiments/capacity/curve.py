@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.capacity.criteria import WATCHED, queue_growth
+from experiments.errors import BadInputError
+from experiments.results.directory import Results, believable, load_results
 from experiments.stats import measures
 from experiments.stats.comparison import Interval, as_interval
 from experiments.stats.estimates import logarithms, paired_student
-from experiments.results.directory import Results, believable, load_results
 from experiments.stats.run_summary import summarise_run
-from experiments.capacity.criteria import WATCHED, queue_growth
-from experiments.errors import BadInputError
 from experiments.stats.samples import Run
 
 
@@ -69,6 +69,11 @@ class Curve:
         points = [point for point in self.of(label) if point.valid]
         best = max(points, key=lambda point: point.power, default=None)
         return None if best is None or best in (points[0], points[-1]) else best
+
+
+def is_curve(directory: Path) -> bool:
+    """Whether the directory has results of any rate."""
+    return any(directory.glob("rate-*/runs/*.npz"))
 
 
 def read_curve(directory: Path) -> Curve:

@@ -14,15 +14,19 @@ import math
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from experiments.capacity.curve import Curve, Point, read_curve
+from experiments.capacity.curve_figure import load_curves
 from experiments.capacity.offered import pooled
 from experiments.errors import BadInputError
-from experiments.capacity.curve_figure import load_curves
 from experiments.report.html import page, picture_html, section, table_html
 from experiments.report.markup import element
 from experiments.report.pages import Drawing, save_drawing, write
 from experiments.report.palette import competitors
 from experiments.report.tables import Cell, Table, milliseconds
+from experiments.report.terminal_tables import terminal_table
 from experiments.report.text import plainly
 
 CAPTION = (
@@ -45,6 +49,9 @@ CSV_COLUMNS = (
     ),
     *("keeps_up", "valid", "knee"),
 )
+
+ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
+"""Columns that a narrow terminal shows."""
 
 
 def write_load_report(directory: Path) -> Curve:
@@ -114,6 +121,15 @@ def span(point: Point) -> str:
         milliseconds(value).text for value in (point.p99.ratio, point.p99.low, point.p99.high)
     )
     return centre if math.isnan(point.p99.low) else f"{centre} [{low}–{high}]"
+
+
+def print_curve(curve: Curve, console: Console) -> None:
+    """Print the table and the knees."""
+    console.print(terminal_table(load_table(curve), console.width, ESSENTIAL))
+    for label in curve.labels:
+        knee = curve.knee(label)
+        words = "no knee within these rates" if knee is None else f"knee at {knee.rate:.4g}/s"
+        console.print(Text(f"{label}: {words}"))
 
 
 def as_json(curve: Curve) -> dict[str, Any]:

@@ -19,14 +19,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.results.directory import Results, load_results
-from experiments.results.verdict import show
+from experiments.commands.catalogue_options import GRID, MEASURE
+from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
+from experiments.commands.options import require_none
 from experiments.compare.contrast import Contrast, contrasts
 from experiments.compare.revisions import Course, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
-from experiments.errors import BadInputError
 from experiments.report.text import plainly
-from experiments.commands.catalogue import compare_catalogues
+from experiments.results.directory import Results, load_results
+from experiments.results.verdict import show
 from experiments.terminal import BOUND_MISSED, console_here, print_verdict, require_writable, write_json
 
 EPILOG = """\b
@@ -35,6 +36,8 @@ Examples:
   experiments compare results/before results/after --fail-if-worse 1.05
   experiments compare results/measured results/simulated --json both.json
   experiments compare --rev main HEAD --scenario steady --policies round-robin,region-aware
+  experiments compare before.sqlite after.sqlite --measure p50          the catalogues of two sweeps
+  experiments compare resumed.sqlite undisturbed.sqlite --exact
 """
 
 STYLES = {"better": "green", "worse": "bold red", "no verdict": "yellow", "undecided": "yellow"}
@@ -67,8 +70,20 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     type=click.FloatRange(min=1),
     help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
 )
+@GRID
+@MEASURE
+@click.option("--exact", is_flag=True, help="Of catalogues: exit code 1 unless the results are identical.")
 def compare(
-    first: str, second: str, rev: bool, anyway: bool, file: Path | None, limit: float | None, **given: Any
+    first: str,
+    second: str,
+    rev: bool,
+    anyway: bool,
+    file: Path | None,
+    limit: float | None,
+    grid: str | None,
+    measure: str | None,
+    exact: bool,
+    **given: Any,
 ) -> int:
     """Compare result set SECOND with FIRST: ratio, interval and standing of every entry that both ran.
 
@@ -76,7 +91,13 @@ def compare(
     """
     require_writable("--json", file)
     if not rev and Path(first).is_file():
-        return compare_catalogues(Path(first), Path(second), file=file, limit=limit)
+        require_none(given, "only with --rev; a catalogue holds results already")
+        pair = Path(first), Path(second)
+        if exact:
+            require_none({"measure": measure, "json": file, "fail_if_worse": limit}, "not with --exact")
+            return compare_exactly(*pair, grid)
+        return compare_catalogues(*pair, grid, measure or "p99", file, limit)
+    require_none({"grid": grid, "measure": measure, "exact": exact}, "only for the catalogues of sweeps")
     both = measured((first, second), **given) if rev else read((first, second), given)
     one, other = (side(name, results) for name, results in zip((first, second), both, strict=True))
     if not anyway:
@@ -91,9 +112,7 @@ def compare(
 
 def read(names: Sequence[str], given: dict[str, Any]) -> list[Results]:
     """Read two directories. Raises `BadInputError`, also for an option that only `--rev` takes."""
-    for option, value in given.items():
-        if value:
-            raise BadInputError(f"--{option}: only with --rev; result sets have been measured already")
+    require_none(given, "only with --rev; result sets have been measured already")
     return [load_results(Path(name)) for name in names]
 
 

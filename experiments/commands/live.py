@@ -18,18 +18,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.stats.comparison import ENOUGH_BLOCKS
-from experiments.terminal import clock, in_ms
 from experiments.errors import BadInputError, ExperimentError
+from experiments.live.balancer import HttpBalancer
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
-from experiments.live.balancer import HttpBalancer
 from experiments.live.verdict import Verdict, conclude
+from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     STOPPED,
     LivePanel,
+    clock,
     console_here,
     duration,
+    in_ms,
     interruptible,
     require_writable,
     write_json,

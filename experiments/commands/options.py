@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
+from experiments.errors import BadInputError
+from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.files import load_scenario
-from experiments.errors import BadInputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -48,6 +48,9 @@ PATIENCE = click.option(
 )
 
 
+SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not on real processes.")
+
+
 def campaign_options(command: Command) -> Command:
     """Decorator that adds all campaign options to a command, in the order of `OPTIONS`."""
     for option in reversed(OPTIONS):
@@ -57,10 +60,22 @@ def campaign_options(command: Command) -> Command:
 
 def chosen_scenario(scenario: str, policies: str | None, given: dict[str, Any]) -> Scenario:
     """Scenario with the command line's overrides. Raises `BadInputError`."""
-    wanted = tuple(name.strip() for name in (policies or "").split(",") if name.strip())
-    if policies is not None and not wanted:
-        raise BadInputError("--policies: name at least one, separated by commas")
-    return overridden(load_scenario(scenario), Overrides(policies=wanted, **given))
+    return overridden(load_scenario(scenario), Overrides(policies=named(policies), **given))
+
+
+def named(names: str | None, option: str = "--policies") -> tuple[str, ...]:
+    """Names separated by commas; empty if the option was not given. Raises `BadInputError` if it names none."""
+    found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    if names is not None and not found:
+        raise BadInputError(f"{option}: name at least one, separated by commas")
+    return found
+
+
+def require_none(given: dict[str, object], why: str) -> None:
+    """Raise `BadInputError` for the first option that was given and does not apply; `why` explains it."""
+    for option, value in given.items():
+        if value not in (None, (), False):
+            raise BadInputError(f"--{option.replace('_', '-')}: {why}")
 
 
 def default_directory(scenario: Scenario) -> Path:

@@ -17,12 +17,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from experiments.errors import BadInputError
 from experiments.commands.live import table_in
-from experiments.what_if.fit import RegionFit, fit
+from experiments.errors import BadInputError
 from experiments.record.reader import Recording, read_recording
-from experiments.what_if.answer import Answer, Question, answer, in_words, name_of
 from experiments.terminal import console_here, require_writable, write_json
+from experiments.what_if.answer import Answer, Question, answer, in_words, name_of
+from experiments.what_if.fit import RegionFit, fit
 from policies.errors import PoliciesError
 from policies.routing import registry
 

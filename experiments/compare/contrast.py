@@ -13,10 +13,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.stats.comparison import Interval, Standing, as_interval, holm, is_comparable, noise, paired_interval, standing
-from experiments.stats.estimates import logarithms, welch
-from experiments.results.summary import MEASURES
 from experiments.compare.sides import Side, common_labels
+from experiments.results.summary import MEASURES
+from experiments.stats.comparison import (
+    Interval,
+    Standing,
+    as_interval,
+    holm,
+    is_comparable,
+    noise,
+    paired_interval,
+    standing,
+)
+from experiments.stats.estimates import logarithms, welch
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 

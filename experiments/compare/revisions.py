@@ -20,8 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from experiments.results.directory import Results, load_results
 from experiments.errors import BadInputError, FleetFailedError
+from experiments.results.directory import Results, load_results
 from experiments.stats.samples import Run
 
 RAN = (0, 1)

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from experiments.errors import BadInputError, ExperimentError
+from experiments.live.balancer import LiveBalancer
 from experiments.live.rails import JUDGED, Rails, Watch
 from experiments.live.readings import Reading, Window, between
-from experiments.live.balancer import LiveBalancer
 
 
 class RailBroken(ExperimentError):

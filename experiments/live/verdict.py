@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.stats.comparison import Comparison, Interval, compare
-from experiments.results.verdict import show
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan
+from experiments.results.verdict import show
+from experiments.stats.comparison import Comparison, Interval, compare
 
 MEASURES = ("p99", "p50", "mean")
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments.stats import measures
-from experiments.stats.samples import Flags, Floats
 from experiments.log.runs import LogRuns
 from experiments.report.palette import Competitor
 from experiments.report.tables import Cell, Table, milliseconds
+from experiments.stats import measures
+from experiments.stats.samples import Flags, Floats
 
 QUANTILES = (50.0, 75.0, 95.0, 99.0, 99.9)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import BadInputError
-from experiments.stats.samples import Floats
 from experiments.record.reader import is_recording, read_recording
+from experiments.stats.samples import Floats
 
 LARGEST = 256 << 20
 """Maximum size of a text file in bytes: some ten million requests."""

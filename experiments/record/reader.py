@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from experiments.errors import BadInputError
-from experiments.stats.samples import Floats
 from experiments.printable import PrintableName
+from experiments.stats.samples import Floats
 
 HEAD = struct.Struct("<cI")
 ROW = np.dtype([

@@ -11,11 +11,11 @@ from statistics import median
 
 import numpy as np
 
+from experiments.reproduce.medians import interval
+from experiments.scenario.files import load_scenario
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.files import load_scenario
 from experiments.stats.samples import Samples
-from experiments.reproduce.medians import interval
 
 SCENARIO: Scenario = load_scenario("regions")
 PLACES = places_of(SCENARIO)

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from experiments.scenario.load import Load
+from experiments.reproduce.evaluation import SCENARIO, Evaluation, PolicyRun, Setup
 from experiments.results.directory import PlannedRun
-from experiments.scenario.scenario import Scenario
 from experiments.run.measured import measure
 from experiments.run.world import Interrupted
-from experiments.reproduce.evaluation import SCENARIO, Evaluation, PolicyRun, Setup
+from experiments.scenario.load import Load
+from experiments.scenario.scenario import Scenario
 
 WARM = 20
 """Warm-up requests to each worker before a lap, and as many through the balancer."""

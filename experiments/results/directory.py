@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from experiments.scenario.scenario import Entry, Scenario
 from experiments.errors import BadInputError
-from experiments.stats.samples import Run, WorldName, load_run, save_run
 from experiments.printable import PrintableName
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.samples import Run, load_run, save_run
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS = "runs"
@@ -41,7 +41,7 @@ class Campaign(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    world: World = "measured"
+    world: WorldName = "measured"
     scenario: Scenario
     command: str = Field(description="command line that repeats the campaign")
     started_at: str = Field(description="UTC, ISO 8601")

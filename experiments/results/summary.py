@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from experiments.results.directory import Results, believable
+from experiments.results.verdict import Verdict, conclude
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.thresholds import Judgement, judge, parse_threshold
 from experiments.stats import measures
 from experiments.stats.comparison import Comparison, Interval, compare
 from experiments.stats.estimates import Method, paired_student
-from experiments.results.directory import Results, believable
 from experiments.stats.run_summary import RunSummary, summarise_run, values_per_block
-from experiments.scenario.scenario import Entry, Scenario
-from experiments.scenario.thresholds import Judgement, judge, parse_threshold
-from experiments.results.verdict import Verdict, conclude
 from experiments.stats.samples import WorldName
 
 MEASURES = ("throughput", "p99", "mean")

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.stats.comparison import ENOUGH_BLOCKS, Comparison, Interval, Standing
 from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import ENOUGH_BLOCKS, Comparison, Interval, Standing
 
 UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "mean latency"}
 

@@ -15,14 +15,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from experiments import processes
-from experiments.scenario.places import TLS, numbered_workers, places_of
-from experiments.run.process_config import balancer_config, endpoint_of, worker_argv
-from experiments.scenario.scenario import Entry, Scenario
-from experiments.scenario.timeline import WELL, FaultState, Step, timeline
 from experiments.control import balancer_status
 from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
 from experiments.processes import Child, program
+from experiments.run.process_config import balancer_config, endpoint_of, worker_argv
+from experiments.scenario.places import TLS, numbered_workers, places_of
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.timeline import WELL, FaultState, Step, timeline
 
 STATUS_WITHIN = 5.0
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.run.fleet import Fleet
-from experiments.scenario.timeline import WELL, FaultState, Step
 from experiments.control import request_balancer, request_worker
 from experiments.errors import ExperimentError
+from experiments.run.fleet import Fleet
+from experiments.scenario.timeline import WELL, FaultState, Step
 
 LISTENS_WITHIN = 2.0
 """Seconds within which a spare worker must listen after it is activated."""

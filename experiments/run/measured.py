@@ -45,7 +45,10 @@ class MeasuredWorld:
     name: Final[WorldName] = "measured"
 
     def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
-        """Measure one planned run. Raises `FleetFailedError`, `Interrupted`, and `KeyboardInterrupt` before the load."""
+        """Measure one planned run.
+
+        Raises `FleetFailedError`, `Interrupted`, and before the load `KeyboardInterrupt`.
+        """
         try:
             return run_loop(interruptible(measure(scenario, planned, observer.load_started)))
         except asyncio.CancelledError:

@@ -9,11 +9,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.processes import program
 from experiments.scenario.places import TLS, profiles_of
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.stats.samples import Place
-from experiments.processes import program
 from workers.service import parse_profile
+
 
 def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
     """Command line of one worker; port 0 means any free port."""

@@ -15,10 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from experiments.load.ledger import Ledger
 from experiments.results.directory import Campaign, PlannedRun
 from experiments.scenario.scenario import Scenario
 from experiments.stats.measures import statistics_row
-from experiments.load.ledger import Ledger
 from experiments.stats.samples import Run
 from experiments.terminal import LivePanel, clock, in_ms
 

@@ -10,8 +10,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.scenario.table import Duration, Model, Seconds
 from experiments.printable import PrintableName
+from experiments.scenario.table import Duration, Model, Seconds
 
 Kind = Literal[
     "slow", "pause", "fail", "hang", "reset", "unhealthy", "down", "restart", "rtt", "add", "drain"

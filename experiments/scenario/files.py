@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from experiments.scenario.toml_files import read_toml
-from experiments.scenario.scenario import Scenario
 from experiments.errors import BadInputError
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.toml_files import read_toml
 
 DEFAULT = "regions"
 

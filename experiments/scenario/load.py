@@ -10,8 +10,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
 from experiments.record.instants import recorded
+from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
 
 Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "replay"]
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-ORACLE_NAMES = ("oracle-least-work", "oracle-least-work-of-two", "oracle-central-queue", "oracle-static-split")
+ORACLE_NAMES = (
+    "oracle-least-work",
+    "oracle-least-work-of-two",
+    "oracle-central-queue",
+    "oracle-static-split",
+)
 
 
 def is_oracle(name: str) -> bool:

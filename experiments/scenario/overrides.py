@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from experiments.scenario.scenario import Entry, PolicySpec, Scenario
-from experiments.scenario.files import first_complaint
 from experiments.errors import BadInputError
+from experiments.scenario.files import first_complaint
 from experiments.scenario.oracles import is_oracle
+from experiments.scenario.scenario import Entry, PolicySpec, Scenario
 from policies.errors import PoliciesError
 from policies.routing import registry
 

@@ -10,7 +10,6 @@ TLS = {2: "1.3", 3: "1.2"}
 """Connection set-up round trips -> TLS version that a worker speaks to take as many."""
 
 
-
 def places_of(scenario: Scenario) -> tuple[Place, ...]:
     """Worker and region name of every worker of the scenario, region by region."""
     pairs = zip(scenario.workers, scenario.region_of_each, strict=True)

@@ -20,14 +20,14 @@ from pydantic import (
     model_validator,
 )
 
-from experiments.scenario.load import Load
-from experiments.scenario.events import EVERYBODY, Event
-from experiments.scenario.presets import expanded
-from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged
-from experiments.scenario.table import Blocks, Duration, Model, Requests, Warmup
-from experiments.scenario.thresholds import parse_threshold
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
+from experiments.scenario.events import EVERYBODY, Event
+from experiments.scenario.load import Load
+from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged
+from experiments.scenario.presets import expanded
+from experiments.scenario.table import Blocks, Duration, Model, Requests, Warmup
+from experiments.scenario.thresholds import parse_threshold
 from workers.service import parse_profile
 
 Measure = Literal["throughput", "p99", "mean"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.scenario.places import TLS, places_of
-from experiments.scenario.scenario import Region, Scenario
 from experiments.errors import BadInputError
 from experiments.scenario.oracles import is_oracle
+from experiments.scenario.places import TLS, places_of
+from experiments.scenario.scenario import Region, Scenario
 
 ONLY_SIMULATED = "only the simulator can do that: experiments simulate"
 

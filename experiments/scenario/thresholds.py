@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from experiments.stats.measures import deadline_mapped, goodput, percentile, throughput
 from experiments.errors import BadInputError
+from experiments.stats.measures import deadline_mapped, goodput, percentile, throughput
 from experiments.stats.samples import Run
 
 PATTERN = re.compile(

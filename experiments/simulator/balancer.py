@@ -19,8 +19,8 @@ from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad, RequestFa
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from experiments.simulator.client import Client
     from experiments.load.demand import Keys
+    from experiments.simulator.client import Client
     from experiments.simulator.hedges import Hedges
     from policies.routing.endpoint_state import EndpointState
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from experiments.stats.samples import Floats
+from experiments.load.demand import BATCH, MASK, Demand
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
-from experiments.load.demand import BATCH, MASK, Demand
+from experiments.stats.samples import Floats
 
 if TYPE_CHECKING:
     from experiments.simulator.balancer import SimulatedBalancer

@@ -9,10 +9,10 @@ from __future__ import annotations
 from random import Random
 
 from experiments.scenario.timeline import FaultState, Pause
+from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
-from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.worker import Worker
 from policies.health.active_checks import Verdict
 from policies.routing.endpoint_state import EndpointState

@@ -8,15 +8,15 @@ from __future__ import annotations
 from math import ceil, inf
 from random import Random
 
+from experiments.load.demand import Demand, Keys
+from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.client import Client
 from experiments.simulator.clock import EventQueue, VirtualClock
-from experiments.load.demand import Demand, Keys
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.oracles import make_policy
-from experiments.simulator.worker_connections import WorkerConnections
-from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.worker import Worker
+from experiments.simulator.worker_connections import WorkerConnections
 from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart

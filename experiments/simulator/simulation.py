@@ -12,13 +12,13 @@ from math import inf
 from random import Random
 from typing import Final
 
-from experiments.stats.samples import Floats
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
-from experiments.simulator.fleet import Fleet
 from experiments.simulator.events import Change, Check, Gossip, Tick
+from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import Model
+from experiments.stats.samples import Floats
 
 TOLERANCE: Final = 1e-6
 """Relative tolerance for sums of millions of floats."""

@@ -10,10 +10,10 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from experiments.load.demand import BATCH, MASK, Demand
 from experiments.scenario.timeline import WELL
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Event, EventQueue
-from experiments.load.demand import BATCH, MASK, Demand
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.routing.facts import OutcomeKind, ReportedLoad

@@ -16,8 +16,8 @@ from experiments.simulator.idle import Idle
 from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
-    from experiments.simulator.model import PoolModel
     from experiments.simulator.balancer import SimulatedBalancer
+    from experiments.simulator.model import PoolModel
     from experiments.simulator.worker import Worker
     from policies.routing.endpoint_state import EndpointState
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from experiments.scenario.scenario import Scenario
-from experiments.scenario.files import first_complaint
 from experiments.errors import BadInputError
-from experiments.simulator.oracles import ORACLES
+from experiments.scenario.files import first_complaint
 from experiments.scenario.oracles import is_oracle
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.oracles import ORACLES
 from experiments.sweep.grid import POLICY_KNOB
 from policies.routing import registry
 

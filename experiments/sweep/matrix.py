@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
+from experiments.scenario.oracles import is_oracle
 from experiments.stats.comparison import ENOUGH_BLOCKS, Interval, holm, is_comparable, paired, standing
 from experiments.stats.estimates import paired_student
-from experiments.scenario.oracles import is_oracle
 from experiments.sweep.catalogue import Row
 from experiments.sweep.grid import POLICY_KNOB
 

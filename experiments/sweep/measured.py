@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.results.directory import Results, load_results
 from experiments.errors import BadInputError
+from experiments.results.directory import Results, load_results
 from experiments.stats.samples import Run
 from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import Matrix, matrix_of

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.stats import measures
+from experiments.json_values import finite
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
+from experiments.stats import measures
 from experiments.stats.samples import Floats, Run, write_run
-from experiments.sweep import histogram
 from experiments.sweep.cells import Cell
 from experiments.sweep.code import version_of
 
@@ -79,10 +79,9 @@ def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
         "invalid": text(list(run.facts.invalid_reasons)),
         **latency(mapped, ""),
         **latency(successes, "ok_"),
-        "throughput": known(measures.throughput([run])),
-        "goodput": known(measures.goodput([run], scenario.slo * scenario.time_scale)),
+        "throughput": finite(measures.throughput([run])),
+        "goodput": finite(measures.goodput([run], scenario.slo * scenario.time_scale)),
         "shares": text(measures.share_per_worker([run])),
-        "histogram": histogram.packed(mapped),
     }
 
 
@@ -90,12 +89,7 @@ def latency(seconds: Floats, prefix: str) -> dict[str, Number]:
     """Mean and percentiles; None where there are no samples."""
     mean = float(np.mean(seconds)) if len(seconds) else math.nan
     found = {name: measures.percentile(seconds, percent) for name, percent in PERCENTS.items()}
-    return {f"{prefix}{name}": known(value) for name, value in {"mean": mean, **found}.items()}
-
-
-def known(value: float) -> float | None:
-    """The value, or None (SQL NULL) if it is not finite."""
-    return value if math.isfinite(value) else None
+    return {f"{prefix}{name}": finite(value) for name, value in {"mean": mean, **found}.items()}
 
 
 def text(value: object) -> str:

@@ -17,7 +17,6 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from experiments.terminal import clock
 from experiments.errors import BadInputError
 from experiments.report.html import box, heading, page, picture_html, section, table_html, verdict_box
 from experiments.report.markup import BREAK, Html, joined, listing
@@ -28,6 +27,7 @@ from experiments.sweep.figure import heat_map
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.sentences import has_no_verdict, headline, sentences
 from experiments.sweep.tables import best_table, failure_table, matrix_table
+from experiments.terminal import clock
 
 CAPTION = (
     "Lighter is better. Each square is the ratio to the best policy of its scenario, over all seeds; policies are "

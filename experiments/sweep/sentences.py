@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.results.verdict import show
+from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
 
 TELLING = 0.01

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from experiments.terminal import clock
-from experiments.results.verdict import show
 from experiments.report.tables import Cell, Mark, Table
+from experiments.results.verdict import show
 from experiments.sweep.catalogue import GridFacts, Row
 from experiments.sweep.equality import in_words
 from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
+from experiments.terminal import clock
 
 MARKS: dict[str, Mark] = {"best": "good", "equal": "good", "behind": "", "undecided": "", "no verdict": "few"}
 WORDS = {"best": "best", "equal": "equal", "undecided": "undecided", "behind": "behind", "no verdict": "–"}

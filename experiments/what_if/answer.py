@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from experiments.errors import BadInputError
+from experiments.record.reader import OK, Recording
 from experiments.results.plan import plan_block
-from experiments.stats.comparison import Comparison, compare
+from experiments.results.verdict import show
+from experiments.scenario.files import first_complaint
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
-from experiments.scenario.files import first_complaint
+from experiments.stats.comparison import Comparison, compare
 from experiments.stats.measures import percentile, statistics_row
-from experiments.results.verdict import show
-from experiments.errors import BadInputError
 from experiments.stats.samples import Run
 from experiments.what_if.fit import RegionFit
-from experiments.record.reader import OK, Recording
 
 CLOSE = 0.1
 """Relative error of a simulated quantile up to which it is called close."""

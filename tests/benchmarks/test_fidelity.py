@@ -33,10 +33,10 @@ from benchmarks.fidelity.sitting import (
     simulate_again,
 )
 from benchmarks.fidelity.tables import headline, lines_of
-from experiments.run import execute
-from experiments.results.directory import RUNS, load_results, save_result
-from experiments.scenario.scenario import Entry, Scenario
 from experiments.errors import BadInputError
+from experiments.results.directory import RUNS, load_results, save_result
+from experiments.run import execute
+from experiments.scenario.scenario import Entry, Scenario
 from experiments.stats.samples import Place, Run, RunFacts, Samples, WorldName
 
 COUNT = 12_000

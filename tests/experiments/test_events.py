@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from experiments.scenario.events import Event
-from experiments.scenario.supported import require_live
-from experiments.scenario.scenario import Scenario
-from experiments.scenario.timeline import WELL, FaultState, Pause, Step, pauses, timeline
 from experiments.errors import BadInputError
+from experiments.scenario.events import Event
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import require_live
+from experiments.scenario.timeline import WELL, FaultState, Pause, Step, pauses, timeline
 
 RAW: dict[str, Any] = {
     "name": "tiny",

@@ -24,10 +24,10 @@ from balancer.downstream.client import Client
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
 from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
 from experiments.errors import BadInputError
-from experiments.stats.samples import Kind
 from experiments.log.reader import KINDS, LEFT_OUT, read_log, row_of
 from experiments.log.report import write_log_report
 from experiments.log.runs import log_runs
+from experiments.stats.samples import Kind
 from policies.routing.facts import Endpoint
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -16,8 +16,9 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.errors import BadInputError, ExperimentError
 from experiments.commands.live import percent, policies_chosen
+from experiments.errors import BadInputError, ExperimentError
+from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.rails import Rails
 from experiments.live.readings import Reading, UnitRestarted, Window, between
 from experiments.live.switchback import (
@@ -28,7 +29,6 @@ from experiments.live.switchback import (
     RestoreFailed,
     Switchback,
 )
-from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.verdict import conclude
 from experiments.terminal import write_json
 from policies.stats.load import RATIO, SHORTEST, Histogram

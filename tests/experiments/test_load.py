@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments.scenario.load import Load
-from experiments.stats.measures import percentile
 from experiments.load.arrivals import closed, constant, first_instants, poisson
 from experiments.load.generator import Generator
+from experiments.scenario.load import Load
+from experiments.stats.measures import percentile
 from experiments.stats.samples import Floats, Kind, Place, Samples
 
 PLACES = (Place(worker="emea-0", region="emea"), Place(worker="us-0", region="us"))

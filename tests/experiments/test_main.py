@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from experiments.results.directory import load_results
-from experiments.scenario.scenario import Scenario
 from experiments.scenario.files import packaged
+from experiments.scenario.scenario import Scenario
 from tests.experiments.offspring import children_of
 
 TINY = """

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.errors import BadInputError
 from experiments.results.plan import plan_block
 from experiments.run.fleet import returns_of
-from experiments.scenario.supported import require_live
 from experiments.run.live_events import faults_of, listening, same
+from experiments.run.measured import measure
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import require_live
 from experiments.scenario.timeline import WELL, FaultState, Pause, timeline
-from experiments.run.measured import run_trial
-from experiments.errors import BadInputError
 from experiments.stats.samples import Kind
 
 EVENTS: list[dict[str, Any]] = [
@@ -82,7 +82,7 @@ async def test_workers_come_go_and_fail_in_one_run() -> None:
     fails is seen by clients. Nothing is said of when, which is the machine's business, but of before and after."""
     scenario = Scenario.model_validate(RAW)
     (planned,) = plan_block(scenario, 0)
-    run = await asyncio.wait_for(run_trial(scenario, planned, lambda ledger: None), 60)
+    run = await asyncio.wait_for(measure(scenario, planned, lambda ledger: None), 60)
     reasons = " ".join(run.facts.invalid_reasons)
     assert "event" not in reasons
     assert "died" not in reasons

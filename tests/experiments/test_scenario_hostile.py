@@ -17,13 +17,13 @@ import pytest
 from pydantic import ValidationError
 
 from balancer.config.documents import DEEPEST
-from experiments.scenario.toml_files import LARGEST
-from experiments.scenario.overrides import Overrides, overridden
-from experiments.scenario.supported import complaints
-from experiments.scenario.scenario import Scenario
-from experiments.scenario.files import first_complaint, load_scenario, packaged
-from experiments.scenario.timeline import timeline
 from experiments.errors import BadInputError
+from experiments.scenario.files import first_complaint, load_scenario, packaged
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import complaints
+from experiments.scenario.timeline import timeline
+from experiments.scenario.toml_files import LARGEST
 from experiments.simulator.run import simulate
 from experiments.sweep.grid import checked_grid, load_grid
 
@@ -190,7 +190,7 @@ def test_the_program_says_one_line(tmp_path: Path) -> None:
     """Exit 2, no traceback, nothing that a terminal would obey."""
     path = tmp_path / "\x1b[31m.toml"
     path.write_text(f'name = "{"x" * 50_000}"\nlineup = "{"y" * 50_000}"\n', encoding="utf-8")
-    command = [sys.executable, "-m", "experiments", "simulate", str(path)]
+    command = [sys.executable, "-m", "experiments", "run", "--simulated", str(path)]
     done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"experiments: ")

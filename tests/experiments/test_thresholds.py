@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from experiments.scenario.thresholds import judge, parse_threshold
 from experiments.errors import BadInputError
+from experiments.scenario.thresholds import judge, parse_threshold
 from experiments.stats.samples import Kind, Run
 
 MakeRun = Callable[..., Run]

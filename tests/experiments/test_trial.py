@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.scenario.scenario import Region
-from experiments.scenario.files import load_scenario
 from experiments.run.measured import demand_of, faults
+from experiments.scenario.files import load_scenario
+from experiments.scenario.scenario import Region
 from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.simulator.run import simulate
 from experiments.simulator.translation import OVERHEAD

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from experiments.scenario.timeline import FaultState, Pause, Step
-from experiments.stats.samples import Kind
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
@@ -22,9 +21,10 @@ from experiments.simulator.model import (
     RetryModel,
     WorkerModel,
 )
-from experiments.simulator.worker_connections import WorkerConnections
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
+from experiments.simulator.worker_connections import WorkerConnections
+from experiments.stats.samples import Kind
 from policies.health.active_checks import CheckRules
 from policies.health.outlier_detection import EjectionRules
 from workers.service import Exponential, Fixed

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from experiments.scenario.files import load_scenario, packaged
 from experiments.errors import BadInputError
+from experiments.scenario.files import load_scenario, packaged
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.code import reached, version_of
 from experiments.sweep.grid import Grid, checked_grid, load_grid
