@@ -46,8 +46,8 @@ The log is written by a balancer that was told to:
 )
 def from_log(file: Path, out: Path | None) -> int:
     """Draw the report's figures from FILE, an access log of the balancer as text or JSON; - is standard input."""
-    from experiments.commands.session import terminal_table
     from experiments.log.report import write_log_report
+    from experiments.report.terminal_tables import terminal_table
 
     console = console_here()
     log = load(file, console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,7 +71,7 @@ def named(names: str | None, option: str = "--policies") -> tuple[str, ...]:
     return found
 
 
-def require_none(given: dict[str, object], why: str) -> None:
+def require_none(given: Mapping[str, object], why: str) -> None:
     """Raise `BadInputError` for the first option that was given and does not apply; `why` explains it."""
     for option, value in given.items():
         if value not in (None, (), False):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from experiments.errors import BadInputError
 from experiments.printable import PrintableName
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.samples import Run, load_run, save_run
+from experiments.stats.samples import Run, WorldName, load_run, save_run
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS = "runs"
