@@ -5,6 +5,7 @@ Both are a `concurrent.futures.Executor`. Dask is an optional dependency, import
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -84,12 +85,23 @@ def dask_cluster(scheduler: str) -> Iterator[Computers]:
     distributed = dask()
     silence_dask()
     try:
+        asyncio.run(reach(scheduler, distributed))
         client = distributed.Client(scheduler, set_as_default=False, timeout=CONNECT_WITHIN)
     except (OSError, TimeoutError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise FleetFailedError(f"--scheduler: no answer from {scheduler}: {reason}") from None
     with client:
         yield Computers(client.get_executor(), lambda: sum(client.nthreads().values()))
+
+
+async def reach(scheduler: str, distributed: Any) -> None:
+    """Connect once. A client that cannot connect leaves a thread that delays the end of this process.
+
+    Raises `OSError`, `TimeoutError`, and `ValueError` for an address of an unknown kind.
+    """
+    security = distributed.Security().get_connection_args("client")
+    comm = await import_module("distributed.comm").connect(scheduler, timeout=CONNECT_WITHIN, **security)
+    await comm.close()
 
 
 def dask() -> Any:
