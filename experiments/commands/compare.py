@@ -153,9 +153,13 @@ def invalid(given: Side) -> list[str]:
     """Warning about runs that are left out, with reasons; empty if there is none."""
     reasons = Counter(reason for run in given.runs for reason in run.invalid_reasons)
     count = sum(not run.valid for run in given.runs)
-    told = "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
+    reasons_shown = (
+        "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
+    )
     return (
-        [f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {told}"] if count else []
+        [f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {reasons_shown}"]
+        if count
+        else []
     )
 
 

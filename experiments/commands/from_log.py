@@ -32,7 +32,7 @@ Examples:
   zcat access.log.*.gz | experiments from-log -
 
 \b
-The log is written by a balancer that was told to:
+The log is written by a balancer that is configured to:
   [log]
   access = "json"                               or "text"
   path = "access.log"

@@ -45,7 +45,7 @@ Examples:
       --policy '{"name": "region-aware", "margin": 0.05}' --max-p99 400ms --max-errors 1%
 
 \b
-Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the unit failed, 130 stopped.
+Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
 """
 
 
@@ -85,7 +85,9 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
 @click.option(
-    "--token", envvar="BALANCER_CONTROL__TOKEN", help="The unit's control.token; also from the environment."
+    "--token",
+    envvar="BALANCER_CONTROL__TOKEN",
+    help="The balancer's control.token; also from the environment.",
 )
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."
@@ -107,7 +109,7 @@ def live(
 
     Restores the initial policy at the end, when a guard rail breaks, on Ctrl-C and on any failure.
     """
-    chosen, twins = policies_chosen(policies, tables)
+    chosen, control = policies_chosen(policies, tables)
     seconds = duration("--block", period)
     rest = max(2.0, seconds / 6) if washout is None else duration("--washout", washout)
     if rest >= seconds:
@@ -120,7 +122,7 @@ def live(
         None if max_p99 is None else duration("--max-p99", max_p99),
         None if max_errors is None else percent("--max-errors", max_errors),
     )  # fmt: skip
-    return Session(plan, twins, console_here()).run_session(url, token, file)
+    return LiveEvaluation(plan, control, console_here()).run(url, token, file)
 
 
 def policies_chosen(
@@ -128,7 +130,7 @@ def policies_chosen(
 ) -> tuple[dict[str, dict[str, Any]], tuple[str, str] | None]:
     """Policies by label, and the labels of the A/A pair if one was named twice. Raises `BadInputError`."""
     chosen: dict[str, dict[str, Any]] = {}
-    twins: tuple[str, str] | None = None
+    control: tuple[str, str] | None = None
     wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
     wanted += [table_in(text) for text in tables]
     for policy in wanted:
@@ -136,16 +138,16 @@ def policies_chosen(
         label = f"{policy['name']} ({options})" if options else str(policy["name"])
         if label not in chosen:
             chosen[label] = policy
-        elif twins is None:
-            twins = label, f"{label} again"
-            chosen[twins[1]] = policy
+        elif control is None:
+            control = label, f"{label} again"
+            chosen[control[1]] = policy
         else:
             raise BadInputError(
                 f"--policies: {label!r} is one pair too many; one is enough to know the noise"
             )
     if len(chosen) < 2:
         raise BadInputError("--policies: name two or more, separated by commas")
-    return chosen, twins
+    return chosen, control
 
 
 def table_in(text: str) -> dict[str, Any]:
@@ -170,18 +172,18 @@ def percent(option: str, text: str) -> float:
     return share
 
 
-class Session(LivePanel):
-    """Terminal session of an evaluation, and its observer."""
+class LiveEvaluation(LivePanel):
+    """One evaluation at the terminal, and its observer."""
 
-    def __init__(self, plan: Plan, twins: tuple[str, str] | None, console: Console) -> None:
+    def __init__(self, plan: Plan, control: tuple[str, str] | None, console: Console) -> None:
         super().__init__(console)
         self._plan = plan
-        self._twins = twins
+        self._control = control
         self._began_at = time.monotonic()
         self._now_in = ""
         self._window: Window | None = None
 
-    def run_session(self, url: str, token: str | None, file: Path | None) -> int:
+    def run(self, url: str, token: str | None, file: Path | None) -> int:
         """Run the evaluation and print the result; returns the exit code. Raises `ExperimentError`."""
         self._console.print(
             f"{' and '.join(self._plan.policies)}, {self._plan.blocks} blocks of {self._plan.period:g} s each: "
@@ -199,7 +201,7 @@ class Session(LivePanel):
         except (asyncio.CancelledError, KeyboardInterrupt):
             was_stopped = True
         if findings and findings[0].windows:
-            verdict = conclude(self._plan, findings[0], self._twins)
+            verdict = conclude(self._plan, findings[0], self._control)
             self.present(verdict)
             if file is not None:
                 write_json("--json", file, self._document(verdict, findings[0], problem, was_stopped))
@@ -228,13 +230,13 @@ class Session(LivePanel):
 
     def ended(self, block: int | None, label: str, window: Window) -> None:
         """End of a period: print its result as one line."""
-        self._console.print(f"{self._now_in}: {told(window)}", highlight=False)
+        self._console.print(f"{self._now_in}: {in_words(window)}", highlight=False)
 
     def panel(self) -> Text:
         elapsed = time.monotonic() - self._began_at
         left = clock(max(0.0, self._plan.seconds - elapsed))
         line = f"{self._now_in}   elapsed {clock(elapsed)}   left {left}"
-        return Text(f"{line}\n{told(self._window)}" if self._window is not None else line)
+        return Text(f"{line}\n{in_words(self._window)}" if self._window is not None else line)
 
     # --- result
 
@@ -273,7 +275,7 @@ class Session(LivePanel):
         }  # fmt: skip
 
 
-def told(window: Window) -> str:
+def in_words(window: Window) -> str:
     """Text such as `120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
     return (
         f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}, p99 {in_ms(window.quantile(0.99))}, "

@@ -34,7 +34,7 @@ Examples:
   experiments what-if unit.recording --policy '{"name": "least-in-flight", "choices": 3}' --slots 4
 
 \b
-The recording is written by a balancer that was told to:
+The recording is written by a balancer that is configured to:
   [record]
   path = "unit.recording"                                   then POST /-/record, or enabled = true
 """
@@ -88,13 +88,13 @@ def what_if(
     ) as progress:  # fmt: skip
         task = progress.add_task("", total=blocks * (1 + len(question.policies)))
 
-        def tell(label: str) -> None:
+        def notify(label: str) -> None:
             progress.update(task, description=label, advance=1)
 
         with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
             instants = Path(folder) / "instants.txt"
             write_instants(read, instants)
-            found = answer(read, instants, regions, question, simulate, tell)
+            found = answer(read, instants, regions, question, simulate, notify)
     present(console, found)
     if file is not None:
         write_json("--json", file, found.as_dict())

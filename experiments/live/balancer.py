@@ -97,17 +97,17 @@ class HttpBalancer:
     @staticmethod
     async def _json(answer: Any) -> dict[str, Any]:
         try:
-            told: dict[str, Any] = await answer.json(content_type=None)
+            document: dict[str, Any] = await answer.json(content_type=None)
         except ValueError:
             return {}
-        return told if isinstance(told, dict) else {}
+        return document if isinstance(document, dict) else {}
 
-    def _checked(self, status: int, path: str, told: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, status: int, path: str, document: dict[str, Any]) -> dict[str, Any]:
         if status == 404:
             raise BadInputError(
                 f"URL: {self._url} has no control socket on this machine and takes control requests only with its "
-                "token, or is no unit of this version; see --token"
+                "token, or is no balancer of this version; see --token"
             )
         if status >= 400:
-            raise BadInputError(f"{self._url}{path}: {told.get('error', status)}")
-        return told
+            raise BadInputError(f"{self._url}{path}: {document.get('error', status)}")
+        return document

@@ -131,8 +131,10 @@ class Generator:
         self._is_closed_loop = len(instants) < count
         host = f"{address[0]}:{address[1]}"
         self._demand = demand
-        told = "X-Service-Times: %b\r\n" if demand else ""
-        self._head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n{told}\r\n".encode()
+        demand_field = "X-Service-Times: %b\r\n" if demand else ""
+        self._head = (
+            f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n{demand_field}\r\n".encode()
+        )
         self._flights: deque[InFlightRequest] = deque()
         self._finished: asyncio.Future[None] | None = None
 

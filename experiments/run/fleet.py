@@ -22,7 +22,7 @@ from experiments.processes import Child, program
 from experiments.run.process_config import balancer_config, endpoint_of, worker_argv
 from experiments.scenario.places import TLS, numbered_workers, places_of
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.scenario.timeline import WELL, FaultState, Step, timeline
+from experiments.scenario.timeline import HEALTHY, FaultState, Step, timeline
 
 STATUS_WITHIN = 5.0
 
@@ -71,10 +71,10 @@ class Fleet:
         assert self._balancer is not None
         return self._balancer
 
-    def trouble_at_first(self, worker: int) -> FaultState:
+    def first_fault_state(self, worker: int) -> FaultState:
         """Fault state of a worker before the first step; only `is_absent` can be set."""
         first = next((step for step in self.steps if step.worker == worker and step.at == 0), None)
-        return replace(WELL, is_absent=first is not None and first.trouble.is_absent)
+        return replace(HEALTHY, is_absent=first is not None and first.fault_state.is_absent)
 
     def to_be_warmed(self) -> list[Child]:
         """Workers to warm up directly: those that are endpoints from the start and speak plain HTTP."""
@@ -83,7 +83,7 @@ class Fleet:
             for worker, (child, (region, _)) in enumerate(
                 zip(self.workers, numbered_workers(self._scenario), strict=True)
             )
-            if region.setup_rtts not in TLS and not self.trouble_at_first(worker).is_absent
+            if region.setup_rtts not in TLS and not self.first_fault_state(worker).is_absent
         ]
 
     def crashed_processes(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Fleet:
         known = [
             self.endpoint(worker)
             for worker in range(len(self.places))
-            if not self.trouble_at_first(worker).is_absent
+            if not self.first_fault_state(worker).is_absent
         ]
         return balancer_config(self._scenario, self._entry, self._seed, known)
 
@@ -162,8 +162,8 @@ def returns_of(steps: Sequence[Step], workers: int) -> list[int]:
     """Number of times each worker returns after being gone."""
     counts, is_gone = [0] * workers, [False] * workers
     for step in steps:
-        counts[step.worker] += is_gone[step.worker] and not step.trouble.is_gone
-        is_gone[step.worker] = step.trouble.is_gone
+        counts[step.worker] += is_gone[step.worker] and not step.fault_state.is_gone
+        is_gone[step.worker] = step.fault_state.is_gone
     return counts
 
 

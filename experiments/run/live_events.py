@@ -15,7 +15,7 @@ from typing import Any
 from experiments.control import request_balancer, request_worker
 from experiments.errors import ExperimentError
 from experiments.run.fleet import Fleet
-from experiments.scenario.timeline import WELL, FaultState, Step
+from experiments.scenario.timeline import HEALTHY, FaultState, Step
 
 LISTENS_WITHIN = 2.0
 """Seconds within which a spare worker must listen after it is activated."""
@@ -43,14 +43,14 @@ class LiveEvents:
         return tuple(self.mishaps)
 
     async def _play(self, worker: int, steps: Sequence[Step], started_at: float) -> None:
-        before = self._fleet.trouble_at_first(worker)
+        before = self._fleet.first_fault_state(worker)
         for step in steps:
             await asyncio.sleep(max(0.0, started_at + step.at - time.monotonic()))
             try:
-                await self._change(worker, before, step.trouble, step.at)
+                await self._change(worker, before, step.fault_state, step.at)
             except (ExperimentError, OSError) as error:
                 self.mishaps.append(f"event at {step.at:g} s failed: {error}")
-            before = step.trouble
+            before = step.fault_state
 
     async def _change(self, worker: int, before: FaultState, after: FaultState, at: float) -> None:
         """Change a worker's fault state: drain before its process ends, and listen before it gets requests."""
@@ -77,20 +77,20 @@ class LiveEvents:
         await request_balancer(self._fleet.balancer.address, method, path, body)
 
 
-def faults_of(trouble: FaultState, now: float = 0.0) -> dict[str, Any]:
+def faults_of(fault_state: FaultState, now: float = 0.0) -> dict[str, Any]:
     """Body for a worker's `/-/faults`, `now` seconds into the run; empty when the worker is healthy."""
     said = {
-        "slow": (trouble.slow, WELL.slow),
-        "fail": (trouble.fail, WELL.fail),
-        "hang": (trouble.hang, WELL.hang),
-        "reset": (trouble.reset, WELL.reset),
-        "unhealthy": (trouble.is_unhealthy, WELL.is_unhealthy),
-        "rtt": (trouble.rtt, WELL.rtt),
+        "slow": (fault_state.slow, HEALTHY.slow),
+        "fail": (fault_state.fail, HEALTHY.fail),
+        "hang": (fault_state.hang, HEALTHY.hang),
+        "reset": (fault_state.reset, HEALTHY.reset),
+        "unhealthy": (fault_state.is_unhealthy, HEALTHY.is_unhealthy),
+        "rtt": (fault_state.rtt, HEALTHY.rtt),
     }
     faults: dict[str, Any] = {name: value for name, (value, usual) in said.items() if value != usual}
-    if trouble.pause is not None:
-        faults |= {"pause": trouble.pause.length, "every": trouble.pause.every}
-        faults["after"] = max(0.0, trouble.pause.since - now)
+    if fault_state.pause is not None:
+        faults |= {"pause": fault_state.pause.length, "every": fault_state.pause.every}
+        faults["after"] = max(0.0, fault_state.pause.since - now)
     return faults
 
 

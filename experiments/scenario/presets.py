@@ -46,11 +46,11 @@ def expanded(raw: Any) -> Any:
     if not isinstance(raw, dict) or "lineup" not in raw:
         return raw
     rest = {key: value for key, value in raw.items() if key not in ("lineup", "entries")}
-    lineup, others = raw["lineup"], raw.get("entries", [])
-    if not isinstance(lineup, str) or lineup not in PRESETS:
-        raise ValueError(f"lineup: unknown {str(lineup)[:40]!r}; known: {', '.join(PRESETS)}")
+    preset, others = raw["lineup"], raw.get("entries", [])
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ValueError(f"lineup: unknown {str(preset)[:40]!r}; known: {', '.join(PRESETS)}")
     if not isinstance(others, list | tuple):
         raise ValueError("entries: must be a list of tables")
-    entries = [{"label": name, "policy": name} for name in PRESETS[lineup]]
+    entries = [{"label": name, "policy": name} for name in PRESETS[preset]]
     twin = {"label": f"{TWIN} again", "policy": TWIN, "twin_of": TWIN}
     return {**rest, "entries": [*entries, *others, twin]}

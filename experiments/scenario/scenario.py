@@ -65,7 +65,7 @@ MOST_WORKERS = 100_000
 MOST_SLOTS = 10_000_000
 MOST_STATES = 1_000_000
 LONGEST_SERVICE = 86_400.0
-MOST_TOLD = 50
+MOST_LISTED = 50
 """Maximum number of known names listed in a message."""
 
 Service = Annotated[PrintableLine, AfterValidator(checked_service)]
@@ -285,6 +285,6 @@ def require_unique(field: str, names: list[str]) -> None:
 def require_known(field: str, name: str, known: Collection[str]) -> None:
     """Raise `ValueError` unless `name` is in `known`; the message lists some of the known names."""
     if name not in known:
-        rest = f" and {len(known) - MOST_TOLD} more" if len(known) > MOST_TOLD else ""
-        told = ", ".join(islice(known, MOST_TOLD))
-        raise ValueError(f"{field}: unknown {name!r}; known: {told}{rest}")
+        rest = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
+        listed = ", ".join(islice(known, MOST_LISTED))
+        raise ValueError(f"{field}: unknown {name!r}; known: {listed}{rest}")

@@ -48,7 +48,7 @@ class FaultState:
     """Round trip in seconds; None: the region's."""
 
 
-WELL = FaultState()
+HEALTHY = FaultState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Step:
 
     at: float
     worker: int
-    trouble: FaultState
+    fault_state: FaultState
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
     """
     steps = [
         step
-        for worker, spells in enumerate(active_faults_of(scenario, seed))
-        for step in steps_of(worker, spells)
+        for worker, active_faults in enumerate(active_faults_of(scenario, seed))
+        for step in steps_of(worker, active_faults)
     ]
     return tuple(sorted(steps, key=lambda step: (step.at, step.worker)))
 
@@ -86,7 +86,7 @@ def pauses(steps: Sequence[Step], until: float) -> list[tuple[float, int, float]
     """(instant, worker, length) of every single pause that begins before `until`, ascending."""
     found = []
     for step, end in ended(steps, until):
-        pause = step.trouble.pause
+        pause = step.fault_state.pause
         while pause is not None and pause.since < end:
             if pause.since >= step.at:
                 found.append((pause.since, step.worker, pause.length))
@@ -107,10 +107,10 @@ def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
 def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
     """Active faults of every worker, in the order of the scenario's events."""
     rng, scale = stream("faults", seed), scenario.time_scale
-    crew = list(zip(scenario.workers, scenario.region_of_each, strict=True))
-    found = [list[ActiveFault]() for _ in crew]
+    workers = list(zip(scenario.workers, scenario.region_of_each, strict=True))
+    found = [list[ActiveFault]() for _ in workers]
     for event in scenario.events:
-        struck = [number for number, (worker, region) in enumerate(crew) if event.strikes(worker, region)]
+        struck = [number for number, (worker, region) in enumerate(workers) if event.strikes(worker, region)]
         for turn, number in enumerate(struck):
             begin = event.at + turn * event.stagger
             phase = float(rng.uniform(0.0, event.every)) if event.every else 0.0
@@ -118,70 +118,75 @@ def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
             if event.kind == "pause" and not event.every:
                 end = begin + event.amount
             found[number].append(ActiveFault(begin * scale, end * scale, event, (begin + phase) * scale))
-    return [[scaled(spell, scale) for spell in spells] for spells in found]
+    return [[scaled(active_fault, scale) for active_fault in active_faults] for active_faults in found]
 
 
-def scaled(spell: ActiveFault, scale: float) -> ActiveFault:
+def scaled(active_fault: ActiveFault, scale: float) -> ActiveFault:
     """The fault with the durations in its event's value in measured seconds too."""
-    event = spell.event
+    event = active_fault.event
     if scale == 1 or event.kind not in ("pause", "rtt", "restart"):
-        return spell
+        return active_fault
     changes = {"value": event.amount * scale, "every": event.every and event.every * scale}
-    return replace(spell, event=event.model_copy(update=changes))
+    return replace(active_fault, event=event.model_copy(update=changes))
 
 
-def steps_of(worker: int, spells: Sequence[ActiveFault]) -> Iterator[Step]:
+def steps_of(worker: int, active_faults: Sequence[ActiveFault]) -> Iterator[Step]:
     """Changes of one worker's fault state; none at 0 if it is healthy then."""
-    before = WELL
-    for instant in sorted({0.0, *(edge for spell in spells for edge in edges(spell) if math.isfinite(edge))}):
-        trouble = fault_state_at(instant, spells)
-        if trouble != before:
-            yield Step(instant, worker, trouble)
-        before = trouble
+    before = HEALTHY
+    for instant in sorted(
+        {
+            0.0,
+            *(edge for active_fault in active_faults for edge in edges(active_fault) if math.isfinite(edge)),
+        }
+    ):
+        fault_state = fault_state_at(instant, active_faults)
+        if fault_state != before:
+            yield Step(instant, worker, fault_state)
+        before = fault_state
 
 
-def edges(spell: ActiveFault) -> tuple[float, ...]:
+def edges(active_fault: ActiveFault) -> tuple[float, ...]:
     """Instants at which the fault changes the state."""
-    if spell.event.kind == "restart":
-        return spell.begin, spell.begin + spell.event.amount, spell.end
-    return spell.begin, spell.end
+    if active_fault.event.kind == "restart":
+        return active_fault.begin, active_fault.begin + active_fault.event.amount, active_fault.end
+    return active_fault.begin, active_fault.end
 
 
-def fault_state_at(instant: float, spells: Sequence[ActiveFault]) -> FaultState:
+def fault_state_at(instant: float, active_faults: Sequence[ActiveFault]) -> FaultState:
     """Fault state at an instant: all active faults combined."""
-    trouble = WELL
-    for spell in spells:
-        is_on = spell.begin <= instant < spell.end
-        if spell.event.kind == "add":
-            trouble = trouble if is_on else replace(trouble, is_absent=True)
+    fault_state = HEALTHY
+    for active_fault in active_faults:
+        is_on = active_fault.begin <= instant < active_fault.end
+        if active_fault.event.kind == "add":
+            fault_state = fault_state if is_on else replace(fault_state, is_absent=True)
         elif is_on:
-            trouble = with_fault(trouble, spell, instant)
-    return trouble
+            fault_state = with_fault(fault_state, active_fault, instant)
+    return fault_state
 
 
-def with_fault(trouble: FaultState, spell: ActiveFault, instant: float) -> FaultState:
+def with_fault(fault_state: FaultState, active_fault: ActiveFault, instant: float) -> FaultState:
     """Add one fault: factors multiply, the greatest share counts, the last pause and the last round trip count."""
-    event, amount = spell.event, spell.event.amount
+    event, amount = active_fault.event, active_fault.event.amount
     match event.kind:
         case "slow":
-            return replace(trouble, slow=trouble.slow * amount)
+            return replace(fault_state, slow=fault_state.slow * amount)
         case "fail":
-            return replace(trouble, fail=max(trouble.fail, amount))
+            return replace(fault_state, fail=max(fault_state.fail, amount))
         case "hang":
-            return replace(trouble, hang=max(trouble.hang, amount))
+            return replace(fault_state, hang=max(fault_state.hang, amount))
         case "reset":
-            return replace(trouble, reset=max(trouble.reset, amount))
+            return replace(fault_state, reset=max(fault_state.reset, amount))
         case "pause":
-            return replace(trouble, pause=Pause(amount, event.every or 0.0, spell.since))
+            return replace(fault_state, pause=Pause(amount, event.every or 0.0, active_fault.since))
         case "rtt":
-            return replace(trouble, rtt=amount)
+            return replace(fault_state, rtt=amount)
         case "unhealthy":
-            return replace(trouble, is_unhealthy=True)
+            return replace(fault_state, is_unhealthy=True)
         case "drain":
-            return replace(trouble, is_draining=True)
+            return replace(fault_state, is_draining=True)
         case "down":
-            return replace(trouble, is_gone=True)
+            return replace(fault_state, is_gone=True)
         case "restart":
-            is_gone = trouble.is_gone or instant >= spell.begin + amount
-            return replace(trouble, is_draining=True, is_graceful=True, is_gone=is_gone)
+            is_gone = fault_state.is_gone or instant >= active_fault.begin + amount
+            return replace(fault_state, is_draining=True, is_graceful=True, is_gone=is_gone)
     raise AssertionError(f"no rule for {event.kind!r}")

@@ -38,16 +38,16 @@ GATEWAY_TIMEOUT: Final = 504
 class Waiting(Event):
     """Event: queue timeout of a request for which no endpoint has room."""
 
-    def __init__(self, unit: SimulatedBalancer, number: int, facts: RequestFacts, is_fresh: bool) -> None:
+    def __init__(self, balancer: SimulatedBalancer, number: int, facts: RequestFacts, is_fresh: bool) -> None:
         self.number = number
         self.facts = facts
         self.is_fresh = is_fresh
         self.waits = True
-        self._unit = unit
+        self._balancer = balancer
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Reject the request if it still waits."""
-        self._unit.queue_timed_out(self, now)
+        self._balancer.queue_timed_out(self, now)
 
 
 class Overdue(Event):
@@ -57,32 +57,32 @@ class Overdue(Event):
         self._attempt = attempt
         self._is_final = is_final
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Handle the timeout unless the attempt is over."""
         if not self._attempt.is_over:
-            self._attempt.post.unit.overdue(self._attempt, self._is_final, now)
+            self._attempt.connections.balancer.overdue(self._attempt, self._is_final, now)
 
 
 class Probe(Event):
     """Load probe of a worker: request and answer."""
 
-    def __init__(self, post: WorkerConnections, sent_at: float) -> None:
-        self._post = post
+    def __init__(self, connections: WorkerConnections, sent_at: float) -> None:
+        self._connections = connections
         self._sent_at = sent_at
         self._load: ReportedLoad | None = None
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Take the report at the worker, or deliver it to the router."""
-        post = self._post
+        connections = self._connections
         if self._load is None:
-            self._load = post.worker.report(now)
-            post.agenda.add(now + post.worker.half, self)
+            self._load = connections.worker.report(now)
+            connections.agenda.add(now + connections.worker.half, self)
         else:
-            post.unit.router.probed(post.state, self._load, now - self._sent_at, now)
+            connections.balancer.router.probed(connections.state, self._load, now - self._sent_at, now)
 
 
 class SimulatedBalancer:
-    """One balancer. `posts` are its connections to each worker, in the router's order.
+    """One balancer. `worker_connections` are its connections to each worker, in the router's order.
 
     `requests`, `retried`, `hedged` and `hedges_won` count as in the balancer's status.
     """
@@ -99,7 +99,7 @@ class SimulatedBalancer:
         self._rules = mechanisms
         self._home = home
         self._plain = RequestFacts(region=home)
-        self.posts: list[WorkerConnections] = []
+        self.worker_connections: list[WorkerConnections] = []
         self.keys: Keys | None = None
         self.hedges: Hedges | None = None
         self._line: deque[Waiting] = deque()
@@ -132,29 +132,29 @@ class SimulatedBalancer:
             self._wait(number, facts, is_fresh, now)
             return
         client = self._client
-        post = self.posts[assignment.state.order]
-        attempt = Attempt(post, assignment, number, facts.attempt == 0, now)
+        connections = self.worker_connections[assignment.state.order]
+        attempt = Attempt(connections, assignment, number, facts.attempt == 0, now)
         client.flying += 1
-        post.entered(now)
+        connections.entered(now)
         if client.has_timeouts:
             client.open[number] = attempt
         if facts.attempt:
             attempt.tries = facts.attempt + 1
         elif self.hedges is not None:
             self.hedges.watch(attempt, now)
-        self.dispatch(post, attempt, now, is_fresh)
+        self.dispatch(connections, attempt, now, is_fresh)
 
-    def dispatch(self, post: WorkerConnections, attempt: Attempt, now: float, is_fresh: bool) -> None:
+    def dispatch(self, connections: WorkerConnections, attempt: Attempt, now: float, is_fresh: bool) -> None:
         """Send an attempt to its worker, over a connection where connections have a cost."""
         if self._has_limits:
             self._limit(attempt, now)
-        if post.is_linked:
+        if connections.is_linked:
             attempt.is_fresh = is_fresh
-            post.lease(attempt, now)
-        elif post.worker.is_down:
+            connections.lease(attempt, now)
+        elif connections.worker.is_down:
             attempt.refuse(now)
         else:
-            post.worker.arrive(attempt, now)
+            connections.worker.arrive(attempt, now)
 
     def _limit(self, attempt: Attempt, now: float) -> None:
         rules = self._rules
@@ -165,18 +165,18 @@ class SimulatedBalancer:
 
     def returned(self, attempt: Attempt, now: float) -> None:
         """Process the outcome of an attempt that has returned."""
-        post = attempt.post
+        connections = attempt.connections
         kind, status = attempt.kind, attempt.status
-        if post.is_linked and kind is not _RESET and kind is not _REFUSED:
-            post.give_back(now)
+        if connections.is_linked and kind is not _RESET and kind is not _REFUSED:
+            connections.give_back(now)
         if kind is not _OK or attempt.is_loser or attempt.rival is not None:
             self._returned_otherwise(attempt, kind, status, now)
             return
         self._count_out(attempt, kind, status, now)
         if attempt.tries == 1:
-            self._client.served(attempt.number, post.worker.number, now)
+            self._client.served(attempt.number, connections.worker.number, now)
         else:
-            self._client.ended(attempt.number, 0, status, post.worker.number, attempt.tries, now)
+            self._client.ended(attempt.number, 0, status, connections.worker.number, attempt.tries, now)
 
     def _count_out(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
         """Settle an attempt with its outcome at the router."""
@@ -184,7 +184,7 @@ class SimulatedBalancer:
         self._client.flying -= 1
         attempt.ended_at = now
         assignment = attempt.assignment
-        attempt.post.leaving(assignment.routed_at, now)
+        attempt.connections.leaving(assignment.routed_at, now)
         first_byte_at = now if status else None
         outcome = Outcome(kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report)
         self._settle(assignment, outcome)
@@ -210,7 +210,7 @@ class SimulatedBalancer:
             self.hedges_won += not attempt.is_first
             self._count_out(attempt, kind, status, now)
             self._client.ended(
-                attempt.number, kind is not _OK, status, attempt.post.worker.number, attempt.tries, now
+                attempt.number, kind is not _OK, status, attempt.connections.worker.number, attempt.tries, now
             )
         else:
             self._count_out(attempt, kind, status, now)
@@ -228,7 +228,9 @@ class SimulatedBalancer:
         if may_repeat:
             self._retry(attempt, now, is_fresh=False)
         else:
-            self._client.ended(attempt.number, 1, status, attempt.post.worker.number, attempt.tries, now)
+            self._client.ended(
+                attempt.number, 1, status, attempt.connections.worker.number, attempt.tries, now
+            )
 
     def _failed(self, attempt: Attempt, kind: OutcomeKind, now: float) -> None:
         """Handle an attempt without an answer: retry, or answer 502."""
@@ -302,20 +304,20 @@ class SimulatedBalancer:
         except NoEndpointAvailable:
             return
         self.hedged += 1
-        post = self.posts[assignment.state.order]
-        second = Attempt(post, assignment, late.number, False, now)
+        connections = self.worker_connections[assignment.state.order]
+        second = Attempt(connections, assignment, late.number, False, now)
         self._client.flying += 1
         late.tries = second.tries = attempts + 1
         late.rival, second.rival = second, late
-        post.entered(now)
-        self.dispatch(post, second, now, False)
+        connections.entered(now)
+        self.dispatch(connections, second, now, False)
 
     def _probe(self, state: EndpointState) -> None:
         """Send a load probe to a worker for the policy."""
-        post = self.posts[state.order]
-        worker, now = post.worker, self.clock.at
+        connections = self.worker_connections[state.order]
+        worker, now = connections.worker, self.clock.at
         if not worker.is_down and worker.hang < 1.0:
-            self._agenda.add(now + worker.half, Probe(post, now))
+            self._agenda.add(now + worker.half, Probe(connections, now))
 
     # --- wait queue
 

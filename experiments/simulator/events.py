@@ -24,14 +24,14 @@ PROBE_WINDOW_EVERY = 2.0
 class Tick(Event):
     """Tick of a router once per second; also readmits unreachable endpoints that can be reached again."""
 
-    def __init__(self, unit: SimulatedBalancer, workers: dict[str, Worker], agenda: EventQueue) -> None:
-        self._unit = unit
+    def __init__(self, balancer: SimulatedBalancer, workers: dict[str, Worker], agenda: EventQueue) -> None:
+        self._balancer = balancer
         self._workers = workers
         self._agenda = agenda
         self._count = 0
 
-    def happen(self, now: float) -> None:
-        router = self._unit.router
+    def fire(self, now: float) -> None:
+        router = self._balancer.router
         router.tick()
         self._count += 1
         if self._count % int(PROBE_WINDOW_EVERY) == 0 and router.fitness.census.out[None]:
@@ -44,15 +44,18 @@ class Tick(Event):
 class Gossip(Event):
     """Periodic exchange of in-flight counts between the balancers."""
 
-    def __init__(self, units: list[SimulatedBalancer], every: float, agenda: EventQueue) -> None:
-        self._units = units
+    def __init__(self, balancers: list[SimulatedBalancer], every: float, agenda: EventQueue) -> None:
+        self._balancers = balancers
         self._every = every
         self._agenda = agenda
 
-    def happen(self, now: float) -> None:
-        here = [{state.id: state.in_flight_here for state in unit.router.states} for unit in self._units]
-        for unit, own in zip(self._units, here, strict=True):
-            for state in unit.router.states:
+    def fire(self, now: float) -> None:
+        here = [
+            {state.id: state.in_flight_here for state in balancer.router.states}
+            for balancer in self._balancers
+        ]
+        for balancer, own in zip(self._balancers, here, strict=True):
+            for state in balancer.router.states:
                 state.hear(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
         self._agenda.add(now + self._every, self)
 
@@ -62,14 +65,14 @@ class Check(Event):
 
     def __init__(
         self,
-        unit: SimulatedBalancer,
+        balancer: SimulatedBalancer,
         state: EndpointState,
         worker: Worker,
         model: CheckModel,
         rng: Random,
         agenda: EventQueue,
     ) -> None:
-        self._unit = unit
+        self._balancer = balancer
         self._id = state.id
         self._worker = worker
         self._timeout = model.timeout
@@ -79,7 +82,7 @@ class Check(Event):
         self._fault: str | None = None
         agenda.add(self._verdict.due_at, self)
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         if self._is_out:
             self._judge(now)
         else:
@@ -96,7 +99,7 @@ class Check(Event):
 
     def _judge(self, now: float) -> None:
         self._is_out = False
-        verdict, router = self._verdict, self._unit.router
+        verdict, router = self._verdict, self._balancer.router
         if verdict.record(self._fault, now) and any(state.id == self._id for state in router.states):
             is_reachable = self._fault != "no connection"
             router.set_healthy(self._id, verdict.is_healthy, is_reachable=is_reachable)
@@ -106,40 +109,40 @@ class Check(Event):
 class Change(Event):
     """Change of a worker's fault state."""
 
-    def __init__(self, fleet: Fleet, worker: Worker, trouble: FaultState, agenda: EventQueue) -> None:
+    def __init__(self, fleet: Fleet, worker: Worker, fault_state: FaultState, agenda: EventQueue) -> None:
         self._fleet = fleet
         self._worker = worker
-        self._trouble = trouble
+        self._fault_state = fault_state
         self._agenda = agenda
 
-    def happen(self, now: float) -> None:
-        worker, trouble, before = self._worker, self._trouble, self._worker.trouble
-        worker.trouble = trouble
+    def fire(self, now: float) -> None:
+        worker, fault_state, before = self._worker, self._fault_state, self._worker.fault_state
+        worker.fault_state = fault_state
         worker.slow, worker.fail, worker.hang, worker.reset = (
-            trouble.slow,
-            trouble.fail,
-            trouble.hang,
-            trouble.reset,
+            fault_state.slow,
+            fault_state.fail,
+            fault_state.hang,
+            fault_state.reset,
         )
-        worker.is_unhealthy = trouble.is_unhealthy or trouble.is_draining
-        if trouble.rtt != before.rtt:
-            worker.link(worker.model.rtt if trouble.rtt is None else trouble.rtt)
-        if trouble.is_gone != before.is_gone:
+        worker.is_unhealthy = fault_state.is_unhealthy or fault_state.is_draining
+        if fault_state.rtt != before.rtt:
+            worker.link(worker.model.rtt if fault_state.rtt is None else fault_state.rtt)
+        if fault_state.is_gone != before.is_gone:
             self._go_or_return(now)
-        if trouble.is_absent != before.is_absent:
-            self._fleet.set_present(worker.id, not trouble.is_absent)
-        if trouble.is_draining != before.is_draining and not trouble.is_absent:
-            self._fleet.set_enabled(worker.id, not trouble.is_draining)
-        if trouble.pause is not None and trouble.pause != before.pause:
-            pause = Paused(worker, trouble.pause, self._agenda)
-            self._agenda.add(max(now, self._fleet.began_at + trouble.pause.since), pause)
+        if fault_state.is_absent != before.is_absent:
+            self._fleet.set_present(worker.id, not fault_state.is_absent)
+        if fault_state.is_draining != before.is_draining and not fault_state.is_absent:
+            self._fleet.set_enabled(worker.id, not fault_state.is_draining)
+        if fault_state.pause is not None and fault_state.pause != before.pause:
+            pause = Paused(worker, fault_state.pause, self._agenda)
+            self._agenda.add(max(now, self._fleet.began_at + fault_state.pause.since), pause)
         worker.judge()
         worker.reevaluate_hung(now)
 
     def _go_or_return(self, now: float) -> None:
-        if not self._trouble.is_gone:
+        if not self._fault_state.is_gone:
             self._worker.is_down = False
-        elif self._trouble.is_graceful:
+        elif self._fault_state.is_graceful:
             self._worker.leave()
         else:
             self._worker.crash(now)
@@ -153,9 +156,9 @@ class Paused(Event):
         self._pause = pause
         self._agenda = agenda
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         pause = self._pause
-        if self._worker.trouble.pause != pause:
+        if self._worker.fault_state.pause != pause:
             return
         self._worker.pause(now, now + pause.length)
         if pause.every:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class Opening(Event):
     """Event: a connection has been opened, for `attempt` or for the first waiter."""
 
-    def __init__(self, post: WorkerConnections, attempt: Attempt | None) -> None:
-        self._post = post
+    def __init__(self, connections: WorkerConnections, attempt: Attempt | None) -> None:
+        self._connections = connections
         self._attempt = attempt
 
-    def happen(self, now: float) -> None:
-        self._post.opened(self._attempt, now)
+    def fire(self, now: float) -> None:
+        self._connections.opened(self._attempt, now)
 
 
 class WorkerConnections:
@@ -45,20 +45,20 @@ class WorkerConnections:
 
     def __init__(
         self,
-        unit: SimulatedBalancer,
+        balancer: SimulatedBalancer,
         worker: Worker,
         state: EndpointState,
         agenda: EventQueue,
         pool: PoolModel,
     ) -> None:
-        self.unit = unit
+        self.balancer = balancer
         self.worker = worker
         self.state = state
         self.agenda = agenda
         self.area = self.sojourns = self._changed_at = 0.0
         self.routed = self.settled = 0
         rules = IdleTimeoutRules(pool.risk, pool.risk / 10)
-        self._idle = Idle(pool.idle, rules, unit.clock.at)
+        self._idle = Idle(pool.idle, rules, balancer.clock.at)
         self._waiting: deque[Attempt] = deque()
         self._unclaimed = 0
         self.opened_in_all = self.reused = 0
@@ -77,7 +77,7 @@ class WorkerConnections:
     @property
     def has_idle(self) -> bool:
         """Whether a request sent now finds an idle connection; read by policies."""
-        return self._idle.has_idle(self.unit.clock.at)
+        return self._idle.has_idle(self.balancer.clock.at)
 
     @property
     def connect_time(self) -> float:
@@ -130,7 +130,7 @@ class WorkerConnections:
         if self.worker.is_down:
             if attempt is not None and not attempt.is_over:
                 attempt.kind = OutcomeKind.REFUSED
-                self.unit.returned(attempt, now)
+                self.balancer.returned(attempt, now)
             return
         self.opened_in_all += 1
         if attempt is None or attempt.is_over:

@@ -115,6 +115,7 @@ def dask() -> Any:
 
 
 def silence_dask() -> None:
-    """Silence Dask's loggers, each of which sets its own level; errors are reported in one line instead."""
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+    """Silence the loggers of Dask and of its event loop; errors are reported in one line instead."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(("distributed", "tornado"))]
+    for name in names:
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -50,7 +50,7 @@ class Square:
         return self.mark in ("best", "equal")
 
     @property
-    def told(self) -> Mark:
+    def shown_mark(self) -> Mark:
         """Displayed mark: "no verdict" with too few seeds, although the ratios still refer to a best policy."""
         return self.mark if self.seeds >= ENOUGH_BLOCKS else "no verdict"
 

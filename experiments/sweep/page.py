@@ -54,8 +54,8 @@ def write_page(
             header(facts, matrix, rows),
             picture_html(picture),
             *(
-                [section(f"Where {facts.grid.ours} stands", listing(told))]
-                if (told := said(facts, matrix))
+                [section(f"Where {facts.grid.ours} stands", listing(lines))]
+                if (lines := said(facts, matrix))
                 else []
             ),
             *([] if measured is None else [measured_section(measured, facts.grid.ours, directory)]),
@@ -97,11 +97,11 @@ def measured_section(measured: Matrix, ours: str, directory: Path) -> Html:
     draw = partial(heat_map, measured, ours)
     title = "Measured on real processes"
     picture = save_drawing(Drawing("measured", title, MEASURED_CAPTION, draw), directory / "figures")
-    told = [headline(measured, ours, "blocks"), *sentences(measured, ours)]
-    told += [
+    lines = [headline(measured, ours, "blocks"), *sentences(measured, ours)]
+    lines += [
         f"{count} runs are {kind} and compared with nothing." for kind, count in measured.left_out.items()
     ]
-    return joined([picture_html(picture), listing(told), table_html(matrix_table(measured))])
+    return joined([picture_html(picture), listing(lines), table_html(matrix_table(measured))])
 
 
 WARNINGS = {

@@ -155,9 +155,9 @@ def answer(
     regions: Sequence[RegionFit],
     question: Question,
     simulate: Simulate,
-    told: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Answer:
-    """Simulate the recorded situation, then the question; `path` holds the arrivals, `told` gets the label of each run.
+    """Simulate the recorded situation, then the question; `path` holds the arrivals; each run's label goes to `notify`.
 
     Raises `BadInputError`.
     """
@@ -166,8 +166,8 @@ def answer(
     before = scenario_of(recording, path, regions, was, question)
     after = scenario_of(recording, path, left, question.policies, question)
     everywhere, elsewhere = names_in(regions), names_in(left)
-    runs_before = simulated(before, simulate, told)
-    runs_after = simulated(after, simulate, told)
+    runs_before = simulated(before, simulate, notify)
+    runs_after = simulated(after, simulate, notify)
     lines = [recorded_line(recording)]
     lines += [line_of(label, everywhere, runs) for label, runs in runs_before.items()]
     lines += [line_of(label, elsewhere, runs) for label, runs in runs_after.items()]
@@ -177,13 +177,13 @@ def answer(
     return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), used)
 
 
-def simulated(scenario: Scenario, simulate: Simulate, told: Callable[[str], None]) -> dict[str, list[Run]]:
+def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], None]) -> dict[str, list[Run]]:
     """Simulate every entry in every block with the block's seed, so that all have the same demand."""
     entries = {entry.label: entry for entry in scenario.entries}
     runs: dict[str, list[Run]] = {label: [] for label in entries}
     for block in range(scenario.blocks):
         for planned in plan_block(scenario, block):
-            told(planned.label)
+            notify(planned.label)
             run = simulate(scenario, entries[planned.label], block, planned.order, planned.seed)
             runs[planned.label].append(run)
     return runs

@@ -130,11 +130,11 @@ def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
     sent = np.asarray(rows["at"] + rows["queue"] + np.nan_to_num(rows["connect"]), dtype=np.float64)
     latency = np.asarray(rows["service"], dtype=np.float64)
     reported = np.asarray(rows["reported"], dtype=np.float64)
-    told = good & np.isfinite(reported) & (reported > 0)
-    is_reported = int(told.sum()) >= FEW
+    known = good & np.isfinite(reported) & (reported > 0)
+    is_reported = int(known.sum()) >= FEW
     if is_reported:
-        good = told
-        rtt = max(0.0, float(np.percentile(latency[told] - reported[told], 5)))
+        good = known
+        rtt = max(0.0, float(np.percentile(latency[known] - reported[known], 5)))
     else:
         rtt = min(endpoint.connect, float(latency[good].min()))
     ahead = in_flight(sent, sent + latency - rtt)[good]  # at the worker, not on the network

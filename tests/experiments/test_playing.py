@@ -16,7 +16,7 @@ from experiments.run.live_events import faults_of, listening, same
 from experiments.run.measured import measure
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live
-from experiments.scenario.timeline import WELL, FaultState, Pause, timeline
+from experiments.scenario.timeline import HEALTHY, FaultState, Pause, timeline
 from experiments.stats.samples import Kind
 
 EVENTS: list[dict[str, Any]] = [
@@ -40,7 +40,7 @@ RAW: dict[str, Any] = {
 
 
 def test_only_what_is_the_matter_is_said() -> None:
-    assert faults_of(WELL) == {}
+    assert faults_of(HEALTHY) == {}
     assert faults_of(FaultState(slow=2.0, is_unhealthy=True)) == {"slow": 2.0, "unhealthy": True}
     assert faults_of(FaultState(rtt=0.0)) == {"rtt": 0.0}
     assert faults_of(FaultState(is_draining=True, is_absent=True)) == {}
@@ -48,10 +48,10 @@ def test_only_what_is_the_matter_is_said() -> None:
 
 def test_a_pause_is_said_with_its_phase_and_keeps_it() -> None:
     """0.3 s after the event begins; said again later it is the same to the worker."""
-    trouble = FaultState(pause=Pause(length=0.1, every=2.0, since=10.3))
-    assert faults_of(trouble, now=10.0) == {"pause": 0.1, "every": 2.0, "after": pytest.approx(0.3)}
-    assert same(faults_of(trouble, now=10.0), faults_of(trouble, now=50.0))
-    assert not same(faults_of(trouble), {})
+    fault_state = FaultState(pause=Pause(length=0.1, every=2.0, since=10.3))
+    assert faults_of(fault_state, now=10.0) == {"pause": 0.1, "every": 2.0, "after": pytest.approx(0.3)}
+    assert same(faults_of(fault_state, now=10.0), faults_of(fault_state, now=50.0))
+    assert not same(faults_of(fault_state), {})
 
 
 def test_who_returns_has_somebody_waiting() -> None:
