@@ -77,7 +77,7 @@ Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 @dataclass(frozen=True, slots=True)
 class Session:
     """What to measure and where. `mend`: measure invalid runs again. `patience`: seconds to wait for a quiet machine
-    before each run, see `campaign/patience.py`.
+    before each run, see `experiments/run/patience.py`.
     """
 
     scenarios: tuple[Scenario, ...]

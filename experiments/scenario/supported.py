@@ -12,7 +12,7 @@ from experiments.scenario.oracles import is_oracle
 from experiments.scenario.places import TLS, places_of
 from experiments.scenario.scenario import Region, Scenario
 
-ONLY_SIMULATED = "only the simulator can do that: experiments simulate"
+ONLY_SIMULATED = "only the simulator can do that: experiments run --simulated"
 
 MOST_PROCESSES = 64
 """Maximum number of workers of one region that are started as processes on this machine."""
