@@ -11,8 +11,7 @@ from experiments.scenario.supported import complaints
 
 EPILOG = """\b
 Examples:
-  experiments list
-  experiments list results/first.sqlite
+  experiments list results/first.sqlite         the grids of a sweep
 """
 
 

@@ -34,9 +34,10 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
     squares = judged(row)
     good = sum(square.is_as_good for square in squares)
     others = len(row) - len(squares)
+    worst = max(square.ratio.ratio for square in squares)
     return (
         f"{ours} is best or practically equal in {good} of {len(squares)} scenarios "
-        f"({percent(good / len(squares), 0)}; wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{max(square.ratio.ratio for square in squares):.2f}"
+        f"({percent(good / len(squares), 0)}; wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{worst:.2f}"
         + (f"; {others} more have too few {unit} to be judged" if others else "")
     )
 
