@@ -22,12 +22,12 @@ LISTENS_WITHIN = 2.0
 
 
 class LiveEvents:
-    """Applies a fleet's timeline, each worker's steps in order. `mishaps` describes the steps that failed."""
+    """Applies a fleet's timeline, each worker's steps in order. `failed_steps` describes the steps that failed."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._tasks: list[asyncio.Task[None]] = []
-        self.mishaps: list[str] = []
+        self.failed_steps: list[str] = []
 
     def begin(self, started_at: float) -> None:
         """Start applying events; the load starts at `started_at`, in seconds of `time.monotonic()`."""
@@ -36,11 +36,11 @@ class LiveEvents:
             self._tasks.append(asyncio.ensure_future(self._play(worker, steps, started_at)))
 
     async def end(self) -> tuple[str, ...]:
-        """Stop applying events and return the mishaps."""
+        """Stop applying events and return descriptions of the steps that failed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        return tuple(self.mishaps)
+        return tuple(self.failed_steps)
 
     async def _play(self, worker: int, steps: Sequence[Step], started_at: float) -> None:
         before = self._fleet.first_fault_state(worker)
@@ -49,7 +49,7 @@ class LiveEvents:
             try:
                 await self._change(worker, before, step.fault_state, step.at)
             except (ExperimentError, OSError) as error:
-                self.mishaps.append(f"event at {step.at:g} s failed: {error}")
+                self.failed_steps.append(f"event at {step.at:g} s failed: {error}")
             before = step.fault_state
 
     async def _change(self, worker: int, before: FaultState, after: FaultState, at: float) -> None:

@@ -81,9 +81,9 @@ async def measure(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Run:
         except asyncio.CancelledError:
             raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
         finally:
-            mishaps = await events.end()
+            failed_steps = await events.end()
         status, crashed_processes = await fleet.status(), fleet.crashed_processes()
-    return conclude(scenario, entry, planned, generator.ledger, status, (*crashed_processes, *mishaps))
+    return conclude(scenario, entry, planned, generator.ledger, status, (*crashed_processes, *failed_steps))
 
 
 async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:

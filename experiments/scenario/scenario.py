@@ -195,7 +195,7 @@ class Scenario(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def with_lineup(cls, raw: Any) -> Any:
+    def with_preset(cls, raw: Any) -> Any:
         """Expand the key `lineup` to the entries of that preset."""
         return expanded(raw)
 
