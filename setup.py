@@ -69,14 +69,14 @@ HOT = [
     "experiments/simulator/client.py",
     "experiments/simulator/clock.py",
     "experiments/simulator/columns.py",
-    "experiments/simulator/demand.py",
-    "experiments/simulator/happenings.py",
+    "experiments/load/demand.py",
+    "experiments/simulator/events.py",
     "experiments/simulator/hedges.py",
     "experiments/simulator/idle.py",
-    "experiments/simulator/post.py",
+    "experiments/simulator/worker_connections.py",
     "experiments/simulator/simulation.py",
     "experiments/simulator/station.py",
-    "experiments/simulator/unit.py",
+    "experiments/simulator/balancer.py",
     "experiments/simulator/worker.py",
 ]
 """Policies stay interpreted: the registry reads their options from their signatures, and they are yours to write."""

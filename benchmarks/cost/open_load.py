@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from experiments import cpu_time
-from experiments.campaign.statistics import percentile
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import OpenLoop, Record
-from experiments.load.samples import Floats, Kind
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Floats, Kind
 
 TIMEOUT = 10.0
 """Seconds after which a request has failed."""

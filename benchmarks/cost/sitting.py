@@ -30,8 +30,15 @@ from benchmarks.cost.plan import Plan, Run
 from benchmarks.cost.runs import WORKERS, run_plan
 from benchmarks.cost.table import doubts, rows_of, shown, table_of
 from experiments.build import describe_build, interpreter_in_words
-from experiments.campaign.progress import clock
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, print_stopped, write_json
+from experiments.terminal import (
+    BOUND_MISSED,
+    STOPPED,
+    clock,
+    console_here,
+    interruptible,
+    print_stopped,
+    write_json,
+)
 
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 

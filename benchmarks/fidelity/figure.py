@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs
-from experiments.campaign import statistics
-from experiments.campaign.results import Results
-from experiments.load.samples import Floats
 from experiments.report.canvas import STYLE, Sheet, blank, milliseconds
 from experiments.report.palette import GRID, INVALID, NEGLIGIBLE_WEIGHT, policy_colour
+from experiments.results.directory import Results
+from experiments.stats import measures
+from experiments.stats.samples import Floats
 
 MARKERS = "osD^vP*Xph<>"
 TAIL = 1 - np.logspace(0, -3, 200)
@@ -104,7 +104,7 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
         is_judged = any(run.facts.is_valid for run in ours)
         colour = policy_colour(entry.policy.name, names) if is_judged else INVALID
         for runs, style in ((ours, "solid"), (theirs, "dashed")):
-            latency = statistics.success_latency(runs) if runs else np.empty(0)
+            latency = measures.success_latency(runs) if runs else np.empty(0)
             if len(latency):
                 curve = tail_of(latency)
                 shown += curve.tolist()

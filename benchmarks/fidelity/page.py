@@ -17,13 +17,13 @@ from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
 from benchmarks.fidelity.quiet import LATE, LEAST, left_out, quiet_only
 from benchmarks.fidelity.sitting import REPEATS, read
 from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
-from experiments.campaign.results import Results
-from experiments.campaign.statistics import LAG_LIMIT
 from experiments.errors import BadInputError
 from experiments.report.html import heading, page, picture_html, section, table_html, verdict_box
 from experiments.report.markup import BREAK, Html, joined, listing
 from experiments.report.pages import Drawing, save_drawing
 from experiments.report.tables import Table
+from experiments.results.directory import Results
+from experiments.stats.measures import LAG_LIMIT
 
 TITLE = "Do the simulator and the real thing say the same?"
 

@@ -21,12 +21,12 @@ from benchmarks.processes.runs import QUICK, Plan, run_plan
 from benchmarks.processes.throughput import PARTS, ThroughputRun, absence
 from benchmarks.processes.verdict import Verdict, latency_table, throughput_table, verdicts
 from experiments.build import describe_build
-from experiments.campaign.progress import clock
 from experiments.cpu_time import is_known_here
 from experiments.errors import BadInputError
 from experiments.terminal import (
     BOUND_MISSED,
     STOPPED,
+    clock,
     console_here,
     interruptible,
     print_stopped,

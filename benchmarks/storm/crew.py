@@ -21,9 +21,9 @@ from typing import Self
 
 from benchmarks.storm.plan import KILLED, STOPPED, WORKERS, Episode
 from experiments import cpu_time, processes
-from experiments.campaign.fleet import all_ready
 from experiments.ports import lasting_ports
 from experiments.processes import Child, program
+from experiments.run.fleet import all_ready
 
 CONTROL_WITHIN = 5.0
 

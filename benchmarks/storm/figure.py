@@ -18,10 +18,10 @@ from benchmarks.storm.load import NOBODY, Account
 from benchmarks.storm.messages import Ending
 from benchmarks.storm.plan import WORKERS, Episode, Pace
 from benchmarks.storm.runs import Storm
-from experiments.load.samples import Flags, Floats, Place
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
 from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, worker_colours
+from experiments.stats.samples import Flags, Floats, Place
 
 FAULT_COLOURS = {
     "killed": "#222222",

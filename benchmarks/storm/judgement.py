@@ -19,8 +19,8 @@ from benchmarks.storm.load import NOBODY, Account
 from benchmarks.storm.messages import Ending
 from benchmarks.storm.plan import FAULTS, WORKERS, Episode, Pace
 from benchmarks.storm.runs import Storm
-from experiments.campaign.statistics import LAG_LIMIT, percentile
-from experiments.load.samples import Flags, Floats
+from experiments.stats.measures import LAG_LIMIT, percentile
+from experiments.stats.samples import Flags, Floats
 
 GET_SUCCESS = 0.9999
 RECOVERY = 3.0

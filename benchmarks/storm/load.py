@@ -23,10 +23,10 @@ import numpy as np
 
 from benchmarks.storm.messages import Ending, Question, judged, questions
 from benchmarks.storm.plan import WORKERS
-from experiments.campaign.statistics import percentile
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
-from experiments.load.samples import Flags, Floats, Ints, Kind
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Flags, Floats, Ints, Kind
 
 TIMEOUT = 10.0
 """Seconds from the due time after which a request has failed."""

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.load.samples import Floats
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.palette import INK, INVALID, Competitor
+from experiments.stats.samples import Floats
 
 BINS = 60
 

@@ -18,11 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from experiments.campaign.statistics import quantiles, success_latency, throughput
-from experiments.load.samples import Ints
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.palette import INK, INVALID, NEGLIGIBLE_WEIGHT, Competitor
+from experiments.stats.measures import quantiles, success_latency, throughput
+from experiments.stats.samples import Ints
 
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from experiments.campaign.comparison import EQUAL_WITHIN, Comparison, Interval
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures import ROW
 from experiments.report.palette import GRID, NEGLIGIBLE_WEIGHT, Competitor
+from experiments.stats.comparison import EQUAL_WITHIN, Comparison, Interval
 
 RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
 CLOSE_RATIOS = (0.8, 0.9, 1, 1.1, 1.25)

@@ -15,9 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.statistics import percentile
-from experiments.load.samples import Floats, Place, Run, Samples
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
@@ -32,6 +29,9 @@ from experiments.report.palette import (
     region_colours,
     worker_colours,
 )
+from experiments.scenario.scenario import Scenario
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Floats, Place, Run, Samples
 
 SHADE = "#F6DDB0"
 MOST_BINS = 40

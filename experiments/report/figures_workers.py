@@ -16,8 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.campaign.statistics import share_per_region, share_per_worker
-from experiments.load.samples import Run
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures import ROW, entry_rows
@@ -31,6 +29,8 @@ from experiments.report.palette import (
     region_colours,
     worker_colours,
 )
+from experiments.stats.measures import share_per_region, share_per_worker
+from experiments.stats.samples import Run
 
 READABLE_SHARE = 0.07
 """Minimum share (0..1) of a bar segment that carries a number."""

@@ -10,11 +10,11 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.campaign.summary import Summary
 from experiments.report.markup import BREAK, Html, element, joined, listing, opened
 from experiments.report.style import STYLE
 from experiments.report.tables import Cell, Table, tables_of
 from experiments.report.text import invalid_lines
+from experiments.results.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)

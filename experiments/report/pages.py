@@ -14,8 +14,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments.campaign.results import Results, load_results
-from experiments.campaign.summary import Summary, summarise
 from experiments.errors import BadInputError
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
 from experiments.report.canvas import Sheet
@@ -24,6 +22,8 @@ from experiments.report.method import method_lines
 from experiments.report.palette import MOST_DRAWN, competitors
 from experiments.report.text import to_csv, to_json, to_markdown
 from experiments.report.thinning import thinned, thinning
+from experiments.results.directory import Results, load_results
+from experiments.results.summary import Summary, summarise
 
 
 @dataclass(frozen=True, slots=True)

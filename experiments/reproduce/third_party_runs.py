@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from experiments.campaign.fleet import all_ready
 from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
 from experiments.processes import Child
@@ -35,6 +34,7 @@ from experiments.reproduce.provider import (
     RouteChange,
     Setup,
 )
+from experiments.run.fleet import all_ready
 
 NAME = "provider.test"
 TTL = 30

@@ -33,11 +33,11 @@ from benchmarks.fidelity.sitting import (
     simulate_again,
 )
 from benchmarks.fidelity.tables import headline, lines_of
-from experiments.campaign import blocks
-from experiments.campaign.results import RUNS, load_results, save_result
-from experiments.campaign.scenario import Entry, Scenario
 from experiments.errors import BadInputError
-from experiments.load.samples import Place, Run, RunFacts, Samples, World
+from experiments.results.directory import RUNS, load_results, save_result
+from experiments.run import execute
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.samples import Place, Run, RunFacts, Samples, WorldName
 
 COUNT = 12_000
 SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}
@@ -58,7 +58,7 @@ def made_up(
     scenario: Scenario,
     label: str,
     block: int,
-    world: World,
+    world: WorldName,
     factor: float = 1.0,
     bias: float = 0.0,
     fault: str = "",
@@ -86,8 +86,8 @@ def made_up(
     return Run(facts, samples)
 
 
-def write_world(scenario: Scenario, directory: Path, world: World, change: Change = unchanged) -> None:
-    campaign = blocks.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
+def write_world(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> None:
+    campaign = execute.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
     for planned in campaign.plan:
         run = made_up(scenario, planned.label, planned.block, world, **change(planned.label, planned.block))
         save_result(run, planned, directory)

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.campaign.results import load_results
-from experiments.campaign.run_summary import summarise_run
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.summary import ranking, summarise
-from experiments.campaign.verdict import conclude
 from experiments.errors import BadInputError
 from experiments.report.figures import MOST_STEPS, steps_drawn
 from experiments.report.pages import write_report
 from experiments.report.palette import POLICY_LOOKS, policy_colour
+from experiments.results.directory import load_results
+from experiments.results.summary import ranking, summarise
+from experiments.results.verdict import conclude
+from experiments.scenario.scenario import Scenario
+from experiments.stats.run_summary import summarise_run
 
 MakeResults = Callable[..., Scenario]
 OUTPUTS = ("summary.json", "summary.csv", "report.md", "report.html")

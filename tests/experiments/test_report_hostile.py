@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from experiments.campaign.scenario import Scenario
 from experiments.errors import BadInputError
-from experiments.load.samples import load_run
 from experiments.log.reader import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
 from experiments.report.html import page
 from experiments.report.markup import Html, element, joined, listing
 from experiments.report.pages import write_report
+from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import load_run
 from tests.experiments.hostile import NAMES, UNPRINTABLE, parsed, rename, strange_in
 
 ROOT = Path(__file__).resolve().parent.parent.parent

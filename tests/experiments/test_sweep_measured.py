@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign.results import load_results
-from experiments.campaign.scenario import Scenario
 from experiments.errors import BadInputError
+from experiments.results.directory import load_results
+from experiments.scenario.scenario import Scenario
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid

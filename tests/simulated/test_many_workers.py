@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from matplotlib.patches import Rectangle
 
 from experiments.__main__ import cli
-from experiments.campaign.playable import MOST_PROCESSES, require_live
-from experiments.campaign.results import load_results
-from experiments.campaign.shelf import load_scenario, packaged
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
 from experiments.report import figures_time, figures_workers, thinning
 from experiments.report.canvas import WIDE
 from experiments.report.palette import MOST_DRAWN, competitors
+from experiments.results.directory import load_results
+from experiments.scenario.files import load_scenario, packaged
+from experiments.scenario.supported import MOST_PROCESSES, require_live
+from experiments.stats.samples import Kind
 
 pytestmark = pytest.mark.second_tier
 
@@ -60,7 +60,9 @@ def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("hundreds")
     (directory / "hundreds.toml").write_text(SCENARIO)
     out = directory / "results"
-    done = CliRunner().invoke(cli, ["simulate", str(directory / "hundreds.toml"), "--out", str(out)])
+    done = CliRunner().invoke(
+        cli, ["run", "--simulated", str(directory / "hundreds.toml"), "--out", str(out)]
+    )
     assert done.exit_code == 0, done.output
     return out
 

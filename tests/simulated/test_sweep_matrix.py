@@ -88,7 +88,7 @@ def test_few_seeds_give_no_verdict() -> None:
     matrix = matrix_of(rows({"a": 0.1, "b": 0.3}, seeds=4))
     assert marks(matrix) == {"a": "best", "b": "no verdict"}
     assert headline(matrix, "b") == "No verdict: 4 seeds, 8 needed for an interval"
-    assert [square.told for square in matrix.column("steady")] == ["no verdict"] * 2
+    assert [square.shown_mark for square in matrix.column("steady")] == ["no verdict"] * 2
     assert [line for line in sentences(matrix, "b") if "is best" in line] == []
     assert matrix_table(matrix).rows[0][1].mark == "few"
     assert is_met(matrix, "b") is None
