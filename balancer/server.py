@@ -257,14 +257,14 @@ class Server:
     async def _drained(self, grace: float) -> bool:
         """Close idle connections and wait for the others. Returns False if `grace` seconds were not enough."""
         proxy = self.proxy
-        everybody_left = asyncio.Event()
-        proxy.on_client_left = lambda: everybody_left.set() if self._is_empty else None
+        all_left = asyncio.Event()
+        proxy.on_client_left = lambda: all_left.set() if self._is_empty else None
         for downstream in list(proxy.downstreams):
             downstream.close_if_idle(proxy.now(), proxy.idle_limit)
         if self._is_empty:
             return True
         try:
-            await asyncio.wait_for(everybody_left.wait(), grace)
+            await asyncio.wait_for(all_left.wait(), grace)
         except TimeoutError:
             return False
         return True

@@ -31,16 +31,16 @@ def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
 
     Raises KeyError without method or path.
     """
-    told = list(fields)
-    pseudo = {name: value for name, value in told if name.startswith(b":")}
+    listed = list(fields)
+    pseudo = {name: value for name, value in listed if name.startswith(b":")}
     lines = [
         b"%b: %b" % (name, value)
-        for name, value in told
+        for name, value in listed
         if not name.startswith(b":") and name not in OF_CONNECTIONS
     ]
     if b":authority" in pseudo:
         lines.insert(0, b"host: " + pseudo[b":authority"])
-    is_chunked = not is_whole and not any(name == b"content-length" for name, _ in told)
+    is_chunked = not is_whole and not any(name == b"content-length" for name, _ in listed)
     if is_chunked:
         lines.append(b"transfer-encoding: chunked")
     line = b"%b %b HTTP/1.1" % (pseudo[b":method"], pseudo[b":path"])

@@ -242,8 +242,8 @@ class AdminApplication:
         own = process_status(self._control_plane)
         if is_from_sibling(request):
             return web.json_response(own)
-        told = [own, *map(json.loads, await self._channel.gather(request.path))]
-        return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
+        documents = [own, *map(json.loads, await self._channel.gather(request.path))]
+        return web.json_response(merged_status(documents, self._channel.processes, os.getppid()))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._control_plane)

@@ -62,7 +62,7 @@ class LiveRoutes:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """Return the last explained picks; they are kept after the end until explaining starts again."""
-        return web.json_response(self._control_plane.explanations.told())
+        return web.json_response(self._control_plane.explanations.document())
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""

@@ -209,9 +209,9 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
 def record_family(control_plane: ControlPlane) -> Metric:
     """Return the requests of the last recording, by result."""
     family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
-    told = control_plane.recording.status()
+    status = control_plane.recording.status()
     for result in ("written", "dropped"):
-        family.add_metric([result], told[result])
+        family.add_metric([result], status[result])
     return family
 
 

@@ -68,7 +68,7 @@ def queue_families(proxy: Proxy) -> Iterator[Metric]:
     yield CounterMetricFamily(f"{PREFIX}_queue_served", "Requests whose turn came", queue.served)
     yield CounterMetricFamily(f"{PREFIX}_queue_left", "Requests whose client left the queue", queue.left)
     dropped = CounterMetricFamily(
-        f"{PREFIX}_queue_dropped", "Requests that nobody had room for in time", labels=["reason"]
+        f"{PREFIX}_queue_dropped", "Requests rejected from the queue or before it", labels=["reason"]
     )
     for reason, number in queue.dropped.items():
         dropped.add_metric([reason], number)

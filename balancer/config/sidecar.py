@@ -126,8 +126,8 @@ class SidecarConfig(Section):
                 )
         if not self.allow_remote and not is_this_machine(ListenAddress.parse(self.listen).host):
             raise ValueError(
-                f"listen: {self.listen} can be reached from other machines, and whoever reaches it speaks through it; "
-                "say allow_remote = true if that is meant"
+                f"listen: {self.listen} can be reached from other machines, and every client that "
+                "reaches it can use the origins; say allow_remote = true if that is meant"
             )
         return self
 

@@ -88,7 +88,7 @@ class Explanations:
             "reasons": dict(self.reasons),
         }
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the status and the last picks, newest first; `age` in seconds."""
         now = self._now()
         recent = [pick.as_dict() for pick in reversed(self.trace.recent)]

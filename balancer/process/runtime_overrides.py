@@ -82,34 +82,36 @@ class RuntimeOverrides:
 
         If the configuration has become invalid since the start, that is reported and the one of the start stays.
         """
-        told = await self._asked()
-        if told is not None and told["reloads"]:
+        overrides = await self._fetch()
+        if overrides is not None and overrides["reloads"]:
             try:
                 await self._reloads.run()
             except ConfigError as error:
                 self._say(f"a process that was started later keeps the configuration of the start: {error}")
             await self._control_plane.discovery.start(self._control_plane.proxy.now())
-            told = await self._asked()
-        if told is not None:
-            self._obey(told)
+            overrides = await self._fetch()
+        if overrides is not None:
+            self._apply(overrides)
         self._is_synced.set()
 
-    async def _asked(self) -> dict[str, Any] | None:
+    async def _fetch(self) -> dict[str, Any] | None:
         """Return the overrides of the first sibling that answers; None if none does."""
         for body in await self._channel.gather(ORDERS):
-            told: dict[str, Any] = json.loads(body)
-            return told
+            overrides: dict[str, Any] = json.loads(body)
+            return overrides
         return None
 
-    def _obey(self, told: dict[str, Any]) -> None:
+    def _apply(self, overrides: dict[str, Any]) -> None:
         control_plane = self._control_plane
         try:
-            if (spec := PolicySpec.model_validate(told["policy"])) != control_plane.policy:
+            if (spec := PolicySpec.model_validate(overrides["policy"])) != control_plane.policy:
                 control_plane.apply_policy(spec)
-            added = [EndpointConfig.model_validate(config) for config in told["added"]]
-            control_plane.registry.replace_overrides(added, told["removed"], told["weights"])
+            added = [EndpointConfig.model_validate(config) for config in overrides["added"]]
+            control_plane.registry.replace_overrides(added, overrides["removed"], overrides["weights"])
         except (PoliciesError, TlsProblem) as error:  # what the siblings loaded no longer exists
-            self._say(f"a process that was started later cannot do as it is told: {error}")
-        for endpoint_id, state in told["states"].items():
+            self._say(
+                f"a process that was started later cannot apply the runtime overrides of the others: {error}"
+            )
+        for endpoint_id, state in overrides["states"].items():
             with suppress(UnknownEndpoint):  # discovered by the siblings, and not yet here
                 control_plane.registry.change(endpoint_id, state=AdminState(state))

@@ -120,7 +120,7 @@ class Page:
         keys = self._keys[: self._header[_ROWS]].tolist()
         return {key: row for row, key in enumerate(keys) if key}
 
-    def told(self, row: int) -> SharedLatency:
+    def latency_of(self, row: int) -> SharedLatency:
         """Return the measurements that the page's process published."""
         read = SharedLatency(*(column[row] for column in self._latency))
         successes = read.successes

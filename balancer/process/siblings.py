@@ -158,4 +158,4 @@ class Siblings:
 
     def _told(self, key: int) -> list[SharedLatency]:
         pairs = zip(self._others, self._rows, strict=True)
-        return [page.told(rows[key]) for page, rows in pairs if key in rows]
+        return [page.latency_of(rows[key]) for page, rows in pairs if key in rows]

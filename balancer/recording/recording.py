@@ -106,11 +106,16 @@ class Recording:
             if not self.is_on or self._until == inf
             else max(0.0, self._until - self._control_plane.proxy.now())
         )
-        told: dict[str, Any] = {"recording": self.is_on, "seconds_left": left, "full": False, "problem": None}
+        status: dict[str, Any] = {
+            "recording": self.is_on,
+            "seconds_left": left,
+            "full": False,
+            "problem": None,
+        }
         if recorder is None:
-            return told | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
+            return status | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
         counts = asdict(recorder.counts)
-        return told | {
+        return status | {
             "full": recorder.is_full,
             "problem": recorder.problem,
             "waiting": recorder.waiting,

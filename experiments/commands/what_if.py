@@ -115,7 +115,7 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
         if name.lower() not in known:
             raise BadInputError(f"--without-region: unknown {name!r}; known: {', '.join(known.values())}")
     if len({name.lower() for name in lost}) == len(known):
-        raise BadInputError("--without-region: leaves nobody to serve")
+        raise BadInputError("--without-region: leaves no endpoint")
     return tuple(dict.fromkeys(known[name.lower()] for name in lost))
 
 

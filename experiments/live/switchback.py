@@ -167,7 +167,7 @@ class Switchback:
         if self._expected and reading.policy != self._expected:
             self._is_ours = False
             raise PolicyChangedExternally(
-                f"somebody else has put '{reading.policy['name']}' in force; it was left as it is, and nothing "
+                f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
                 "measured after it counts"
             )
         problem = self._watch.look(reading) if self._watch is not None else None

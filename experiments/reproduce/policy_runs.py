@@ -28,12 +28,12 @@ def scenario_of(setup: Setup) -> Scenario:
     return SCENARIO.model_copy(update=changes)
 
 
-async def run_policies(setup: Setup, seed: int, found: Evaluation, told: Callable[[str], None]) -> None:
+async def run_policies(setup: Setup, seed: int, found: Evaluation, progress: Callable[[str], None]) -> None:
     """Run every policy once in each block. Raises `FleetFailedError`."""
     scenario, rng = scenario_of(setup), Random(seed)
     for block in range(setup.policy_blocks):
         for order, label in enumerate(rng.sample(setup.labels, len(setup.labels))):
-            told(f"policies, block {block + 1} of {setup.policy_blocks}: {label}")
+            progress(f"policies, block {block + 1} of {setup.policy_blocks}: {label}")
             planned = PlannedRun(block=block, order=order, label=label, seed=seed + block)
             try:
                 run = await measure(scenario, planned, lambda ledger: None)

@@ -98,7 +98,7 @@ class Region(Model):
         default=(), description="of each worker, 2 serves twice as fast; none: all as fast"
     )
     weights: tuple[Positive, ...] = Field(
-        default=(), description="of each worker, as the balancer is told; none: all 1"
+        default=(), description="of each worker, as configured in the balancer; none: all 1"
     )
     idle_timeout: Duration | None = Field(
         default=None, description="seconds after which workers close an idle connection; None: never"

@@ -198,7 +198,7 @@ def scenario_of(
 ) -> Scenario:
     """The recording as a scenario with these regions. Raises `BadInputError`."""
     if not regions:
-        raise BadInputError("--without-region: leaves nobody to serve")
+        raise BadInputError("--without-region: leaves no endpoint")
     names = {region.name: plain(region.name) for region in regions}
     nearest = min(regions, key=lambda region: region.rtt).name
     home = recording.home_region if recording.home_region in names else nearest
