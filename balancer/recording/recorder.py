@@ -29,9 +29,9 @@ from balancer.recording.format import (
     PATH,
     START,
     Row,
+    encoded,
     packed,
     rows,
-    encoded,
 )
 from policies.facts import Endpoint
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs
-from experiments.report.canvas import STYLE, Sheet, blank, milliseconds
+from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
 from experiments.report.palette import GRID, INVALID, NEGLIGIBLE_WEIGHT, policy_colour
 from experiments.results.directory import Results
 from experiments.stats import measures
@@ -25,17 +25,16 @@ TAIL = 1 - np.logspace(0, -3, 200)
 """Quantiles at which distributions are drawn: the same number of points for each nine."""
 
 
-def scatter(chapters: Sequence[ScenarioResult], sheet: Sheet) -> Figure:
+def scatter(chapters: Sequence[ScenarioResult]) -> Figure:
     """Scatter plots of simulated against measured mean and p99, each with the band of agreement."""
     with mpl.rc_context(STYLE):
-        rows, columns = (len(LATENCY), 1) if sheet.is_narrow else (1, len(LATENCY))
-        figure, axes = blank(sheet, 4.2 * rows + 1.2, rows, columns)
+        figure, axes = blank(5.4, columns=len(LATENCY))
         for axis, quantity in zip(axes, LATENCY, strict=True):
             draw_scatter(axis, chapters, quantity)
         figure.legend(
             handles=[*policy_handles(chapters), *scenario_handles(chapters)],
             loc="outside lower center",
-            ncols=2 if sheet.is_narrow else 5,
+            ncols=5,
             fontsize=8,
         )
     return figure
@@ -72,12 +71,11 @@ def bound_text(quantity: str) -> str:
     return f"{BOUNDS[quantity] * 100:.0f} %"
 
 
-def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Figure:
+def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:
     """One panel for each scenario: latency against the share of requests that take longer; simulated is dashed."""
     with mpl.rc_context(STYLE):
-        columns = sheet.columns
-        rows = -(-len(pairs) // columns)
-        figure, axes = blank(sheet, 3.1 * rows + 0.8, rows, columns)
+        rows = -(-len(pairs) // COLUMNS)
+        figure, axes = blank(3.1 * rows + 0.8, rows, COLUMNS)
         for axis in axes[len(pairs) :]:
             axis.set_visible(False)
         for axis, (measured, simulated) in zip(axes, pairs, strict=False):
@@ -89,7 +87,7 @@ def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Fig
         figure.legend(
             handles=[*handles, *worlds],
             loc="outside lower center",
-            ncols=2 if sheet.is_narrow else 5,
+            ncols=5,
             fontsize=8,
         )
     return figure

@@ -63,14 +63,14 @@ def drawings(chapters: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, 
             "Simulated over measured",
             "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest "
             "on no valid run and are not judged.",
-            lambda sheet: figure.scatter(chapters, sheet),
+            lambda: figure.scatter(chapters),
         ),
         Drawing(
             "distributions",
             "Whole distributions",
             "Latency of successes from the fastest, left, to the slowest in a thousand, right. Where the dashed line "
             "leaves the solid one, the model lacks something. Grey rests on no valid run.",
-            lambda sheet: figure.distributions(pairs, sheet),
+            lambda: figure.distributions(pairs),
         ),
     ]
 

@@ -17,17 +17,16 @@ from matplotlib.lines import Line2D
 
 from experiments.capacity.curve import Curve, Point
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, Sheet
+from experiments.report.canvas import STYLE
 from experiments.report.figures import line_of
 from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, Competitor
 
 
 @mpl.rc_context(STYLE)
-def load_curves(curve: Curve, field: Sequence[Competitor], slo: float, pooled: float, sheet: Sheet) -> Figure:
+def load_curves(curve: Curve, field: Sequence[Competitor], slo: float, pooled: float) -> Figure:
     """p99 with confidence intervals on a log axis, and successes per second, both over the offered rate."""
-    shape = (2, 1) if sheet.is_narrow else (1, 2)
-    legend = 0.26 * math.ceil((len(field) + 3) / (2 if sheet.is_narrow else 5))
-    figure, (left, right) = canvas.blank(sheet, (7.4 if sheet.is_narrow else 4.4) + legend, *shape)
+    legend = 0.26 * math.ceil((len(field) + 3) / 5)
+    figure, (left, right) = canvas.blank(4.4 + legend, columns=2)
     for one in field:
         draw_curve(left, right, one, curve.of(one.label), curve.knee(one.label))
     ends = [
@@ -42,7 +41,7 @@ def load_curves(curve: Curve, field: Sequence[Competitor], slo: float, pooled: f
     for axes in (left, right):
         axes.set(xlabel=f"offered per second (the workers together: {pooled:.4g})", xlim=(0, top * 1.04))
         axes.axvline(pooled, color=NEGLIGIBLE_WEIGHT, linewidth=1, linestyle=(0, (1, 2)))
-    canvas.legend_above(figure, [*(line_of(one) for one in field), *marks()], sheet)
+    canvas.legend_above(figure, [*(line_of(one) for one in field), *marks()])
     return figure
 
 

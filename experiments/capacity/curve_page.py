@@ -64,7 +64,7 @@ def write_load_report(directory: Path) -> Curve:
         "latency-against-load",
         "Latency against offered load",
         CAPTION,
-        lambda sheet: load_curves(curve, field, slo, most, sheet),
+        lambda: load_curves(curve, field, slo, most),
     )
     try:
         picture = save_drawing(drawing, directory / "figures")

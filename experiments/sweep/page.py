@@ -2,9 +2,9 @@
 
 A function of the input files alone. It writes, into one directory,
 
-    matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg  figures/matrix-narrow.svg
+    matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg
 
-and, with measured campaigns, figures/measured.png, figures/measured.svg and figures/measured-narrow.svg.
+and, with measured campaigns, figures/measured.png and figures/measured.svg.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> 
     (chapter,) = json.loads((tmp_path / "worlds.json").read_text(encoding="utf-8"))
     assert chapter["rows"][0]["agreements"][1]["is_met"] is False
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert {"agreement.png", "agreement.svg", "agreement-narrow.svg", "distributions.png"} <= names
+    assert {"agreement.png", "agreement.svg", "distributions.png"} <= names
     write_page(tmp_path)
     assert (tmp_path / "worlds.html").read_text(encoding="utf-8") == page
 
