@@ -25,12 +25,12 @@ from policies.policy import Policy
 from policies.routing.affinity import StickyCounts
 
 if TYPE_CHECKING:
-    from balancer.config.runtime import RuntimeConfig
     from balancer.config.sections import PolicySpec
     from balancer.config.sticky import StickyConfig
     from balancer.exchange.affinity import Stickiness
+    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
-    from balancer.proxy import Proxy
     from balancer.recording.recorder import Recorder
     from policies.clock import Clock
 

@@ -10,27 +10,27 @@ from collections.abc import Callable
 from random import Random
 
 from balancer.admin.application import AdminApplication
+from balancer.admin.channel import Channel
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
-from balancer.config.reload import Prepared, Reloads
-from balancer.config.runtime import runtime_config_of
 from balancer.config.sections import LogConfig
 from balancer.control_plane import ControlPlane
 from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
+from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
+from balancer.exchange.runtime_config import runtime_config_of
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.membership.dns_source import DnsSource
-from balancer.process.channel import Channel
-from balancer.process.connection_balance import ConnectionBalance
 from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
-from balancer.proxy import CLOSE_ALL_IDLE, Proxy
+from balancer.reload import Prepared, Reloads
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router

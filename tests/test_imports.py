@@ -140,9 +140,9 @@ def test_the_walk_sees_the_arrows_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("policies.routing.router", "balancer.proxy"),
-        ("balancer.proxy", "experiments.load.generator"),
-        ("balancer.proxy", "workers.service"),
+        ("policies.routing.router", "balancer.exchange.proxy"),
+        ("balancer.exchange.proxy", "experiments.load.generator"),
+        ("balancer.exchange.proxy", "workers.service"),
         ("workers.app", "policies.facts"),
         ("experiments.load.generator", "balancer.exchange.exchange"),
         ("experiments.load.generator", "workers.app"),

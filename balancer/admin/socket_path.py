@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from balancer.downstream.networks import is_this_machine
+from balancer.networks import is_this_machine
 
 SYSTEM_DIRECTORY = Path("/run/steelyard")
 """`RuntimeDirectory=steelyard` of the systemd unit."""

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from balancer.admin.socket_path import PATH_LIMIT
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.sections import Section
-from balancer.downstream.networks import is_this_machine
+from balancer.networks import is_this_machine
 
 
 class AdminConfig(Section):

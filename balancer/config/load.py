@@ -39,6 +39,7 @@ from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load_probes import LoadProbesConfig
 from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
+from balancer.config.pool_limits import PoolLimits
 from balancer.config.queue import AdmissionConfig, ConcurrencyConfig, QueueConfig
 from balancer.config.record import RecordConfig
 from balancer.config.renamed import renamed_at, renamed_variable
@@ -58,7 +59,6 @@ from balancer.config.sections import (
 from balancer.config.sticky import StickyConfig
 from balancer.membership.active_checks import CheckPlan
 from balancer.tls.contexts import ServerTls, TlsProblem, UpstreamTls
-from balancer.upstream.pool_limits import PoolLimits
 from policies.errors import PoliciesError
 from policies.facts import Endpoint
 from policies.health.health import Health

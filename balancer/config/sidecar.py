@@ -31,7 +31,7 @@ from balancer.config.sections import (
     UpstreamTlsConfig,
 )
 from balancer.config.transports import Transport
-from balancer.downstream.networks import is_this_machine
+from balancer.networks import is_this_machine
 from balancer.tls.contexts import TlsProblem
 
 HostName = Annotated[

@@ -11,27 +11,27 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.downstream.client import Client
-from balancer.downstream.client_connection import (
+from balancer.downstream.pipelined import PipelinedBytes
+from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
+from balancer.downstream.unread import has_unread
+from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
+from balancer.exchange.client_connection import (
     HELD_BY_BODY,
     HELD_BY_PIPELINE,
     HELD_BY_UPGRADE,
     ClientConnection,
 )
-from balancer.downstream.networks import ends_of
-from balancer.downstream.pending_upgrade import PendingUpgrade
-from balancer.downstream.pipelined import PipelinedBytes
-from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
-from balancer.downstream.unread import has_unread
-from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.logged_exchange import LoggedExchange
+from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http1.body import Body
+from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
+from balancer.networks import ends_of
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
 
 ADMIN_PREFIX: Final = b"/-/"
 

@@ -14,7 +14,6 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.downstream.client_connection import HELD_BY_BODY
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
@@ -28,6 +27,7 @@ from balancer.errors import (
 )
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.body_buffer import BodyBuffer
+from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.hedged_attempts import HedgeRace
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.exchange.tunnel import Tunnel
@@ -47,7 +47,7 @@ from policies.overload.wait_queue import Ticket
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
     from balancer.exchange.admission import Admission
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from policies.overload.hedging import Hedging
 
 

@@ -18,8 +18,8 @@ from balancer.upstream.request import UpstreamRequest
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
+    from balancer.exchange.proxy import Proxy
     from balancer.log.journal import Journal
-    from balancer.proxy import Proxy
 
 
 class LoggedExchange(Exchange):

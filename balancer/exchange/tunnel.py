@@ -22,7 +22,7 @@ from balancer.upstream.connection import UpstreamConnection
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
-    from balancer.downstream.pending_upgrade import PendingUpgrade
+    from balancer.exchange.pending_upgrade import PendingUpgrade
     from balancer.upstream.request import UpstreamRequest
 
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from balancer.downstream.client import Client, forwarding
 from balancer.errors import RequestRejected
 from balancer.http1 import upgrades
+from balancer.http1.client import Client, forwarding
 from balancer.http1.fields import (
     KEPT_FOR_FRAMING,
     NOT_NOMINATED,

@@ -19,8 +19,8 @@ from policies.errors import UnknownEndpoint, some_of
 from policies.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.config.runtime import RuntimeConfig
     from balancer.control_plane import ControlPlane
+    from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.tls.contexts import UpstreamTls
     from policies.endpoint.state import EndpointState
 

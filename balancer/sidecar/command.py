@@ -15,7 +15,7 @@ import click
 
 from balancer.config.load import ConfigError
 from balancer.config.sidecar import LISTEN, SidecarConfig, load_sidecar, origins_from
-from balancer.process.lifecycle import attend
+from balancer.lifecycle import attend
 from balancer.server import new_event_loop
 from balancer.sidecar.server import SidecarServer
 

@@ -14,7 +14,7 @@ from balancer.exchange.tunnel import reset
 from balancer.http1.own_responses import error_response
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
 
 HELD_BY_BODY: Final = 1
 """The body buffer of the request being received is full."""

@@ -12,20 +12,20 @@ from balancer.config.discovery import DiscoveryConfig
 from balancer.config.explain import ExplainConfig
 from balancer.config.limits import Limits, Timeouts
 from balancer.config.load import Settings
+from balancer.config.pool_limits import PoolLimits
 from balancer.config.queue import AdmissionConfig, QueueConfig, admission_rules
 from balancer.config.record import RecordConfig
 from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.config.sticky import StickyConfig
-from balancer.downstream.networks import Network
 from balancer.exchange.admission import AdmissionRules
 from balancer.exchange.affinity import ResponseEdits, Stickiness
 from balancer.exchange.request_key import KeyOf, key_of
 from balancer.exchange.retries import Retries
 from balancer.http1.internal_fields import InternalFields
 from balancer.membership.active_checks import CheckPlan
+from balancer.networks import Network
 from balancer.tls.contexts import ServerTls, UpstreamTls
 from balancer.upstream.load_probes import ProbePlan
-from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.route import RoutesPlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.facts import Region

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from balancer.downstream.client_connection import HELD_BY_UPGRADE
+from balancer.exchange.client_connection import HELD_BY_UPGRADE
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
