@@ -39,6 +39,7 @@ HOT = [
     "balancer/exchange/body_buffer.py",
     "balancer/exchange/logged_exchange.py",
     "balancer/exchange/pending_upgrade.py",
+    "balancer/field_names.py",
     "balancer/http1/fields.py",
     "balancer/exchange/admission.py",
     "balancer/http1/internal_fields.py",

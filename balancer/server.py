@@ -21,6 +21,7 @@ from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
+from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.exchange.runtime_config import runtime_config_of
 from balancer.log.access_log import AccessLog, wall_offset
@@ -91,7 +92,9 @@ class Server:
         terms = self.control_plane.terms
         self.control_plane.discovery.apply(terms.discovery, terms.upstream_tls_config)
         self.reloads = Reloads(self.control_plane, settings, read or (lambda: settings), self._apply)
-        channel = Channel(member) if member is not None else None
+        channel: Channel | None = None
+        if member is not None:
+            channel = Channel(member.directory, member.index, member.of)
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
         self._admin = AdminApplication(
@@ -209,7 +212,7 @@ class Server:
             control_plane.set_access_log(new)
             new.start()
 
-    async def _update_clients(self, downstreams: list[DownstreamConnection]) -> None:
+    async def _update_clients(self, downstreams: list[ClientConnection]) -> None:
         """Update client connections in slices: ten thousand at once would block the loop."""
         for number, downstream in enumerate(downstreams, 1):
             downstream.apply()

@@ -17,9 +17,6 @@ from balancer.networks import is_this_machine
 SYSTEM_DIRECTORY = Path("/run/steelyard")
 """`RuntimeDirectory=steelyard` of the systemd unit."""
 
-PATH_LIMIT = 107
-"""Size limit of a Unix socket's path in bytes on Linux (unix(7)); macOS allows 103."""
-
 
 def socket_name(port: int) -> str:
     """Return the file name of the admin socket of the balancer that serves `port`."""

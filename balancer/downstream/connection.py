@@ -50,11 +50,6 @@ class DownstreamConnection(ClientConnection):
         "_reader",
         "_unsent",
         "_unstarted",
-        "came_at",
-        "client",
-        "head_at",
-        "idle_since",
-        "pending_upgrade",
     )
 
     def __init__(self, proxy: Proxy, admin_exchange: AdminExchanges) -> None:
@@ -68,11 +63,7 @@ class DownstreamConnection(ClientConnection):
         self._keeps_alive = True  # keep-alive after the request being received
         self._ignores_input = False  # further input from the client is ignored
         self._unsent = 0
-        self.head_at = 0.0  # instant of the head's first byte, if the head came in pieces; else 0
-        self.came_at = 0.0  # arrival of the pipelined bytes being parsed, else 0
-        self.idle_since = proxy.cached_time
         self._linger_until: float | None = None
-        self.pending_upgrade: PendingUpgrade | None = None
 
     @property
     def is_answering(self) -> bool:
@@ -189,7 +180,7 @@ class DownstreamConnection(ClientConnection):
     def _ahead_is_read(self, ahead: PipelinedBytes) -> None:
         """Finish reading pipelined data: resume reading, or give the rest to a pending upgrade."""
         if self.pending_upgrade is not None:
-            self.pending_upgrade.take_over(ahead)
+            self.pending_upgrade.take_over(ahead.take_all(), ahead.has_ended)
         self.unhold(HELD_BY_PIPELINE)
         if ahead.has_ended and self._reader is not None and not self.eof_received():
             self.transport.close()

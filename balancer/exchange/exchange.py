@@ -45,8 +45,8 @@ from policies.facts import NOBODY, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import DownstreamConnection
     from balancer.exchange.admission import Admission
+    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
     from policies.overload.hedging import Hedging
 
@@ -133,7 +133,7 @@ class Exchange:
     _out: list[bytes]  # response data of one read: one write, one system call
     _client_stays = True  # the downstream connection is kept alive after the response
 
-    def __init__(self, proxy: Proxy, downstream: DownstreamConnection, request: Request) -> None:
+    def __init__(self, proxy: Proxy, downstream: ClientConnection, request: Request) -> None:
         self._proxy = proxy
         self._downstream = downstream
         self._request = request

@@ -25,8 +25,8 @@ from policies.clock import Clock
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import DownstreamConnection
     from balancer.exchange.affinity import ResponseEdits
+    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.explaining import Explaining
     from balancer.exchange.request_key import KeyOf
     from balancer.exchange.runtime_config import RuntimeConfig
@@ -96,7 +96,7 @@ class Proxy:
         self.keeps_alive = True
         self.counts = Counts()
         self.downstreams: dict[
-            DownstreamConnection, None
+            ClientConnection, None
         ] = {}  # in order of arrival; a set would be in order of addresses
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.cached_time, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)

@@ -19,10 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from balancer.config.load import Settings
-from balancer.lifecycle import ready_line
 from balancer.log.output import complain
 from balancer.process.child import Child
-from balancer.process.listening import listening
+from balancer.process.listening import listening, ready_line
 from balancer.process.member import Member
 from balancer.process.shutdown import CUT_SHORT, REPLACED, STOPPED
 from balancer.process.signals import Signals
