@@ -17,9 +17,9 @@ from balancer.admin.endpoint_commands import endpoints
 from balancer.admin.renamed_commands import CommandGroup
 from balancer.admin.status_command import admin, status
 from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers
+from balancer.configuration import load
 from balancer.errors import ListenFailed, LogFailed
 from balancer.lifecycle import serve
-from balancer.load import load
 from balancer.log.output import LogOutput
 from balancer.membership.file_source import FileSource
 from balancer.printable import one_line

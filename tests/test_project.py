@@ -27,7 +27,7 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.load import Settings
 from balancer.config.sections import PolicySpec
-from balancer.load import load
+from balancer.configuration import load
 from policies import PolicyMaker, contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,8 +15,8 @@ import click
 
 from balancer.config.load import ConfigError
 from balancer.config.sidecar import LISTEN, SidecarConfig, origins_from
+from balancer.configuration import load_sidecar
 from balancer.lifecycle import attend
-from balancer.load import load_sidecar
 from balancer.server import new_event_loop
 from balancer.sidecar.server import SidecarServer
 

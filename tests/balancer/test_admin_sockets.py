@@ -161,7 +161,7 @@ def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(tmp_path: Path, control: dict[str, str], problem: str) -> None:
-    from balancer.load import load
+    from balancer.configuration import load
 
     file = tmp_path / "balancer.toml"
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in control.items())

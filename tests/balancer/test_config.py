@@ -9,7 +9,7 @@ import pytest
 
 from balancer.config.listen import ListenAddress
 from balancer.config.load import ConfigError, Settings, endpoints_from_workers
-from balancer.load import load
+from balancer.configuration import load
 
 SAMPLE = """
 listen = "127.0.0.1:8080"

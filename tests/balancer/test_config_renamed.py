@@ -11,7 +11,7 @@ import pytest
 from balancer.__main__ import main
 from balancer.config.load import ConfigError
 from balancer.config.renamed import RENAMED, renamed
-from balancer.load import load, load_sidecar
+from balancer.configuration import load, load_sidecar
 from tests.test_project import KEYS
 
 ENDPOINT = {"id": "a", "address": "http://127.0.0.1:9001"}

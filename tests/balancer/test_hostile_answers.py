@@ -15,8 +15,8 @@ from balancer.__main__ import cli, main
 from balancer.config.documents import DEEPEST, LARGEST
 from balancer.config.load import ConfigError
 from balancer.config.sections import EndpointConfig
+from balancer.configuration import load
 from balancer.http1.load_report import reported_load
-from balancer.load import load
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.name_server import SRV, NameServer, name_bytes
 from tests.balancer.test_discovery_dns import NAME, known, looked, names, only, serve

@@ -16,8 +16,8 @@ import pytest
 
 from balancer.__main__ import main
 from balancer.config.sections import UpstreamTlsConfig
+from balancer.configuration import load
 from balancer.errors import UpstreamError
-from balancer.load import load
 from balancer.probe.advice import advice
 from balancer.probe.connection import head_in
 from balancer.probe.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from balancer.config.load import ConfigError
-from balancer.load import load
+from balancer.configuration import load
 from tests.balancer.conftest import Message, Stage, Wire, get, response
 from tests.balancer.programs import PATIENCE, Load, Program, Start, process_of, starting, workers
 

@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 from balancer.config.load import ConfigError
 from balancer.config.sections import Section
 from balancer.config.sidecar import OriginConfig, SidecarConfig, origins_from
+from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected
-from balancer.load import load_sidecar
 from balancer.sidecar.origins import Origin, Origins
 from balancer.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf

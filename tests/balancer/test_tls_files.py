@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from balancer.config.load import ConfigError
-from balancer.load import load
+from balancer.configuration import load
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, response
 

@@ -18,8 +18,8 @@ import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from balancer.configuration import load
 from balancer.healthcheck import PATIENCE
-from balancer.load import load
 from tests.deploy.dockerfile import one, stages
 from workers.__main__ import cli as workers_cli
 from workers.settings import Settings as WorkerSettings
