@@ -1,7 +1,8 @@
 """The runtime configuration: immutable plain values, created whole and replaced whole.
 
 `Settings` become values only here, for the start and for every reload. A new section needs a field of `RuntimeConfig`
-and a line of `runtime_config_of`, and is applied in `Proxy.apply`, or in `Server._apply_prepared` if it concerns the listener.
+and a line of `runtime_config_of`, and is applied in `Proxy.apply`, or in `Server._apply_prepared` if it concerns the
+listener.
 """
 
 from __future__ import annotations
