@@ -25,8 +25,9 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from balancer.config.load import Settings, load
+from balancer.config.load import Settings
 from balancer.config.sections import PolicySpec
+from balancer.configuration import load
 from policies import PolicyMaker, contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent

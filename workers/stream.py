@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httptools
-
-if TYPE_CHECKING:
-    from workers.http2 import Http2Connection
 
 Fields = Iterable[tuple[bytes, bytes]]
 Buffer = bytes | bytearray | memoryview
@@ -24,6 +21,20 @@ MOST_KEPT = 1 << 17
 OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"expect"))
 """Connection-specific fields, which HTTP/2 does not allow (RFC 9113 § 8.2.2), and `expect`, as 100-continue is not
 supported."""
+
+
+class StreamConnection(Protocol):
+    """Connection of a stream: writes its frames, within the client's flow-control window."""
+
+    transport: asyncio.Transport
+
+    def room(self, number: int) -> int: ...
+    def send_head(self, number: int, fields: list[tuple[bytes, bytes]], is_whole: bool) -> None: ...
+    def send_data(self, number: int, data: bytes, is_last: bool) -> None: ...
+    def acknowledge(self, number: int, size: int) -> None: ...
+    def break_off(self, number: int) -> None: ...
+    def flush(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
@@ -50,7 +61,7 @@ def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
 class Stream(asyncio.Transport):
     """The application's transport for one request."""
 
-    def __init__(self, connection: Http2Connection, number: int, protocol: asyncio.Protocol) -> None:
+    def __init__(self, connection: StreamConnection, number: int, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self.number = number
         self._connection = connection

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 from aiohttp import web
 from pydantic import Field
 
+from balancer.admin.channel import Channel
 from balancer.admin.endpoint_routes import Refused, alone, body_of, problem
 from balancer.admin.status import latency_status
 from balancer.config.sections import Seconds, Section
 from balancer.errors import LogFailed, RecordingRefused
-from balancer.process.channel import Channel
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane

@@ -20,8 +20,8 @@ from balancer.admin.routes_report import route_families
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane, ReloadCounts
+    from balancer.exchange.proxy import Proxy
     from balancer.log.access_log import LogCounts
-    from balancer.proxy import Proxy
     from balancer.upstream.load_probes import ProbeCounts
     from policies.endpoint.state import EndpointState
 

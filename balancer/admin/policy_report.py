@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from policies.insight.shadow import Shadow
     from policies.stats.load import Histogram
 

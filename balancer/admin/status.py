@@ -16,7 +16,7 @@ from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from policies.endpoint.state import EndpointState
 
 

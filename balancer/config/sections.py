@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from balancer.config.transports import Transport, check_installed
-from balancer.http1.fields import in_cgi
+from balancer.field_names import in_cgi
 from policies import registry
 from policies.facts import Endpoint
 from policies.insight.canary import Canary

@@ -16,7 +16,7 @@ from balancer.config.explain import ExplainConfig
 from policies.insight.explanation import Trace
 
 if TYPE_CHECKING:
-    from balancer.downstream.client import Client
+    from balancer.http1.client import Client
     from balancer.http1.request_head import Request
     from policies.facts import RequestFacts
     from policies.routing.assignment import Assignment

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+from balancer.config.pool_limits import PoolLimits
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.probe.connection import ResponseReader
 from balancer.probe.findings import Http2Findings
 from balancer.probe.target import Target
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.multiplexed_pool import MultiplexedPool
-from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
 from balancer.upstream.request import UpstreamRequest
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from balancer.process.shared_counters import SharedCounters, key_of
+from balancer.shared_counters import SharedCounters, key_of
 from policies.endpoint.state import EndpointState
 from policies.routing.router import Router
 from policies.stats.latency import TAU

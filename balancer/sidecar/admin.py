@@ -26,8 +26,8 @@ from balancer.admin.status import build, endpoint_status, log_status, reload_sta
 
 if TYPE_CHECKING:
     from balancer.admin.sockets import AdminSockets
-    from balancer.config.reload import Reloads
     from balancer.control_plane import ControlPlane
+    from balancer.reload import Reloads
     from balancer.sidecar.origins import Origin, Origins
 
 

@@ -14,9 +14,9 @@ from balancer.upstream.idle_timeout import MIN_IDLE_AGE
 from balancer.upstream.peak import Peak
 
 if TYPE_CHECKING:
+    from balancer.config.pool_limits import PoolLimits
     from balancer.upstream.connection import UpstreamConnection
     from balancer.upstream.connection_pool import ConnectionPool
-    from balancer.upstream.pool_limits import PoolLimits
 
 CONNECT_TIMES: Final = 3
 """Multiple of the connect time that suffices to open a replacement or to get the response to a heartbeat."""

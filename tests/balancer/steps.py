@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from balancer.downstream.connection import DownstreamConnection
+from balancer.exchange.client_connection import ClientConnection
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, post_chunked, response
 from tests.balancer.test_admin import TOKEN
 
@@ -50,7 +50,7 @@ class Step:
     """Seconds that pass when the first endpoint has the request; then it is hedged."""
 
 
-def downstreams(stage: Stage) -> dict[DownstreamConnection, None]:
+def downstreams(stage: Stage) -> dict[ClientConnection, None]:
     return stage.proxy.downstreams
 
 

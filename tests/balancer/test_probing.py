@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.load import load
 from balancer.config.sections import UpstreamTlsConfig
+from balancer.configuration import load
 from balancer.errors import UpstreamError
 from balancer.probe.advice import advice
 from balancer.probe.connection import head_in

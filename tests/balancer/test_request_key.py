@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from balancer.config.key import KeyConfig
 from balancer.config.load import Settings, first_problem
-from balancer.downstream.client import Client
 from balancer.exchange.request_key import key_of
+from balancer.http1.client import Client
 from balancer.http1.request_head import outgoing_request
 from tests.balancer.conftest import Stage, get, response
 

@@ -18,7 +18,8 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.load import ConfigError
 from balancer.config.sections import Section
-from balancer.config.sidecar import OriginConfig, SidecarConfig, load_sidecar, origins_from
+from balancer.config.sidecar import OriginConfig, SidecarConfig, origins_from
+from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected
 from balancer.sidecar.origins import Origin, Origins
 from balancer.sidecar.server import SidecarServer

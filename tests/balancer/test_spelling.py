@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from balancer.config.load import Settings, first_problem
-from balancer.downstream.client import Client
 from balancer.http1.chunks import passing_trailers
+from balancer.http1.client import Client
 from balancer.http1.internal_fields import InternalFields
 from balancer.http1.request_head import outgoing_request
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response

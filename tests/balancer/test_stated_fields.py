@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.downstream.client import Client
+from balancer.http1.client import Client
 from balancer.http1.request_head import RequestHeads
 from balancer.http1.request_hints import HintFields
 

@@ -22,9 +22,9 @@ from balancer.admin.access import Entrance
 from balancer.admin.application import AdminApplication
 from balancer.admin.exchange import AdminExchange
 from balancer.config.load import Settings
-from balancer.downstream.client import Client
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
+from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.server import build
 from tests.balancer.virtual import Escaped, VirtualLoop

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from balancer.upstream.idle_timeout import IdleTimeoutRules
-
 JITTER_FLOOR: Final = 0.9
 """Lower bound of the jitter on a connection's maximum age and number of requests, as a fraction, so that connections do
 not all end at once."""
@@ -15,6 +13,20 @@ not all end at once."""
 UNBOUNDED: Final = (1 << 30) - 1
 """Value for an unlimited number of requests: more than a connection serves at its maximum age, and the largest number
 that CPython stores in one digit."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTimeoutRules:
+    """Parameters of the idle-timeout estimate (`upstream/idle_timeout.py`).
+
+    `risk` and `strict_risk`: accepted probability that a leased connection is already closed, for requests that may be
+    retried and for those that may not; `risk` 0 turns learning off. `half_life`: seconds after which evidence has half
+    its weight.
+    """
+
+    risk: float = 0.01
+    strict_risk: float = 0.001
+    half_life: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)

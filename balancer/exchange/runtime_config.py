@@ -1,7 +1,8 @@
 """The runtime configuration: immutable plain values, created whole and replaced whole.
 
 `Settings` become values only here, for the start and for every reload. A new section needs a field of `RuntimeConfig`
-and a line of `runtime_config_of`, and is applied in `Proxy.apply`, or in `Server._adopt` if it concerns the listener.
+and a line of `runtime_config_of`, and is applied in `Proxy.apply`, or in `Server._apply_prepared` if it concerns the
+listener.
 """
 
 from __future__ import annotations
@@ -10,23 +11,31 @@ from dataclasses import dataclass
 
 from balancer.config.discovery import DiscoveryConfig
 from balancer.config.explain import ExplainConfig
+from balancer.config.health import HealthChecksConfig
 from balancer.config.limits import Limits, Timeouts
 from balancer.config.load import Settings
-from balancer.config.queue import AdmissionConfig, QueueConfig, admission_rules
+from balancer.config.load_probes import LoadProbesConfig
+from balancer.config.names import NamesConfig, RouteWatchConfig
+from balancer.config.pool_limits import PoolLimits
+from balancer.config.queue import AdmissionConfig, QueueConfig
 from balancer.config.record import RecordConfig
 from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.config.sticky import StickyConfig
-from balancer.downstream.networks import Network
-from balancer.exchange.admission import AdmissionRules
+from balancer.exchange.admission import AdmissionRules, admission_rules
 from balancer.exchange.affinity import ResponseEdits, Stickiness
 from balancer.exchange.request_key import KeyOf, key_of
-from balancer.exchange.retries import Retries
+from balancer.exchange.retries import Retries, retries_of
 from balancer.http1.internal_fields import InternalFields
-from balancer.membership.active_checks import CheckPlan
+from balancer.networks import Network
+from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import ServerTls, UpstreamTls
 from balancer.upstream.load_probes import ProbePlan
-from balancer.upstream.pool_limits import PoolLimits
+from balancer.upstream.lookup import DnsLookup, SystemLookup
+from balancer.upstream.names import NamesPlan
+from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.route import RoutesPlan
+from balancer.upstream.route_baseline import BaselineRules
+from balancer.upstream.route_watch import WatchPlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.facts import Region
 from policies.health.health import Health
@@ -47,7 +56,8 @@ class RuntimeConfig:
     home_region: Region | None
     retries: Retries
     hedging: Hedging | None
-    check_plan: CheckPlan
+    health_checks: HealthChecksConfig
+    seed: int | None
     probe_plan: ProbePlan
     health: Health
     timeouts: Timeouts
@@ -92,23 +102,24 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         stated=(settings.queue, settings.admission),
         queue_is_adaptive=settings.queue.order == "adaptive",
         home_region=settings.home_region,
-        retries=settings.retry.retries(settings.retries),
+        retries=retries_of(settings.retry, settings.retries),
         hedging=settings.hedging.hedging(),
-        check_plan=settings.check_plan(),
-        probe_plan=settings.load_probes.plan(),
+        health_checks=settings.health_checks,
+        seed=settings.seed,
+        probe_plan=_probe_plan(settings.load_probes),
         health=settings.health(),
         timeouts=_timeouts(settings),
         limits=_limits(settings),
         pools=settings.pool_limits,
-        routes=RoutesPlan(settings.names.plan(), settings.route_watch.plan()),
+        routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
         trusted_proxies=settings.trusted_proxies,
         proxy_protocol=settings.proxy_protocol,
         internal_names=names,
         internal_fields=internal,
         adds_forwarded=settings.headers.forwarded,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
-        server_tls=settings.server_tls(),
-        upstream_tls=settings.client_tls(),
+        server_tls=server_tls_of(settings),
+        upstream_tls=upstream_tls_of(settings),
         upstream_tls_config=settings.upstream_tls,
         sticky=sticky,
         stickiness=stickiness,
@@ -119,6 +130,22 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         explain=settings.explain,
         token=token.get_secret_value().encode() if token is not None else None,
     )
+
+
+def _probe_plan(config: LoadProbesConfig) -> ProbePlan:
+    return ProbePlan(config.path, config.timeout, config.max_in_flight)
+
+
+def _names_plan(config: NamesConfig) -> NamesPlan:
+    rules = NameRules(config.min_ttl, config.max_ttl, config.max_stale, config.negative_ttl)
+    if config.resolver == "dns":
+        return NamesPlan(rules, DnsLookup(config.servers, config.timeout), config.resolver, config.prefetch)
+    return NamesPlan(rules, SystemLookup(config.ttl, config.timeout), config.resolver, config.prefetch)
+
+
+def _watch_plan(config: RouteWatchConfig) -> WatchPlan:
+    rules = BaselineRules(factor=config.factor, least=config.minimum, lasting=config.duration)
+    return WatchPlan(config.enabled, rules, config.interval)
 
 
 def _timeouts(settings: Settings) -> Timeouts:

@@ -12,7 +12,7 @@ from balancer.http1.field_list import fields_of
 from balancer.http2.settings import STREAM_WINDOW
 
 if TYPE_CHECKING:
-    from balancer.http2.connection import Http2Session
+    from balancer.upstream.http2_connection import Http2Session
     from balancer.upstream.stream import UpstreamStream
 
 HIGH, LOW = 65_536, 16_384

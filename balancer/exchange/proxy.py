@@ -13,23 +13,23 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from balancer.downstream.networks import is_within
 from balancer.errors import ForwardingError
 from balancer.exchange.admission import Admission
 from balancer.exchange.hedges import Hedges
 from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.wait_queue import RequestQueue
+from balancer.networks import is_within
 from balancer.upstream.pools import Pools
 from balancer.upstream.route import Routes
 from policies.clock import Clock
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.config.runtime import RuntimeConfig
-    from balancer.downstream.connection import DownstreamConnection
     from balancer.exchange.affinity import ResponseEdits
+    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.explaining import Explaining
     from balancer.exchange.request_key import KeyOf
+    from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
     from balancer.log.journal import Journal
     from policies.insight.canary import Canary
@@ -96,7 +96,7 @@ class Proxy:
         self.keeps_alive = True
         self.counts = Counts()
         self.downstreams: dict[
-            DownstreamConnection, None
+            ClientConnection, None
         ] = {}  # in order of arrival; a set would be in order of addresses
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.cached_time, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from balancer.admin.channel import Channel, is_from_sibling
 from balancer.config.load import ConfigError
 from balancer.config.sections import EndpointConfig, PolicySpec
 from balancer.log.output import complain
-from balancer.process.channel import Channel, is_from_sibling
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
 from policies.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.config.reload import Reloads
     from balancer.control_plane import ControlPlane
+    from balancer.reload import Reloads
 
 ORDERS = "/-/orders"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from balancer.config.load import ConfigError, Settings
-from balancer.config.runtime import RuntimeConfig, runtime_config_of
 from balancer.control_plane import ControlPlane
 from balancer.errors import LogFailed
+from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.log.output import LogOutput
 from balancer.membership.file_source import FileSource
 from balancer.tls.contexts import TlsProblem

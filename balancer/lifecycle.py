@@ -11,10 +11,10 @@ import gc
 import signal
 from collections.abc import Callable
 
-from balancer.config.listen import ListenAddress
 from balancer.config.load import ConfigError, Settings
 from balancer.process.allocator import keep_freed_memory
 from balancer.process.hot_restart import HotRestart
+from balancer.process.listening import ready_line
 from balancer.process.member import Member
 from balancer.process.shutdown import Shutdown
 from balancer.process.socket_handover import tell_ready
@@ -89,16 +89,6 @@ async def _ended(server: Server, ending: Shutdown) -> bool:
         stop.cancel()
         return False
     return stop.result()
-
-
-def ready_line(settings: Settings, address: ListenAddress, endpoints: int) -> str:
-    """Return the readiness message, with the number of `endpoints` known by then."""
-    processes = settings.processes
-    return (
-        f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
-        f"(policy {settings.policy.name}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
-        f"{f', {processes} processes' if processes != 1 else ''})"
-    )
 
 
 def _in_silence(line: str) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from balancer.errors import WorkerUntrusted
-from balancer.http2.connection import Http2Session
 from balancer.upstream.connection_info import local_address
 from balancer.upstream.dial import dial
+from balancer.upstream.http2_connection import Http2Session
 from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:

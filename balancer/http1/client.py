@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from balancer.config.limits import READ
 from balancer.http1.internal_fields import InternalFields
 from balancer.http1.request_hints import HintFields
-from balancer.upstream.bounded_reader import READ
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
 

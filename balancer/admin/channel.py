@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
@@ -21,7 +22,6 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, we
 from balancer.admin.access import Entrance
 from balancer.admin.merge import merged
 from balancer.errors import ListenFailed
-from balancer.process.member import Member
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -45,24 +45,26 @@ class Answer(NamedTuple):
 
 
 class Channel:
-    """Channel of one process to its siblings."""
+    """Channel of process `index` (from 0) of `processes` to its siblings; `directory` holds the socket of each."""
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self, directory: Path, index: int, processes: int) -> None:
+        self._directory = directory
+        self._index = index
+        self._processes = processes
 
     @property
     def processes(self) -> int:
         """The configured number of processes."""
-        return self._member.of
+        return self._processes
 
     def path(self, index: int) -> str:
         """Return the path of the socket of process `index`."""
-        return str(self._member.directory / f"{index}.sock")
+        return str(self._directory / f"{index}.sock")
 
     async def start(self, runner: web.AppRunner) -> None:
         """Listen for requests of the siblings. Raises `ListenFailed`."""
-        own = self.path(self._member.index)
-        self._member.directory.mkdir(mode=0o700, exist_ok=True)
+        own = self.path(self._index)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
         with suppress(FileNotFoundError):
             os.unlink(own)  # left by a killed process
         try:
@@ -73,9 +75,9 @@ class Channel:
     def stop(self) -> None:
         """Remove this process's socket; the last process removes the directory."""
         with suppress(OSError):
-            os.unlink(self.path(self._member.index))
+            os.unlink(self.path(self._index))
         with suppress(OSError):
-            self._member.directory.rmdir()
+            self._directory.rmdir()
 
     # --- requests to siblings
 
@@ -86,7 +88,7 @@ class Channel:
 
         A sibling that is not running gives no answer; a timeout counts as 504.
         """
-        others = [index for index in range(self._member.of) if index != self._member.index]
+        others = [index for index in range(self._processes) if index != self._index]
         answers = await asyncio.gather(*(self._ask(index, method, target, body, seconds) for index in others))
         return [answer for answer in answers if answer is not None]
 

@@ -57,13 +57,13 @@ from balancer.http2.settings import (
     new_connection,
     response_head,
 )
-from balancer.http2.stream import Http2Stream
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
+from balancer.upstream.http2_stream import Http2Stream
 from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
+    from balancer.config.pool_limits import PoolLimits
     from balancer.upstream.multiplexed_pool import MultiplexedPool
-    from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.stream import UpstreamStream
 
 

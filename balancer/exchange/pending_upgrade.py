@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from balancer.downstream.client_connection import HELD_BY_UPGRADE
+from balancer.exchange.client_connection import HELD_BY_UPGRADE
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import DownstreamConnection
-    from balancer.downstream.pipelined import PipelinedBytes
+    from balancer.exchange.client_connection import ClientConnection
     from balancer.http1.request_reader import RequestReader
 
 
@@ -28,7 +27,7 @@ class PendingUpgrade(asyncio.Protocol):
 
     __slots__ = ("_reader", "downstream", "early", "has_ended")
 
-    def __init__(self, downstream: DownstreamConnection, reader: RequestReader, early: bytes) -> None:
+    def __init__(self, downstream: ClientConnection, reader: RequestReader, early: bytes) -> None:
         self._reader = reader
         self.downstream = downstream
         self.early = b""
@@ -37,12 +36,11 @@ class PendingUpgrade(asyncio.Protocol):
         if early:
             self.data_received(early)
 
-    def take_over(self, ahead: PipelinedBytes) -> None:
+    def take_over(self, rest: bytes, has_ended: bool) -> None:
         """Take over pipelined data that was not parsed: it may belong to either protocol."""
-        rest = ahead.take_all()
         if rest:
             self.data_received(rest)
-        self.has_ended = ahead.has_ended
+        self.has_ended = has_ended
 
     def withdraw(self, stays: bool) -> bool:
         """End the pending upgrade after an HTTP response. Returns whether the connection stays open (`stays`)."""
