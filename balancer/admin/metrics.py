@@ -200,9 +200,9 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
         ejected.add_metric(labels, state.is_ejected)
         share.add_metric(labels, state.share)
         ejections.add_metric(labels, state.record.count)
-        watch = control_plane.checks.by_id.get(state.id)
+        check = control_plane.checks.by_id.get(state.id)
         for result in ("passed", "failed"):
-            checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
+            checks.add_metric([*labels, result], getattr(check.state, result) if check is not None else 0)
     yield from (healthy, ejected, share, ejections, checks)
 
 

@@ -15,7 +15,7 @@ from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
 from experiments.simulator.worker import Worker
 from policies.endpoint.state import EndpointState
-from policies.health.active_checks import Verdict
+from policies.health.active_checks import CheckState
 
 PROBE_WINDOW_EVERY = 2.0
 """Seconds between checks of an unreachable endpoint, as in the balancer."""
@@ -76,11 +76,11 @@ class Check(Event):
         self._id = state.id
         self._worker = worker
         self._timeout = model.timeout
-        self._verdict = Verdict(model.rules, rng, 0.0)
+        self._checks = CheckState(model.rules, rng, 0.0)
         self._agenda = agenda
         self._is_out = False
         self._fault: str | None = None
-        agenda.add(self._verdict.due_at, self)
+        agenda.add(self._checks.due_at, self)
 
     def fire(self, now: float) -> None:
         if self._is_out:
@@ -99,11 +99,11 @@ class Check(Event):
 
     def _judge(self, now: float) -> None:
         self._is_out = False
-        verdict, router = self._verdict, self._balancer.router
-        if verdict.record(self._fault, now) and any(state.id == self._id for state in router.states):
+        checks, router = self._checks, self._balancer.router
+        if checks.record(self._fault, now) and any(state.id == self._id for state in router.states):
             is_reachable = self._fault != "no connection"
-            router.set_healthy(self._id, verdict.is_healthy, is_reachable=is_reachable)
-        self._agenda.add(max(now, verdict.due_at), self)
+            router.set_healthy(self._id, checks.is_healthy, is_reachable=is_reachable)
+        self._agenda.add(max(now, checks.due_at), self)
 
 
 class Change(Event):

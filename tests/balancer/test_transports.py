@@ -452,7 +452,7 @@ async def pass_time(stage: Stage, steps: int) -> None:
     """Check after check, each to its end."""
     for _ in range(steps):
         stage.advance(2.0)
-        await stage.eventually(lambda: not stage.control_plane.checks.by_id["w0"].check)
+        await stage.eventually(lambda: not stage.control_plane.checks.by_id["w0"].request)
 
 
 async def test_a_check(stage: Stage, begin: Begin) -> None:
