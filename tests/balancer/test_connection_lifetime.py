@@ -141,8 +141,8 @@ async def test_closes_are_counted_by_cause(stage: Stage) -> None:
         await wire.request()
         await wire.send(response())
         await go[number].wait()
-        if (said := unsolicited[number]) is not None:
-            await wire.send(said)
+        if (data := unsolicited[number]) is not None:
+            await wire.send(data)
             await wire.closed()
 
     worker = await stage.worker(script)
@@ -316,10 +316,8 @@ async def test_last_error_keeps_no_references(stage: Stage, transport: str) -> N
 
 
 def test_backoff_allows_one_dial_at_a_time() -> None:
-    """After `FAILURES` failures requests fail without a dial.
-
-    One dial at a time after a pause; a success ends the backoff.
-    """
+    """After `FAILURES` failures requests fail without a dial; one dial at a time after a pause; a success ends the
+    backoff."""
     with Wireless(retries=0, seed=1) as stage:
         pool = stage.proxy.pools.by_id["w0"]
         stage.dialling = "refuse"

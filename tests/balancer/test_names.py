@@ -49,10 +49,8 @@ class NamesWithZone:
         self.names.update([NAME, "192.0.2.9", "2001:db8::9"])
 
     async def sweep(self, seconds: float = 0.0) -> None:
-        """Advance the clock and finish the look-ups that are due.
-
-        Only start them while the zone holds its answers back.
-        """
+        """Advance the clock and finish the look-ups that are due; only start them while the zone holds its answers
+        back."""
         self.clock.at += seconds
         self.names.sweep(self.clock.at)
         if self.zone.may_answer.is_set():
@@ -274,10 +272,7 @@ async def test_requests_succeed_while_name_server_is_silent(stage: Stage, server
 
 
 async def test_unresolved_name_is_answered_502(stage: Stage, server: NameServer) -> None:
-    """The response names the error code only, status has the reason.
-
-    The failed look-up is not repeated per request.
-    """
+    """The response names the error code only, status has the reason; the failed look-up is not repeated per request."""
     endpoints = [{"id": "w0", "address": f"http://{NAME}:80"}]
     await stage.serve(endpoints=endpoints, names=by_dns(server), retries=0)
     for _ in range(3):

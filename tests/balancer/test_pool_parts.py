@@ -14,10 +14,7 @@ from balancer.upstream.peak import WINDOW, Peak
 
 
 def test_backoff_after_repeated_failures() -> None:
-    """From `FAILURES` failures on, one attempt at a time after growing pauses, up to `longest`.
-
-    A success ends it.
-    """
+    """From `FAILURES` failures on, one attempt at a time after growing pauses, up to `longest`; a success ends it."""
     backoff = Backoff(Random(1), longest=1.0)
     for _ in range(FAILURES - 1):
         backoff.failed(0.0)

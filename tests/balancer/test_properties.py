@@ -127,7 +127,7 @@ def test_responses_are_forwarded_unchanged_however_split(data: st.DataObject) ->
 def test_tab_after_transfer_coding_is_removed() -> None:
     """White space around a value is no part of it (RFC 9112 § 5.1).
 
-    Llhttp refuses a tab there, and a worker may too.
+    llhttp refuses a tab there, and a worker may too.
     """
     with Wireless() as stage:
         client = stage.client()

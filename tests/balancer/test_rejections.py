@@ -92,7 +92,7 @@ async def test_malformed_request_is_rejected(stage: Stage, name: str, step: int 
 
 @pytest.mark.parametrize("name", ["not-http", "no-host", "two-hosts", "connect", "trace"])
 async def test_malformed_request_after_a_valid_one_is_rejected(stage: Stage, name: str) -> None:
-    """The good one is answered first, and what follows the bad one is not read."""
+    """The valid request is answered first, and bytes after the malformed one are not read."""
     worker = await stage.worker(response(b"fine"))
     await stage.serve(worker, limits={"head": 1024})
     client = await stage.client()

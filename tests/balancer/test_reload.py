@@ -1,7 +1,4 @@
-"""Reload under traffic.
-
-Every reloadable key takes effect, a bad configuration changes nothing, no request is lost.
-"""
+"""Reload under traffic: every reloadable key takes effect, a bad configuration changes nothing, no request is lost."""
 
 from __future__ import annotations
 
@@ -407,9 +404,7 @@ async def test_reloads_under_load_fail_no_request(stage: Stage, tmp_path: Path) 
 
 
 async def test_sighup_reloads(stage: Stage, tmp_path: Path) -> None:
-    """`balancer serve` reads the file again with the options of its command line, and logs each result in one
-    line.
-    """
+    """`balancer serve` reads the file again with the options of its command line, and logs each result in one line."""
     one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
     path = tmp_path / "balancer.toml"
 

@@ -1,7 +1,7 @@
 """Which failed requests are sent again: every kind of failure with every kind of request.
 
-A cell of the table reads `requests that workers have got/what the client sees`. The first worker fails as the
-row says, the second one answers; more than one request at workers means a retry.
+A cell of the table reads `requests that workers have got/what the client sees`. The first worker fails as the row
+says, the second one answers; more than one request at workers means a retry.
 """
 
 from __future__ import annotations

@@ -44,10 +44,7 @@ def test_descriptors_in_use_are_counted() -> None:
 
 
 def test_error_response_as_bytes() -> None:
-    """JSON with code, detail and request id.
-
-    No body for HEAD; `Connection: close` where the connection ends.
-    """
+    """JSON with code, detail and request id; no body for HEAD; `Connection: close` where the connection ends."""
     answer = error_response(QueueFull("all full"), b"id\xe9", stays=True, is_head=False)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
@@ -110,10 +107,7 @@ async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
 
 
 async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
-    """Idle clients are closed, the request in flight is answered with `Connection.
-
-    Close`, new clients are refused.
-    """
+    """Idle clients are closed, the request in flight is answered with `Connection: close`, new clients are refused."""
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:

@@ -277,10 +277,7 @@ def mean_latency(processes: int, *, sees: bool) -> float:
 
 
 def test_found_limit_is_divided_among_processes() -> None:
-    """It is found from the requests in flight of all processes.
-
-    The smaller of stated and found limit counts.
-    """
+    """It is found from the requests in flight of all processes; the smaller of stated and found limit counts."""
     group = SiblingRouters(None, 4, processes=2, concurrency=ConcurrencyRules(initial=9))
     limits = [[router.find(f"e{at}").limit for router in group.routers] for at in range(2)]
     assert sorted(limits[0]) == [4, 5]
