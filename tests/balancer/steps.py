@@ -81,17 +81,17 @@ CHUNKS = post_chunked(b"hello")
 
 STEPS: dict[str, Step] = {
     "connected": Step(sent=b"", rest=get(), deadline="keep_alive", is_there=downstreams),
-    "within the head": Step(sent=get()[:-20], rest=get()[-20:], deadline="head", is_there=downstreams),
+    "amid the head": Step(sent=get()[:-20], rest=get()[-20:], deadline="head", is_there=downstreams),
     "after the head": uploading(post(BODY), BODY),
     "first bytes of a length": uploading(post(BODY), BODY[1:]),
-    "within a length": uploading(post(BODY), BODY[50:]),
+    "amid a length": uploading(post(BODY), BODY[50:]),
     "before the chunks": uploading(CHUNKS, b"5\r\nhello\r\n0\r\n\r\n"),
-    "within a chunk size": uploading(CHUNKS, b"\r\nhello\r\n0\r\n\r\n"),
-    "within a chunk": uploading(CHUNKS, b"lo\r\n0\r\n\r\n"),
+    "amid a chunk size": uploading(CHUNKS, b"\r\nhello\r\n0\r\n\r\n"),
+    "amid a chunk": uploading(CHUNKS, b"lo\r\n0\r\n\r\n"),
     "between chunks": uploading(CHUNKS, b"0\r\n\r\n"),
-    "within the last chunk": uploading(CHUNKS, b"\r\n\r\n"),
+    "amid the last chunk": uploading(CHUNKS, b"\r\n\r\n"),
     "after the last chunk": uploading(CHUNKS, b"\r\n"),
-    "within request trailers": uploading(TRAILERS, b": 1\r\n\r\n"),
+    "amid request trailers": uploading(TRAILERS, b": 1\r\n\r\n"),
     "in the queue": Step(
         ahead=post(b"ahead"),
         max_in_flight=1,
@@ -105,14 +105,14 @@ STEPS: dict[str, Step] = {
     "refused": Step(endpoints=("dead",)),
     "a GET sent": Step(arrives=b"\r\n\r\n"),
     "a POST sent": answering(b"", response(), "first_byte"),
-    "within the answer's head": answering(*half(response(BODY), 110), "first_byte"),
+    "amid the answer's head": answering(*half(response(BODY), 110), "first_byte"),
     "after an interim answer": answering(b"HTTP/1.1 103 Early Hints\r\n\r\n", response(), "first_byte"),
     "after the answer's head": answering(*half(response(BODY), 100)),
-    "within an answer by length": answering(LENGTH_BEGUN, LENGTH_REST),
-    "within an answer's chunk": answering(CHUNKED_RESPONSE + b"5\r\nhel", b"lo\r\n0\r\n\r\n"),
+    "amid an answer by length": answering(LENGTH_BEGUN, LENGTH_REST),
+    "amid an answer's chunk": answering(CHUNKED_RESPONSE + b"5\r\nhel", b"lo\r\n0\r\n\r\n"),
     "between an answer's chunks": answering(CHUNKED_RESPONSE + b"5\r\nhello\r\n", b"0\r\n\r\n"),
-    "within an answer's trailers": answering(CHUNKED_RESPONSE + b"5\r\nhello\r\n0\r\nX-Sum", b": 1\r\n\r\n"),
-    "within an answer until close": answering(UNTIL_CLOSE_RESPONSE + b"hel", b"lo", closes=True),
+    "amid an answer's trailers": answering(CHUNKED_RESPONSE + b"5\r\nhello\r\n0\r\nX-Sum", b": 1\r\n\r\n"),
+    "amid an answer until close": answering(UNTIL_CLOSE_RESPONSE + b"hel", b"lo", closes=True),
     "the client reads no more": answering(
         LARGE,
         b"",
@@ -141,7 +141,7 @@ STEPS: dict[str, Step] = {
     "kept alive": Step(
         before=response(), after=b"", deadline="keep_alive", is_there=lambda stage: stage.outcomes()
     ),
-    "within a control request": Step(
+    "amid a control request": Step(
         sent=b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\nAuthorization: Bearer %b\r\n\r\n"
         % TOKEN.encode(),
         rest=b'"random"',

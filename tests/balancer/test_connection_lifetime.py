@@ -356,7 +356,7 @@ def test_internal_fault_while_dialling_fails_the_requests() -> None:
             assert repr(escaped.value.__cause__) == "RuntimeError('out of order')"
         for client in clients:
             assert client.received.startswith(b"HTTP/1.1 502 ")
-            assert b"the connection could not be opened" in client.received
+            assert b'"connect_failed"' in client.received
         assert (pool.opening, pool.counts.failed, stage.proxy.pools.open_connections) == (0, 2, 0)
         assert (pool.last_fault, pool.route.faults) == ("RuntimeError: out of order", {"other": 2})
         stage.dialling = "accept"

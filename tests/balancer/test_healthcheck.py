@@ -29,9 +29,9 @@ async def test_balancer_without_available_endpoint_is_alive_but_not_ready(
     server = await stage.serve(await stage.worker(response()))
     stage.proxy.router.set_enabled("w0", False)
     assert await healthcheck(port=server.address.port) == 1
-    assert capsys.readouterr().err == (
-        f"probe: http://127.0.0.1:{server.address.port}/-/health: status 503\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"http://127.0.0.1:{server.address.port}/-/health" in line
+    assert "503" in line
     assert await healthcheck("--alive", port=server.address.port) == 0
 
 
@@ -45,7 +45,9 @@ async def test_refused_connection_is_not_alive(stage: Stage, capsys: pytest.Capt
     """One line, no traceback."""
     port = stage.dead_port()
     assert await healthcheck("--alive", port=port) == 1
-    assert capsys.readouterr().err == f"probe: http://127.0.0.1:{port}/-/health: Connection refused\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"http://127.0.0.1:{port}/-/health" in line
+    assert "refused" in line
 
 
 @pytest.mark.parametrize("unexpected", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 \r\n", b"\xff" * 300])
@@ -77,4 +79,4 @@ async def test_url_of_a_balancer_with_tls(stage: Stage, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("--alife",), ("http://a/", "http://b/")])
 async def test_bad_arguments_exit_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert await healthcheck(*words) == 2
-    assert capsys.readouterr().err.startswith("probe: must be: python -m balancer.healthcheck")
+    assert capsys.readouterr().err.startswith("probe: ")

@@ -120,7 +120,7 @@ async def test_reload_changes_the_minimum_version(start: Start, stage: Stage, tm
     assert len(await shown(program, old)) == 1
     write(tmp_path, pair, worker, minimum="1.3")
     program.signal(signal.SIGHUP)
-    await program.line("balancer has reloaded")
+    await program.line("reloaded")
     with pytest.raises(ssl.SSLError, match=r"(?i)version"):
         await shown(program, old)
     assert len(await shown(program, shelf.client())) == 1

@@ -424,14 +424,15 @@ async def test_sighup_reloads(stage: Stage, tmp_path: Path) -> None:
         port = int(ready.split(b" ")[3].rpartition(b":")[2])
         client = Wire(*await asyncio.open_connection("127.0.0.1", port))
         assert (await client.ask(get())).body == b"one"
-        for more, line in (
-            ("retries = 99", b"balancer keeps the configuration that it has: retries: "),
-            ("listen = '127.0.0.1:1'", b"balancer has reloaded\n"),
-            ("seed = 5", b"balancer has reloaded; only the next start changes: seed\n"),
+        for more, parts in (
+            ("retries = 99", [b"retries: "]),
+            ("listen = '127.0.0.1:1'", [b"reloaded\n"]),
+            ("seed = 5", [b"reloaded", b"seed\n"]),
         ):
             write(two, more)
             process.send_signal(signal.SIGHUP)
-            assert (await process.stdout.readline()).startswith(line)
+            line = await process.stdout.readline()
+            assert all(part in line for part in parts)
             assert (await client.ask(get())).body == (b"one" if "retries" in more else b"two")
         await client.close()
         process.send_signal(signal.SIGTERM)

@@ -48,7 +48,8 @@ def test_departure_of_an_endpoint_is_logged_once() -> None:
     recorded.connect({"e0": DETOUR, "e1": USUAL}, 4)
     assert recorded.logged == []
     recorded.connect({"e0": DETOUR, "e1": USUAL}, 1)
-    assert recorded.logged == ["watch: e0: connecting takes 720 ms now, and took 90 ms"]
+    (line,) = recorded.logged
+    assert all(part in line for part in ("e0: ", "720 ms", "90 ms"))
     assert recorded.by_id["e0"].is_departed
     recorded.connect({"e0": DETOUR, "e1": USUAL}, 20)
     recorded.connect({"e0": USUAL, "e1": USUAL}, 7)
@@ -95,7 +96,8 @@ def test_tls_handshake_has_its_own_baseline() -> None:
     recorded = RecordedWatch()
     recorded.connect({"u0": USUAL}, 10, tls=0.1)
     recorded.connect({"u0": USUAL}, 10, tls=0.9)
-    assert recorded.logged == ["watch: u0: its TLS handshake takes 900 ms now, and took 100 ms"]
+    (line,) = recorded.logged
+    assert all(part in line for part in ("u0: ", "TLS handshake", "900 ms", "100 ms"))
 
 
 def test_events_are_bounded() -> None:
@@ -116,9 +118,8 @@ def test_new_network_of_a_name_is_logged() -> None:
     assert recorded.logged == []
     recorded.watch.resolved("api.test", ("203.0.113.5",), 0.0)
     recorded.watch.resolved("api.test", ("192.0.2.5",), 0.0)
-    assert recorded.logged == [
-        "watch: api.test: it leads to 203.0.113.0/24 now, and led to 192.0.2.0/24, 198.51.100.0/24"
-    ]
+    (line,) = recorded.logged
+    assert all(part in line for part in ("api.test: ", "203.0.113.0/24", "192.0.2.0/24, 198.51.100.0/24"))
 
 
 @pytest.mark.parametrize(

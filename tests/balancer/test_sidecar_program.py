@@ -77,7 +77,7 @@ async def test_sighup_reloads_the_file(run: Run, stage: Stage, tmp_path: Path) -
     assert (await client.ask(get().replace(b"example.org", b"a.org"))).body == b"here"
     path.write_text(row % "a b")
     process.send_signal(signal.SIGHUP)
-    assert "balancer keeps the configuration that it has: origins.0.host" in await line_of(process)
+    assert "origins.0.host" in await line_of(process)
     path.write_text(row % "b.org")
     process.send_signal(signal.SIGHUP)
     assert await line_of(process) == "balancer has reloaded\n"

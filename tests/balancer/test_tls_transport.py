@@ -162,7 +162,8 @@ def test_fin_without_close_notify_is_an_error(pair: Pair) -> None:
     assert not pair.tls.eof_received()
     pair.tls.connection_lost(None)
     ((kind, error),) = pair.protocol.events
-    assert (kind, str(error)) == ("lost", "the connection ended without close_notify")
+    assert kind == "lost"
+    assert "close_notify" in str(error)
     assert pair.tls.is_closing()
 
 
