@@ -20,7 +20,7 @@ NAME = "api.test"
 RULES = NameRules(shortest=1.0, longest=300.0, stale=100.0, negative=5.0)
 
 
-class Zone:
+class HeldLookup:
     """A look-up whose answers the test holds back or replaces."""
 
     def __init__(self) -> None:
@@ -37,23 +37,22 @@ class Zone:
         return self.answer
 
 
-class NamesWithZone:
-    """`Names` with a `Zone` behind it."""
+class NamesWithLookup:
+    """`Names` with a `HeldLookup` behind it."""
 
     def __init__(self) -> None:
-        self.zone = Zone()
+        self.lookup = HeldLookup()
         self.clock = ManualClock()
         self.reported: list[tuple[str, ...]] = []
-        plan = NamesPlan(RULES, self.zone)
+        plan = NamesPlan(RULES, self.lookup)
         self.names = Names(plan, self.clock.now, lambda _, hosts, __: self.reported.append(hosts))
         self.names.update([NAME, "192.0.2.9", "2001:db8::9"])
 
     async def sweep(self, seconds: float = 0.0) -> None:
-        """Advance the clock and finish the look-ups that are due; only start them while the zone holds its answers
-        back."""
+        """Advance the clock and finish due look-ups, or only start them while answers are held back."""
         self.clock.at += seconds
         self.names.sweep(self.clock.at)
-        if self.zone.may_answer.is_set():
+        if self.lookup.may_answer.is_set():
             await self.names.settled()
         else:
             await asyncio.sleep(0)  # the look-ups start, no more
@@ -63,32 +62,32 @@ class NamesWithZone:
 
 
 @pytest.fixture
-async def resolver() -> AsyncIterator[NamesWithZone]:
-    resolver = NamesWithZone()
+async def resolver() -> AsyncIterator[NamesWithLookup]:
+    resolver = NamesWithLookup()
     yield resolver
     await resolver.names.close()
     assert not resolver.names.is_looking
 
 
-async def test_sweep_looks_names_up_before_requests(resolver: NamesWithZone) -> None:
+async def test_sweep_looks_names_up_before_requests(resolver: NamesWithLookup) -> None:
     """Literal addresses are not looked up."""
     await resolver.sweep()
-    assert (resolver.zone.asked, resolver.reported) == ([NAME], [("192.0.2.1",)])
+    assert (resolver.lookup.asked, resolver.reported) == ([NAME], [("192.0.2.1",)])
     assert await resolver.get() == ("192.0.2.1",)
     assert await resolver.names.addresses("2001:db8::9") == ("2001:db8::9",)
     assert (resolver.names.counts.fresh, resolver.names.counts.waited) == (1, 0)
 
 
-async def test_stale_answer_serves_without_waiting(resolver: NamesWithZone) -> None:
+async def test_stale_answer_serves_without_waiting(resolver: NamesWithLookup) -> None:
     """The stale answer serves until the one look-up in the background is done."""
     await resolver.sweep()
-    resolver.zone.may_answer.clear()
-    resolver.zone.answer = Addresses(("192.0.2.2",), 10.0)
+    resolver.lookup.may_answer.clear()
+    resolver.lookup.answer = Addresses(("192.0.2.2",), 10.0)
     for _ in range(4):
         await resolver.sweep(10.0)
         assert await asyncio.wait_for(resolver.get(), 1.0) == ("192.0.2.1",)
-    assert len(resolver.zone.asked) == 2
-    resolver.zone.may_answer.set()
+    assert len(resolver.lookup.asked) == 2
+    resolver.lookup.may_answer.set()
     await resolver.sweep()
     assert await resolver.get() == ("192.0.2.2",)
     assert (resolver.names.counts.fresh, resolver.names.counts.stale, resolver.names.counts.waited) == (
@@ -98,33 +97,33 @@ async def test_stale_answer_serves_without_waiting(resolver: NamesWithZone) -> N
     )
 
 
-async def test_answer_without_ttl_serves_the_waiting_request(resolver: NamesWithZone) -> None:
+async def test_answer_without_ttl_serves_the_waiting_request(resolver: NamesWithLookup) -> None:
     """An answer with TTL 0 has expired before the waiting request resumes."""
-    resolver.zone.answer = Addresses(("192.0.2.3",), 0.0)
+    resolver.lookup.answer = Addresses(("192.0.2.3",), 0.0)
     resolver.names.plan = replace(resolver.names.plan, rules=NameRules(shortest=0.0, longest=0.0, stale=0.0))
     for _ in range(3):
         assert await resolver.get() == ("192.0.2.3",)
-    assert (resolver.names.counts.waited, len(resolver.zone.asked)) == (3, 3)
+    assert (resolver.names.counts.waited, len(resolver.lookup.asked)) == (3, 3)
 
 
-async def test_names_are_looked_up_on_demand_without_ahead(resolver: NamesWithZone) -> None:
+async def test_names_are_looked_up_on_demand_without_ahead(resolver: NamesWithLookup) -> None:
     """`is_ahead` False: the sweep looks nothing up, and a stale answer serves during the look-up."""
     resolver.names.plan = replace(resolver.names.plan, is_ahead=False)
     await resolver.sweep()
-    assert resolver.zone.asked == []
+    assert resolver.lookup.asked == []
     assert await resolver.get() == ("192.0.2.1",)
-    resolver.zone.answer = Addresses(("192.0.2.2",), 10.0)
+    resolver.lookup.answer = Addresses(("192.0.2.2",), 10.0)
     await resolver.sweep(10.0)
-    assert (await resolver.get(), len(resolver.zone.asked)) == (("192.0.2.1",), 1)
+    assert (await resolver.get(), len(resolver.lookup.asked)) == (("192.0.2.1",), 1)
     await resolver.names.settled()
-    assert (await resolver.get(), len(resolver.zone.asked)) == (("192.0.2.2",), 2)
+    assert (await resolver.get(), len(resolver.lookup.asked)) == (("192.0.2.2",), 2)
     assert (resolver.names.counts.waited, resolver.names.counts.stale) == (1, 1)
 
 
-async def test_stale_answer_serves_while_name_server_fails(resolver: NamesWithZone) -> None:
+async def test_stale_answer_serves_while_name_server_fails(resolver: NamesWithLookup) -> None:
     """Stale answers serve until `stale` has passed; the look-up is repeated every five seconds."""
     await resolver.sweep()
-    resolver.zone.answer = LookupFailed("api.test: server failed")
+    resolver.lookup.answer = LookupFailed("api.test: server failed")
     for _ in range(80):
         await resolver.sweep(1.0)
         assert await resolver.get() == ("192.0.2.1",)
@@ -134,39 +133,39 @@ async def test_stale_answer_serves_while_name_server_fails(resolver: NamesWithZo
         await resolver.get()
 
 
-async def test_concurrent_requests_share_one_lookup(resolver: NamesWithZone) -> None:
+async def test_concurrent_requests_share_one_lookup(resolver: NamesWithLookup) -> None:
     """Cancelling one waiting request does not cancel the look-up."""
-    resolver.zone.may_answer.clear()
+    resolver.lookup.may_answer.clear()
     waiting = [asyncio.create_task(resolver.get()) for _ in range(10)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     await asyncio.sleep(0)
-    resolver.zone.may_answer.set()
+    resolver.lookup.may_answer.set()
     assert await asyncio.gather(*waiting[1:]) == [("192.0.2.1",)] * 9
-    assert (resolver.zone.asked, resolver.names.counts.waited) == ([NAME], 10)
+    assert (resolver.lookup.asked, resolver.names.counts.waited) == ([NAME], 10)
 
 
-async def test_unresolved_name_is_refused_without_another_lookup(resolver: NamesWithZone) -> None:
+async def test_unresolved_name_is_refused_without_another_lookup(resolver: NamesWithLookup) -> None:
     """The sweep repeats the look-up after `negative` seconds."""
-    resolver.zone.answer = LookupFailed("api.test: has no addresses")
+    resolver.lookup.answer = LookupFailed("api.test: has no addresses")
     for _ in range(10):
         with pytest.raises(LookupFailed, match=r"api\.test: has no addresses"):
             await resolver.get()
-    assert (resolver.names.counts.waited, resolver.names.counts.refused, len(resolver.zone.asked)) == (
+    assert (resolver.names.counts.waited, resolver.names.counts.refused, len(resolver.lookup.asked)) == (
         1,
         9,
         1,
     )
-    resolver.zone.answer = Addresses(("192.0.2.1",), 10.0)
+    resolver.lookup.answer = Addresses(("192.0.2.1",), 10.0)
     await resolver.sweep(4.9)
-    assert len(resolver.zone.asked) == 1
+    assert len(resolver.lookup.asked) == 1
     await resolver.sweep(0.2)
     assert await resolver.get() == ("192.0.2.1",)
 
 
-async def test_name_of_no_endpoint_is_forgotten(resolver: NamesWithZone) -> None:
+async def test_name_of_no_endpoint_is_forgotten(resolver: NamesWithLookup) -> None:
     """Its look-up is cancelled, and requests that wait for it fail."""
-    resolver.zone.may_answer.clear()
+    resolver.lookup.may_answer.clear()
     waiting = asyncio.create_task(resolver.get())
     await asyncio.sleep(0)
     resolver.names.update(["other.test"])
@@ -175,17 +174,17 @@ async def test_name_of_no_endpoint_is_forgotten(resolver: NamesWithZone) -> None
     assert list(resolver.names.known) == ["other.test"]
 
 
-async def test_concurrent_lookups_are_bounded(resolver: NamesWithZone) -> None:
+async def test_concurrent_lookups_are_bounded(resolver: NamesWithLookup) -> None:
     """At most `AT_ONCE` look-ups run at a time."""
-    resolver.zone.may_answer.clear()
+    resolver.lookup.may_answer.clear()
     resolver.names.update(f"n{number}.test" for number in range(1000))
     await resolver.sweep()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(resolver.zone.asked) == AT_ONCE
-    resolver.zone.may_answer.set()
+    assert len(resolver.lookup.asked) == AT_ONCE
+    resolver.lookup.may_answer.set()
     await resolver.sweep()
-    assert len(resolver.zone.asked) == 1000
+    assert len(resolver.lookup.asked) == 1000
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "::1", "fe80::1%eth0"])

@@ -194,8 +194,12 @@ async def test_unwritable_path_fails_the_start(stage: Stage, tmp_path: Path) -> 
 # --- bounds
 
 
-def recorder(path: Path, limit: int = 1 << 20, queue: int = 10_000) -> Recorder:
-    about = RecordingMetadata(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: entry.client.address)
+ABOUT = RecordingMetadata(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: entry.client.address)
+
+
+def recorder(
+    path: Path, limit: int = 1 << 20, queue: int = 10_000, about: RecordingMetadata = ABOUT
+) -> Recorder:
     return Recorder(str(path), about, salt=b"salt", limit=limit, queue=queue)
 
 
@@ -224,11 +228,9 @@ def test_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 
 
 def test_full_queue_drops_rows(tmp_path: Path) -> None:
-    one = recorder(tmp_path / "r", queue=3)
     held = threading.Event()
-    one._about = RecordingMetadata(
-        1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: (held.wait(20), b"")[1]
-    )
+    about = RecordingMetadata(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: (held.wait(20), b"")[1])
+    one = recorder(tmp_path / "r", queue=3, about=about)
     for _ in range(10):
         one.add(entry())
     assert one.counts.dropped >= 6  # three wait in the queue, and the thread may hold one
@@ -276,7 +278,7 @@ def test_second_recording_is_appended(tmp_path: Path) -> None:
     first = recorder(path)
     first.add(entry())
     first.retire()
-    second = Recorder(str(path), first._about, salt=b"salt", limit=1 << 20, queue=10, before=first.thread)
+    second = Recorder(str(path), ABOUT, salt=b"salt", limit=1 << 20, queue=10, before=first.thread)
     second.add(entry())
     second.stop()
     assert "".join(kind for kind, _ in blocks(path.read_bytes())) == "SEREZSEREZ"

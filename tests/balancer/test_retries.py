@@ -43,7 +43,7 @@ half a head        2/200  2/200  2/200  1/502     1/502  2/200       1/502
 504                1/504  1/504  1/504  1/504     1/504  1/504       1/504
 500                1/500  1/500  1/500  1/500     1/500  1/500       1/500
 garbage            2/200  2/200  2/200  1/502     1/502  2/200       1/502
-hangs              2/200  2/200  2/200  1/504     1/504  2/200       1/504
+hangs             2/200  2/200  2/200  1/504     1/504  2/200       1/504
 half a body        2/200  1/200  2/200  1/502     1/cut  1/cut       1/cut
 half a long body   1/cut  1/200  1/cut  1/cut     1/cut  1/cut       1/cut
 """
@@ -71,7 +71,7 @@ def after_a_request(data: bytes = b"", *, resets: bool = False) -> Script:
     return script
 
 
-async def hangs(wire: Wire) -> None:
+async def hang(wire: Wire) -> None:
     """Read a request and never answer."""
     await wire.request()
     await wire.closed()
@@ -89,7 +89,7 @@ FAILURES: dict[str, Script] = {
     "504": answering(response(b"bad", status=b"504 Gateway Timeout")),
     "500": answering(response(b"bad", status=b"500 No")),
     "garbage": after_a_request(b"SSH-2.0-OpenSSH_9.2\r\n"),
-    "hangs": hangs,
+    "hangs": hang,
     "half a body": after_a_request(response(b"x" * 100)[:-50]),
     "half a long body": after_a_request(response(b"x" * 20_000)[:-50]),
 }
@@ -316,7 +316,7 @@ async def test_attempt_timeout_needs_another_endpoint(stage: Stage) -> None:
 
 async def test_denied_attempt_timeout_is_counted_once(stage: Stage) -> None:
     """A denied retry is counted once, not once per sweep."""
-    worker = await stage.worker(hangs)
+    worker = await stage.worker(hang)
     await stage.serve(
         worker, stage.dead_port(), timeouts={"attempt": 1.0}, retry={"share": 0, "per_second": 0}
     )
@@ -332,7 +332,7 @@ async def test_denied_attempt_timeout_is_counted_once(stage: Stage) -> None:
 
 async def test_attempt_timeout_is_an_outcome_of_the_endpoint(stage: Stage) -> None:
     """Its connection is not used again."""
-    worker, well = await stage.worker(hangs), await stage.worker(OK)
+    worker, well = await stage.worker(hang), await stage.worker(OK)
     await stage.serve(worker, well, timeouts={"attempt": 0.5})
     client = await stage.client()
     await client.send(get())

@@ -37,7 +37,7 @@ class RecordedWatch:
                 self.watch.opened(self.by_id[id_], Phases(0.0, trip, trip + tls), self.clock.at)
 
     @property
-    def whats(self) -> list[tuple[str, str]]:
+    def event_kinds(self) -> list[tuple[str, str]]:
         return [(event.what, event.who) for event in self.watch.events]
 
 
@@ -53,7 +53,7 @@ def test_departure_of_an_endpoint_is_logged_once() -> None:
     assert recorded.by_id["e0"].is_departed
     recorded.connect({"e0": DETOUR, "e1": USUAL}, 20)
     recorded.connect({"e0": USUAL, "e1": USUAL}, 7)
-    assert recorded.whats == [("connect_departed", "e0"), ("connect_returned", "e0")]
+    assert recorded.event_kinds == [("connect_departed", "e0"), ("connect_returned", "e0")]
     assert recorded.watch.counts == {"connect_departed": 1, "connect_returned": 1}
 
 
@@ -62,14 +62,14 @@ def test_departure_of_a_region() -> None:
     recorded = RecordedWatch()
     recorded.connect(dict.fromkeys(recorded.by_id, USUAL), 10)
     recorded.connect({"e0": DETOUR, "e1": DETOUR, "u0": USUAL}, 10)
-    assert recorded.whats == [
+    assert recorded.event_kinds == [
         ("connect_departed", "e0"),
         ("connect_departed", "e1"),
         ("region_departed", "emea"),
     ]
     assert recorded.watch.regions_departed == {"emea"}
     recorded.connect(dict.fromkeys(recorded.by_id, USUAL), 10)
-    assert recorded.whats[-1] == ("region_returned", "emea")
+    assert recorded.event_kinds[-1] == ("region_returned", "emea")
     assert recorded.watch.regions_departed == set()
 
 
@@ -79,7 +79,7 @@ def test_region_returns_when_departed_endpoints_are_removed() -> None:
     recorded.connect(dict.fromkeys(recorded.by_id, USUAL), 10)
     recorded.connect({"e0": DETOUR, "e1": DETOUR}, 10)
     recorded.watch.update([recorded.by_id["u0"]])
-    assert recorded.whats[-1] == ("region_returned", "emea")
+    assert recorded.event_kinds[-1] == ("region_returned", "emea")
     assert recorded.watch.regions_departed == set()
 
 
@@ -88,7 +88,7 @@ def test_region_of_one_endpoint_has_no_event() -> None:
     recorded = RecordedWatch()
     recorded.connect({"u0": USUAL}, 10)
     recorded.connect({"u0": DETOUR}, 10)
-    assert recorded.whats == [("connect_departed", "u0")]
+    assert recorded.event_kinds == [("connect_departed", "u0")]
 
 
 def test_tls_handshake_has_its_own_baseline() -> None:

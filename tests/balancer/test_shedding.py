@@ -27,7 +27,7 @@ class FullWorker:
         self.go = go
         self.waiting: list[Wire] = []
 
-    async def waits(self, target: bytes, *fields: bytes) -> Wire:
+    async def add_waiting(self, target: bytes, *fields: bytes) -> Wire:
         """Send a request that has to wait."""
         client = await self.stage.client()
         await client.send(get(target, *fields))
@@ -37,7 +37,7 @@ class FullWorker:
         await self.stage.eventually(lambda: queue.joined > joined or queue.dropped)
         return client
 
-    async def served(self) -> list[bytes]:
+    async def release(self) -> list[bytes]:
         """Release the worker and return the targets in the order of service."""
         self.go.set()
         await self.first.response()
@@ -74,7 +74,7 @@ async def metrics(stage: Stage, *names: str) -> list[str]:
 
 async def test_higher_levels_are_served_first(stage: Stage) -> None:
     """First come, first served within a level; requests without a known level are "normal"."""
-    queue_at_worker = await full_worker(stage, limit=100, admission=SHEDDING, trusted_proxies=PROXIES)
+    busy = await full_worker(stage, limit=100, admission=SHEDDING, trusted_proxies=PROXIES)
     for target, level in (
         ("/1", "bulk"),
         ("/2", "normal"),
@@ -82,24 +82,24 @@ async def test_higher_levels_are_served_first(stage: Stage) -> None:
         ("/4", "x"),
         ("/5", "critical"),
     ):
-        await queue_at_worker.waits(target.encode(), b"X-Priority: " + level.encode())
-    await queue_at_worker.waits(b"/6")
-    assert await queue_at_worker.served() == [b"/3", b"/5", b"/2", b"/4", b"/6", b"/1"]
+        await busy.add_waiting(target.encode(), b"X-Priority: " + level.encode())
+    await busy.add_waiting(b"/6")
+    assert await busy.release() == [b"/3", b"/5", b"/2", b"/4", b"/6", b"/1"]
 
 
 async def test_lower_levels_are_shed_first(stage: Stage) -> None:
     """Level "bulk" is rejected from a quarter of the queue on, level "normal" from three quarters."""
-    queue_at_worker = await full_worker(stage, admission=SHEDDING, trusted_proxies=PROXIES)
+    busy = await full_worker(stage, admission=SHEDDING, trusted_proxies=PROXIES)
     client = await stage.client()
     for _ in range(2):
-        await queue_at_worker.waits(b"/")
+        await busy.add_waiting(b"/")
     answer = await client.ask(get(b"/bulk", b"X-Priority: bulk"))
     assert error_of(answer) == (503, "shed", b"1")
     assert answer.value(b"Connection") is None
     for _ in range(4):
-        await queue_at_worker.waits(b"/")
+        await busy.add_waiting(b"/")
     assert error_of(await client.ask(get(b"/normal"))) == (503, "shed", b"1")
-    await queue_at_worker.waits(b"/critical", b"X-Priority: critical")
+    await busy.add_waiting(b"/critical", b"X-Priority: critical")
     shown = await status(stage)
     assert shown["levels"] == [
         {"name": "critical", "waiting": 1, "shed": 0},
@@ -115,7 +115,7 @@ async def test_lower_levels_are_shed_first(stage: Stage) -> None:
         'steelyard_shed_total{level="normal"} 1.0',
         'steelyard_shed_total{level="bulk"} 1.0',
     ]
-    assert b"/bulk" not in await queue_at_worker.served()
+    assert b"/bulk" not in await busy.release()
 
 
 async def test_level_is_shed_by_requests_in_flight(stage: Stage) -> None:
@@ -138,25 +138,23 @@ async def test_higher_level_displaces_a_lower_one_in_a_full_queue(stage: Stage) 
     """In a full queue the newest request of the lowest level is rejected."""
     levels = [{"name": "high"}, {"name": "low"}]
     shedding = {**SHEDDING, "levels": levels, "default": "low", "trust": "all"}
-    queue_at_worker = await full_worker(stage, 2, admission=shedding)
-    await queue_at_worker.waits(b"/1")
-    low = await queue_at_worker.waits(b"/2")
-    queue_at_worker.waiting.remove(low)
-    await queue_at_worker.waits(b"/3", b"X-Priority: high")
+    busy = await full_worker(stage, 2, admission=shedding)
+    await busy.add_waiting(b"/1")
+    low = await busy.add_waiting(b"/2")
+    busy.waiting.remove(low)
+    await busy.add_waiting(b"/3", b"X-Priority: high")
     assert error_of(await low.response()) == (503, "shed", b"1")
     assert error_of(await low.ask(get(b"/4"))) == (503, "queue_full", b"1")
-    assert await queue_at_worker.served() == [b"/3", b"/1"]
+    assert await busy.release() == [b"/3", b"/1"]
 
 
 @pytest.mark.parametrize("proxies", [[], PROXIES], ids=["untrusted", "trusted proxy"])
 async def test_priority_needs_a_trusted_proxy(stage: Stage, proxies: list[str]) -> None:
     """Any client could call itself critical."""
-    queue_at_worker = await full_worker(stage, limit=100, admission=SHEDDING, trusted_proxies=proxies)
-    await queue_at_worker.waits(b"/normal")
-    await queue_at_worker.waits(b"/critical", b"X-Priority: critical")
-    assert await queue_at_worker.served() == (
-        [b"/critical", b"/normal"] if proxies else [b"/normal", b"/critical"]
-    )
+    busy = await full_worker(stage, limit=100, admission=SHEDDING, trusted_proxies=proxies)
+    await busy.add_waiting(b"/normal")
+    await busy.add_waiting(b"/critical", b"X-Priority: critical")
+    assert await busy.release() == ([b"/critical", b"/normal"] if proxies else [b"/normal", b"/critical"])
 
 
 # --- deadlines
@@ -164,16 +162,16 @@ async def test_priority_needs_a_trusted_proxy(stage: Stage, proxies: list[str]) 
 
 async def test_waiting_request_ends_at_its_deadline(stage: Stage) -> None:
     """It is answered at its deadline, within one sweep, and not sent to a worker. Any client may state a deadline."""
-    queue_at_worker = await full_worker(stage, queue={"timeout_header": "X-Timeout-Ms"})
-    hasty = await queue_at_worker.waits(b"/hasty", b"X-Timeout-Ms: 1500")
-    queue_at_worker.waiting.remove(hasty)
-    await queue_at_worker.waits(b"/patient", b"X-Timeout-Ms: 15000")
+    busy = await full_worker(stage, queue={"timeout_header": "X-Timeout-Ms"})
+    hasty = await busy.add_waiting(b"/hasty", b"X-Timeout-Ms: 1500")
+    busy.waiting.remove(hasty)
+    await busy.add_waiting(b"/patient", b"X-Timeout-Ms: 15000")
     stage.advance(1.4)
     assert len(stage.proxy.queue) == 2
     stage.advance(0.2)
     assert error_of(await hasty.response()) == (503, "deadline_passed", b"2")
     assert (await status(stage))["queue"]["dropped"] == {"deadline_passed": 1}
-    assert await queue_at_worker.served() == [b"/patient"]
+    assert await busy.release() == [b"/patient"]
 
 
 async def test_deadline_of_zero_is_rejected(stage: Stage) -> None:
@@ -235,10 +233,10 @@ async def test_start_header_needs_a_trusted_proxy(stage: Stage) -> None:
 
 async def test_queue_in_status_and_metrics(stage: Stage) -> None:
     """Length, longest wait, pace, and counts by result."""
-    queue_at_worker = await full_worker(stage, 2)
-    await queue_at_worker.waits(b"/1")
-    gone = await queue_at_worker.waits(b"/2")
-    queue_at_worker.waiting.remove(gone)
+    busy = await full_worker(stage, 2)
+    await busy.add_waiting(b"/1")
+    gone = await busy.add_waiting(b"/2")
+    busy.waiting.remove(gone)
     stage.advance(3.0)
     refused = await stage.client()
     assert error_of(await refused.ask(get())) == (503, "queue_full", b"6")
@@ -265,7 +263,7 @@ async def test_queue_in_status_and_metrics(stage: Stage) -> None:
         "steelyard_queue_left_total 1.0",
         'steelyard_queue_dropped_total{reason="queue_full"} 1.0',
     ]
-    assert await queue_at_worker.served() == [b"/1"]
+    assert await busy.release() == [b"/1"]
     assert stage.proxy.queue.served == 1
 
 
@@ -283,13 +281,13 @@ async def test_found_limit_in_status_and_metrics(stage: Stage) -> None:
 
 async def test_adaptive_queue_serves_newest_first(stage: Stage) -> None:
     """With `order = "adaptive"`, after the head of the queue has waited too long for an interval."""
-    queue_at_worker = await full_worker(stage, limit=100, queue={"order": "adaptive"})
+    busy = await full_worker(stage, limit=100, queue={"order": "adaptive"})
     for target in (b"/1", b"/2", b"/3", b"/4"):
-        await queue_at_worker.waits(target)
+        await busy.add_waiting(target)
     stage.advance(0.5)
     stage.proxy.queue.line.is_standing(stage.clock.at)
     stage.advance(1.0)
-    assert await queue_at_worker.served() == [b"/4", b"/3", b"/2", b"/1"]
+    assert await busy.release() == [b"/4", b"/3", b"/2", b"/1"]
 
 
 async def test_admission_control_is_off_by_default(stage: Stage) -> None:

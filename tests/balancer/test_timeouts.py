@@ -11,7 +11,7 @@ from balancer.downstream.timeouts import SLICE, Sweep
 from tests.balancer.conftest import Message, Stage, Wire, answering, get, post, response
 
 
-async def never(wire: Wire) -> None:
+async def read_silently(wire: Wire) -> None:
     """Read everything and answer nothing."""
     await wire.closed()
 
@@ -22,7 +22,7 @@ def check(answer: Message, status: int, reason: str) -> None:
 
 async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
     """504, counted as a timeout; it is not retried, and its connection is closed."""
-    worker = await stage.worker(never)
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, timeouts={"first_byte": 5})
     client = await stage.client()
     await client.send(get())
@@ -39,7 +39,7 @@ async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
 
 async def test_first_byte_timeout_starts_at_the_end_of_the_request(stage: Stage) -> None:
     """A slow upload does not use up the worker's time."""
-    worker = await stage.worker(never)
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, timeouts={"first_byte": 5, "request_idle": 100})
     client = await stage.client()
     await client.send(post(b"x" * 10)[:-5])
@@ -121,7 +121,7 @@ async def test_incomplete_head_is_answered_408(stage: Stage) -> None:
 
 async def test_stalled_request_body_is_answered_408(stage: Stage) -> None:
     """408, and the worker's connection is closed before it could take the request for complete."""
-    worker = await stage.worker(never)
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, timeouts={"request_idle": 5})
     client = await stage.client()
     await client.send(post(b"x" * 100)[:-50])
@@ -163,7 +163,7 @@ async def test_request_restarts_keep_alive(stage: Stage) -> None:
 
 async def test_queue_timeout_is_answered_503(stage: Stage) -> None:
     """503 with Retry-After."""
-    worker = await stage.worker(never)
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, max_in_flight=1, timeouts={"queue": 5, "first_byte": 100})
     first, second = await stage.client(), await stage.client()
     await first.send(get())

@@ -68,7 +68,7 @@ class RawClient:
     def records(self) -> bytes:
         return self._outgoing.read()
 
-    async def shake(self) -> None:
+    async def handshake(self) -> None:
         while True:
             try:
                 self.tls.do_handshake()
@@ -107,7 +107,7 @@ class RawClient:
 
 async def raw_client(stage: Stage, shelf: Shelf) -> RawClient:
     client = RawClient(await stage.client(), shelf.client())
-    await client.shake()
+    await client.handshake()
     return client
 
 
@@ -175,14 +175,14 @@ async def test_client_certificates(stage: Stage, shelf: Shelf, tmp_path: Path, i
     }
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | client_auth)
 
-    def visit(pair: dict[str, str] | None) -> bool:
+    def is_answered(pair: dict[str, str] | None) -> bool:
         try:
             return bool(request_and_session(stage, shelf.client(pair))[0])
         except (ssl.SSLError, ConnectionError):  # TLS 1.3: the client sees the refusal after its handshake
             return False
 
     async def is_served(pair: dict[str, str] | None) -> bool:
-        return await asyncio.to_thread(visit, pair)
+        return await asyncio.to_thread(is_answered, pair)
 
     assert await is_served(shelf.pair("me"))
     assert await is_served(None) == (not is_required)
@@ -268,7 +268,7 @@ async def test_handshake_and_request_in_single_bytes(stage: Stage, shelf: Shelf)
             await asyncio.sleep(0)
 
     client.wire.send = send_bytewise  # type: ignore[method-assign]
-    await client.shake()
+    await client.handshake()
     await client.send(get())
     assert (await client.read()).endswith(b"hello")
 
