@@ -26,7 +26,7 @@ from balancer.networks import unmapped
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.programs import Program, Start, starting
 from tests.balancer.test_admin import TOKEN
-from tests.balancer.test_processes import are_two_without, patiently
+from tests.balancer.test_processes import are_two_without, eventually_true
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ async def test_several_processes_share_it(start: Start, stage: Stage, runtime: P
     killed, _ = await program.pids()
     program.signal(signal.SIGKILL, killed)
     await program.line("started again")
-    await patiently(lambda: are_two_without(program, killed))
+    await eventually_true(lambda: are_two_without(program, killed))
     program.signal(signal.SIGTERM)
     assert await program.ended() == 0
     assert not os.listdir(runtime)

@@ -1,4 +1,4 @@
-"""Small parts on their own: descriptors, answers, the listening socket, the unit, connections."""
+"""Descriptor limits, error responses, the listening socket, the sweep, client limit, draining."""
 
 from __future__ import annotations
 
@@ -30,22 +30,21 @@ from tests.balancer.conftest import Stage, Wire, get, response
         (1 << 20, 0, DescriptorLimit(MOST_CLIENTS, (1 << 19) - 8)),
     ],
 )
-def test_descriptors_are_shared_out(limit: int, in_use: int, expected: DescriptorLimit) -> None:
-    """Half each to clients and workers of what is left beside the reserve, and one at the least."""
+def test_descriptor_limit_is_divided(limit: int, in_use: int, expected: DescriptorLimit) -> None:
+    """Half each for clients and workers of what the reserve leaves, and at least one."""
     assert allowance(limit, in_use) == expected
 
 
-def test_descriptors_of_this_process() -> None:
-    """Those in use are fewer than there may be, and an open file is one more."""
-    gc.collect()  # sockets that other tests have dropped would be closed at some moment of this one
+def test_descriptors_in_use_are_counted() -> None:
+    gc.collect()  # sockets dropped by earlier tests would otherwise be closed during this one
     before = descriptors_in_use()
     with open("/dev/null"):
         assert descriptors_in_use() == before + 1
     assert before < descriptor_limit()
 
 
-def test_answers_of_our_own() -> None:
-    """A whole response: JSON with the reason, the sentence and the id; no body to HEAD; close where it ends."""
+def test_error_response_as_bytes() -> None:
+    """JSON with code, detail and request id; no body for HEAD; `Connection: close` where the connection ends."""
     answer = error_response(QueueFull("all full"), b"id\xe9", stays=True, is_head=False)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
@@ -62,22 +61,19 @@ def test_answers_of_our_own() -> None:
 
 
 @pytest.mark.parametrize(("host", "port"), [("256.0.0.1", 0), ("192.0.2.1", 0)])
-def test_an_address_that_is_not_ours(host: str, port: int) -> None:
-    """One line that says which."""
+def test_bind_to_foreign_address_names_it(host: str, port: int) -> None:
     with pytest.raises(ListenFailed, match=f"listen: cannot use {host}:{port}: "):
         bind(host, port)
 
 
-def test_a_port_in_use() -> None:
-    """It stays whose it is."""
+def test_bind_to_port_in_use_names_it() -> None:
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
         with pytest.raises(ListenFailed, match=f"127.0.0.1:{port}: Address already in use"):
             bind("127.0.0.1", port)
 
 
-async def test_the_sweep_comes_by_itself(stage: Stage) -> None:
-    """A server looks at its deadlines without being told to, and lets the policy tick."""
+async def test_server_sweeps_periodically(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     stage.clock.at += 5
     await stage.eventually(lambda: stage.proxy.cached_time == stage.clock.at)
@@ -85,19 +81,18 @@ async def test_the_sweep_comes_by_itself(stage: Stage) -> None:
         stage.advance(0.25)
 
 
-async def test_clients_take_turns_when_there_are_more_than_places(stage: Stage) -> None:
-    """Six clients, two places: everybody is answered, and connections end so that the next may come."""
+async def test_all_clients_are_served_beyond_the_client_limit(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), limits={"clients": 2})
     clients = [await stage.client() for _ in range(6)]
     answers = [asyncio.ensure_future(client.ask(get())) for client in clients]
     while (await asyncio.wait(answers, timeout=0.1))[1]:
-        stage.clock.at += 2  # the server's own sweep does the rest
+        stage.clock.at += 2  # the server's own sweep closes idle connections
     assert [answer.result().status for answer in answers] == [200] * 6
     assert len(stage.proxy.downstreams) <= 2
 
 
-async def test_idle_clients_make_way(stage: Stage) -> None:
-    """A kept connection gives its place to a client that waits, once it has been quiet for a second."""
+async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
+    """An idle connection is closed after a second when another client waits for its place."""
     server = await stage.serve(await stage.worker(response()), limits={"clients": 1})
     first = await stage.client()
     assert (await first.ask(get())).status == 200
@@ -105,14 +100,14 @@ async def test_idle_clients_make_way(stage: Stage) -> None:
     await second.send(get())
     await stage.turn()
     assert not second.received
-    stage.clock.at += 2  # the server's own sweep does the rest
+    stage.clock.at += 2  # the server's own sweep closes the idle connection
     assert (await second.response()).status == 200
     assert await first.rest() == b""
     assert server.proxy.counts.connections == 2
 
 
-async def test_draining(stage: Stage) -> None:
-    """Idle clients are closed, the request on its way is finished and told to go, nobody new is let in."""
+async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
+    """Idle clients are closed, the request in flight is answered with `Connection: close`, new clients are refused."""
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -137,8 +132,8 @@ async def test_draining(stage: Stage) -> None:
     stage.server = None
 
 
-async def test_the_grace_period_ends(stage: Stage) -> None:
-    """What is not finished by then is cut off, and the server says so."""
+async def test_stop_resets_connections_after_the_grace_period(stage: Stage) -> None:
+    """`stop` returns False then."""
 
     async def script(wire: Wire) -> None:
         await wire.closed()
@@ -154,8 +149,8 @@ async def test_the_grace_period_ends(stage: Stage) -> None:
     stage.server = None
 
 
-async def test_a_trusted_proxy_may_come_by_a_mapped_address(stage: Stage) -> None:
-    """A socket that listens for both shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
+async def test_trusted_proxy_matches_mapped_address(stage: Stage) -> None:
+    """A dual-stack socket shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
     await stage.serve(await stage.worker(response()), trusted_proxies=["10.0.0.0/8"])
     trusts = stage.proxy.trusts
     assert trusts("10.1.2.3")

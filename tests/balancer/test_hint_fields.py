@@ -1,4 +1,4 @@
-"""What requests say of themselves: read where it is asked, and as if it were not there where it makes no sense."""
+"""Hints in request fields: priority, timeout and start; senseless values count as absent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from balancer.http1.request_hints import HintFields
 FIELDS = HintFields("X-Priority", {"high": 0, "low": 1}, "X-Timeout-Ms", "X-Request-Start")
 
 
-def of(*lines: bytes) -> tuple[int | None, float | None, float | None] | None:
-    """Level, limit and start that a head with these lines states."""
+def hints_of(*lines: bytes) -> tuple[int | None, float | None, float | None] | None:
+    """Level, timeout and start that a head with these lines states."""
     stated = FIELDS.of(b"\r\nHost: a\r\n" + b"".join(line + b"\r\n" for line in lines))
     return (stated.level, stated.limit, stated.started_at) if stated is not None else None
 
@@ -37,30 +37,30 @@ def of(*lines: bytes) -> tuple[int | None, float | None, float | None] | None:
         (b"Not-X-Priority: low", None),
     ],
 )
-def test_what_is_stated(line: bytes, stated: object) -> None:
-    assert of(line) == stated
+def test_hint_of_one_field(line: bytes, stated: object) -> None:
+    assert hints_of(line) == stated
 
 
-def test_several_at_once() -> None:
-    """The last of a kind counts."""
+def test_hints_of_several_fields() -> None:
+    """The last field of a kind counts."""
     lines = (b"X-Priority: low", b"X-Timeout-Ms: 20", b"X-Priority: high", b"X-Request-Start: 1700000000")
-    assert of(*lines) == (0, 0.02, 1700000000.0)
+    assert hints_of(*lines) == (0, 0.02, 1700000000.0)
 
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1", b"GET http://a/ HTTP/1.1", b"OPTIONS * HTTP/1.1"])
-def test_every_request_of_a_connection_is_asked_anew(start: bytes) -> None:
-    """Whatever its request line looks like, and whatever the one before has said; the fields are passed on."""
+def test_hints_do_not_outlast_their_request(start: bytes) -> None:
+    """Whatever the request line looks like; the fields are forwarded."""
     heads = RequestHeads(Client(b"192.0.2.1", b"a:80", stated=FIELDS))
-    said: list[int | None] = []
+    levels: list[int | None] = []
     for line in (b"", b"X-Priority: low\r\n", b"X-Priority: low\r\n", b"X-Priority: high\r\n", b""):
         request = heads.outgoing(start + b"\r\nHost: a\r\n" + line + b"\r\n", b"id")
         assert line in request.head
         stated = request.fields.stated
-        said.append(stated.level if stated is not None else None)
-    assert said == [None, 1, 1, 0, None]
+        levels.append(stated.level if stated is not None else None)
+    assert levels == [None, 1, 1, 0, None]
 
 
-def test_where_nobody_asks_nothing_is_read() -> None:
+def test_hints_are_not_read_unless_configured() -> None:
     heads = RequestHeads(Client(b"192.0.2.1", b"a:80"))
     request = heads.outgoing(b"GET / HTTP/1.1\r\nHost: a\r\nX-Priority: low\r\n\r\n", b"id")
     assert request.fields.stated is None

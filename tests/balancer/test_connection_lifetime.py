@@ -1,4 +1,4 @@
-"""A connection's life: how many requests it serves, who ends it, and what is opened ahead or not at all."""
+"""Lifetime of worker connections: requests per connection, closing, preconnect, heartbeats, failed dials."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ KEPT = b"Keep-Alive: timeout=10"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-def answering(*fields: bytes) -> Script:
-    """200 to everything, without a body to HEAD."""
+def replying(*fields: bytes) -> Script:
+    """Answer every request with 200, without a body for HEAD."""
 
     async def script(wire: Wire) -> None:
         while True:
@@ -28,14 +28,14 @@ def answering(*fields: bytes) -> Script:
     return script
 
 
-def sweeps(stage: Stage, seconds: float) -> None:
+def sweep_for(stage: Stage, seconds: float) -> None:
     for _ in range(round(seconds / 0.25)):
         stage.advance(0.25)
 
 
-async def test_a_connection_serves_so_many_requests(stage: Stage) -> None:
-    """Ten, less at most one by lot, and then another is opened."""
-    worker = await stage.worker(answering())
+async def test_connection_serves_max_requests(stage: Stage) -> None:
+    """`max_requests` is 10, less a random 0 or 1."""
+    worker = await stage.worker(replying())
     await stage.serve(worker, pool={"max_requests": 10})
     for _ in range(30):
         assert (await stage.ask(get())).status == 200
@@ -47,9 +47,9 @@ async def test_a_connection_serves_so_many_requests(stage: Stage) -> None:
     assert (counts.closed_by_balancer, counts.closed) == (len(served) - (stage.pool().idle == 1),) * 2
 
 
-async def test_one_request_each_and_one_ahead(stage: Stage) -> None:
-    """A connection opened ahead has served nobody: it waits for its one request."""
-    await stage.serve(await stage.worker(answering()), pool={"max_requests": 1, "preconnect": 1})
+async def test_preconnected_connection_serves_its_one_request(stage: Stage) -> None:
+    """A preconnected connection has served no request yet."""
+    await stage.serve(await stage.worker(replying()), pool={"max_requests": 1, "preconnect": 1})
     for number in range(1, 4):
         stage.advance(0.25)
         await stage.eventually(lambda: stage.pool().idle == 1)
@@ -58,9 +58,9 @@ async def test_one_request_each_and_one_ahead(stage: Stage) -> None:
     assert stage.pool().counts.cold == 0
 
 
-async def test_without_keep_alive(stage: Stage) -> None:
-    """Each request has a connection of its own; the other endpoint's are kept. A reload may change it."""
-    workers = [await stage.worker(answering()) for _ in range(2)]
+async def test_endpoint_without_keep_alive_gets_a_connection_per_request(stage: Stage) -> None:
+    """`keep_alive = false` holds for one endpoint only and changes on reload."""
+    workers = [await stage.worker(replying()) for _ in range(2)]
     endpoints = [
         {"id": f"w{i}", "address": f"http://127.0.0.1:{worker.port}", "region": "r", "keep_alive": i == 1}
         for i, worker in enumerate(workers)
@@ -68,7 +68,7 @@ async def test_without_keep_alive(stage: Stage) -> None:
     await stage.serve(endpoints=endpoints, pool={"preconnect": 1})
     for _ in range(8):
         await stage.ask(get())
-    sweeps(stage, 1)
+    sweep_for(stage, 1)
     await stage.turn()
     assert [stage.pool(id_).counts.reused for id_ in ("w0", "w1")] == [0, 3]
     assert [stage.pool(id_).idle for id_ in ("w0", "w1")] == [0, 1]
@@ -79,70 +79,70 @@ async def test_without_keep_alive(stage: Stage) -> None:
     assert [stage.pool(id_).counts.reused for id_ in ("w0", "w1")] == [1, 3]
 
 
-async def test_what_is_announced_is_believed(stage: Stage) -> None:
-    """The first response says ten seconds: used again after eight, not after eleven, and the status says so."""
-    worker = await stage.worker(answering(KEPT))
+async def test_announced_idle_timeout_is_used(stage: Stage) -> None:
+    """Keep-Alive: timeout=10 means reuse after 8 s, not after 11 s; status shows the estimate."""
+    worker = await stage.worker(replying(KEPT))
     await stage.serve(worker)
     await stage.ask(get())
-    sweeps(stage, 8)
+    sweep_for(stage, 8)
     await stage.ask(get())
     assert len(worker.connections) == 1
-    sweeps(stage, 11)
+    sweep_for(stage, 11)
     assert (stage.pool().idle, stage.connection_pool().idle_connections.idle_probe is not None) == (1, True)
     await stage.ask(get())
     assert len(worker.connections) == 2
-    told = proxy_status(stage.control_plane)["endpoints"][0]["connections"]
-    assert (told["learned"], told["cold"], told["reused"]) == (True, 2, 1)
-    assert 9 < told["idle_timeout"] <= 10
-    idle_probe, newer = told["each"]
+    connections = proxy_status(stage.control_plane)["endpoints"][0]["connections"]
+    assert (connections["learned"], connections["cold"], connections["reused"]) == (True, 2, 1)
+    assert 9 < connections["idle_timeout"] <= 10
+    idle_probe, newer = connections["each"]
     assert (idle_probe["requests"], idle_probe["age"], idle_probe["idle"]) == (2, 19, 11)
     assert (newer["requests"], newer["age"], newer["idle"]) == (1, 0, 0)
     assert idle_probe["name"] == f"127.0.0.1:{worker.connections[0].peer_port}" != newer["name"]
 
 
-async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
-    """The horizon, and the limits' own change: `idle` is still the upper bound."""
-    await stage.serve(await stage.worker(answering(KEPT)))
+async def test_idle_timeout_estimate_survives_reload(stage: Stage) -> None:
+    """The pool keeps its estimate; `pool.idle_timeout` remains the upper bound."""
+    await stage.serve(await stage.worker(replying(KEPT)))
     await stage.ask(get())
-    sweeps(stage, 2)
+    sweep_for(stage, 2)
     learned = stage.connection_pool().idle_timeout
     await stage.reload(pool={"idle_timeout": 7})
     assert stage.connection_pool().idle_timeout is learned
     assert (learned.age, stage.connection_pool().idle_connections.limit) == (10, 7)
-    sweeps(stage, 6)
+    sweep_for(stage, 6)
     assert stage.pool().idle == 0
 
 
-async def test_a_lookout_tells_of_a_longer_time(stage: Stage) -> None:
-    """Four seconds are assumed; one connection stays unused for `idle`, and from then on that is what is known."""
-    worker = await stage.worker(answering())
+async def test_idle_probe_raises_the_estimate(stage: Stage) -> None:
+    """The estimate starts at four seconds; a connection kept idle for `pool.idle_timeout` raises it."""
+    worker = await stage.worker(replying())
     await stage.serve(worker, pool={"idle_timeout": 20})
     await stage.ask(get())
-    sweeps(stage, 10)
+    sweep_for(stage, 10)
     assert stage.pool().idle == 1
     await stage.ask(get())
-    assert len(worker.connections) == 2, "it was not leased"
-    sweeps(stage, 11)
+    assert len(worker.connections) == 2, "the probed connection was leased"
+    sweep_for(stage, 11)
     await stage.ask(get())
-    sweeps(stage, 15)
+    sweep_for(stage, 15)
     assert stage.connection_pool().idle_connections.limit > 15
     opened = len(worker.connections)
     await stage.ask(get())
     assert len(worker.connections) == opened
 
 
-async def test_who_closed(stage: Stage) -> None:
-    """The worker one that was idle, we one that is too old, and one that was spoken on unasked is an error."""
-    acts: list[bytes | None] = [None, b"HTTP/1.1 408 Request Timeout\r\n\r\n", b""]
-    go = [asyncio.Event() for _ in acts]
+async def test_closes_are_counted_by_cause(stage: Stage) -> None:
+    """Closed by the worker while idle, by the balancer for its age, or as an error after unsolicited bytes."""
+    unsolicited: list[bytes | None] = [None, b"HTTP/1.1 408 Request Timeout\r\n\r\n", b""]
+    go = [asyncio.Event() for _ in unsolicited]
 
     async def script(wire: Wire) -> None:
         number = len(worker.connections) - 1
         await wire.request()
         await wire.send(response())
         await go[number].wait()
-        if (said := acts[number]) is not None:
-            await wire.send(said)
+        if (data := unsolicited[number]) is not None:
+            await wire.send(data)
             await wire.closed()
 
     worker = await stage.worker(script)
@@ -159,8 +159,8 @@ async def test_who_closed(stage: Stage) -> None:
     go[2].set()
 
 
-async def test_dead_in_the_race(stage: Stage) -> None:
-    """The worker reads the second request and is gone: counted, learned, and the GET is sent again."""
+async def test_connection_closed_by_worker_under_a_request_is_retried(stage: Stage) -> None:
+    """The worker reads the second request and closes: the GET is sent again and the estimate sinks."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -174,16 +174,16 @@ async def test_dead_in_the_race(stage: Stage) -> None:
     worker = await stage.worker(script)
     await stage.serve(worker)
     await stage.ask(get())
-    sweeps(stage, 2)
+    sweep_for(stage, 2)
     assert (await stage.ask(get())).status == 200
     counts = stage.pool().counts
     assert (counts.died, counts.closed_by_worker, counts.lost_idle) == (1, 1, 0)
-    sweeps(stage, 1.25)
+    sweep_for(stage, 1.25)
     assert stage.connection_pool().idle_timeout.age < 2
 
 
-async def test_a_floor_that_follows_the_load(stage: Stage) -> None:
-    """Two beside those in use; five stood at once of late, so three do not go when three requests have ended."""
+async def test_preconnect_follows_recent_load(stage: Stage) -> None:
+    """`preconnect` counts beside the recent peak of connections in use."""
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -205,13 +205,13 @@ async def test_a_floor_that_follows_the_load(stage: Stage) -> None:
     go.set()
     for client in clients:
         assert (await client.response()).status == 200
-    sweeps(stage, 2)
+    sweep_for(stage, 2)
     assert repr(stage.pool()) == "<Pool w0 idle=5 leased=0 opening=0>"
 
 
-async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
-    """Descriptors are bounded: nothing is opened ahead beyond, and nobody else's connection gives way."""
-    workers = [await stage.worker(answering()) for _ in range(2)]
+async def test_preconnect_keeps_within_the_connection_limit(stage: Stage) -> None:
+    """It opens nothing beyond the limit and closes no connection of another pool."""
+    workers = [await stage.worker(replying()) for _ in range(2)]
     await stage.serve(*workers, pool={"preconnect": 3})
     stage.proxy.pools.limit = 4
     for _ in range(4):
@@ -220,11 +220,9 @@ async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
     assert [stage.pool(id_).idle for id_ in ("w0", "w1")] == [3, 1]
 
 
-async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
-    """Its idle connections are closed, and none is opened ahead until it is up again."""
-    await stage.serve(
-        await stage.worker(answering()), await stage.worker(answering()), pool={"preconnect": 1}
-    )
+async def test_endpoint_in_maintenance_is_not_preconnected(stage: Stage) -> None:
+    """Idle connections are closed, and none is opened until the endpoint is ready again."""
+    await stage.serve(await stage.worker(replying()), await stage.worker(replying()), pool={"preconnect": 1})
     stage.control_plane.registry.change("w0", state=AdminState.MAINTENANCE)
     for _ in range(4):
         stage.advance(0.25)
@@ -235,29 +233,29 @@ async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     await stage.eventually(lambda: stage.pool("w0").idle == 1)
 
 
-async def test_a_heartbeat_without_an_answer(stage: Stage) -> None:
-    """It is given up with its connection after the time to connect, and counted; no request was there to fail."""
-    silent = asyncio.Event()
+async def test_unanswered_heartbeat_is_counted(stage: Stage) -> None:
+    """It ends with its connection after the connect timeout; no request fails."""
+    is_answered = asyncio.Event()
 
     async def script(wire: Wire) -> None:
         while (await wire.request()).line.startswith(b"GET / "):
             await wire.send(response(b"ok", KEPT))
-        await silent.wait()
+        await is_answered.wait()
 
     worker = await stage.worker(script)
     await stage.serve(worker, pool={"preconnect": 1, "heartbeat": "/alive", "heartbeat_method": "GET"})
     await stage.ask(get())
-    sweeps(stage, 9.75)
+    sweep_for(stage, 9.75)
     counts = stage.pool().counts
     await stage.eventually(lambda: worker.requests[-1].line == b"GET /alive HTTP/1.1")
     assert (counts.heartbeats, counts.heartbeats_failed, stage.pool().leased) == (1, 0, 1)
-    sweeps(stage, 2.25)
+    sweep_for(stage, 2.25)
     assert (counts.heartbeats, counts.heartbeats_failed, counts.died) == (1, 1, 0)
     assert stage.proxy.counts.requests == stage.proxy.router.routed == 1
-    silent.set()
+    is_answered.set()
 
 
-def asked(stage: Wireless, times: int) -> list[Peer]:
+def send_gets(stage: Wireless, times: int) -> list[Peer]:
     clients = []
     for _ in range(times):
         client = stage.client()
@@ -267,20 +265,20 @@ def asked(stage: Wireless, times: int) -> list[Peer]:
     return clients
 
 
-def test_what_is_being_opened_for_nobody_any_more_is_for_the_next() -> None:
-    """Who it was opened for got one that was given back sooner; two who wait need two."""
+def test_unneeded_dial_serves_the_next_request() -> None:
+    """The first request got a connection given back sooner; two waiting requests need two dials."""
     with Wireless(retries=0) as stage:
         pool = stage.proxy.pools.by_id["w0"]
-        (first,) = asked(stage, 1)
+        (first,) = send_gets(stage, 1)
         stage.dialling = "hang"
-        (second,) = asked(stage, 1)
+        (second,) = send_gets(stage, 1)
         stage.workers[0].send(ANSWER)
         stage.turn()
         assert first.received
         assert pool.opening == 1
-        (third,) = asked(stage, 1)
+        (third,) = send_gets(stage, 1)
         assert pool.opening == 1
-        asked(stage, 1)
+        send_gets(stage, 1)
         assert (pool.opening, len(stage.workers)) == (2, 1)
         for client in (second, third):
             stage.workers[0].send(ANSWER)
@@ -290,15 +288,15 @@ def test_what_is_being_opened_for_nobody_any_more_is_for_the_next() -> None:
         assert pool.opening == 0
 
 
-def test_an_opening_that_fails_is_told_to_who_waits_now() -> None:
+def test_failed_dial_fails_the_request_that_waits_now() -> None:
     with Wireless(retries=0) as stage:
         pool = stage.proxy.pools.by_id["w0"]
-        asked(stage, 1)
+        send_gets(stage, 1)
         stage.dialling = "hang"
-        asked(stage, 1)
+        send_gets(stage, 1)
         stage.workers[0].send(ANSWER)
         stage.turn()
-        (third,) = asked(stage, 1)
+        (third,) = send_gets(stage, 1)
         stage.advance(3)
         assert third.received.startswith(b"HTTP/1.1 504 ")
         assert (pool.opening, pool.counts.failed) == (0, 1)
@@ -306,8 +304,8 @@ def test_an_opening_that_fails_is_told_to_who_waits_now() -> None:
 
 
 @pytest.mark.parametrize("transport", ["native", "http2"])
-async def test_a_failure_that_is_remembered_keeps_nobody(stage: Stage, transport: str) -> None:
-    """Neither the request that it failed nor the frames that it passed."""
+async def test_last_error_keeps_no_references(stage: Stage, transport: str) -> None:
+    """Neither the failed request nor the frames of its traceback."""
     address = f"http://127.0.0.1:{stage.dead_port()}"
     await stage.serve(endpoints=[{"id": "w0", "address": address, "transport": transport}], retries=0)
     assert (await stage.ask(get())).status == 502
@@ -317,36 +315,34 @@ async def test_a_failure_that_is_remembered_keeps_nobody(stage: Stage, transport
     assert "refused" in (stage.pool().last_fault or "")
 
 
-def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
-    """After three failures a thousand requests fail at once, none of them by a connect; later one tries, and when that
-    succeeds all may."""
+def test_backoff_allows_one_dial_at_a_time() -> None:
+    """After `FAILURES` failures one request at a time dials, after a pause; others fail, until a dial succeeds."""
     with Wireless(retries=0, seed=1) as stage:
         pool = stage.proxy.pools.by_id["w0"]
         stage.dialling = "refuse"
-        asked(stage, FAILURES)
+        send_gets(stage, FAILURES)
         assert (pool.counts.failed, pool.counts.spared) == (FAILURES, 0)
-        refused = asked(stage, 1000)
+        refused = send_gets(stage, 1000)
         assert (pool.counts.failed, pool.counts.spared) == (FAILURES, 1000)
         assert all(client.received.startswith(b"HTTP/1.1 502 ") for client in refused)
         stage.advance(1)
         stage.dialling = "hang"
-        waiting = asked(stage, 10)
+        waiting = send_gets(stage, 10)
         assert (pool.opening, pool.counts.spared) == (1, 1009)
         assert sum(not client.received for client in waiting) == 1
         stage.advance(3)
         assert (pool.opening, pool.counts.failed) == (0, FAILURES + 1)
         stage.advance(1)
         stage.dialling = "accept"
-        asked(stage, 1)
-        asked(stage, 5)
+        send_gets(stage, 1)
+        send_gets(stage, 5)
         assert (pool.leased, pool.connector.backoff.is_backing_off) == (6, False)
         stage.leave()
         assert not stage.left_behind()
 
 
-def test_a_fault_of_ours_is_told_at_once() -> None:
-    """What is neither refused nor slow but a fault here: whoever waits hears of it, each of them, and so does the loop;
-    the pool goes on."""
+def test_internal_fault_while_dialling_fails_the_requests() -> None:
+    """Every waiting request and the event loop get the exception; the pool goes on."""
     with Wireless(retries=0) as stage:
         pool = stage.proxy.pools.by_id["w0"]
         stage.dialling = "fault"
@@ -359,18 +355,18 @@ def test_a_fault_of_ours_is_told_at_once() -> None:
             assert repr(escaped.value.__cause__) == "RuntimeError('out of order')"
         for client in clients:
             assert client.received.startswith(b"HTTP/1.1 502 ")
-            assert b"the connection could not be opened" in client.received
+            assert b'"connect_failed"' in client.received
         assert (pool.opening, pool.counts.failed, stage.proxy.pools.open_connections) == (0, 2, 0)
         assert (pool.last_fault, pool.route.faults) == ("RuntimeError: out of order", {"other": 2})
         stage.dialling = "accept"
         stage.worker_script = lambda peer: peer.send(ANSWER)
-        (client,) = asked(stage, 1)
+        (client,) = send_gets(stage, 1)
         assert client.received.startswith(b"HTTP/1.1 200 ")
         stage.leave()
 
 
-def test_trouble_at_one_sends_requests_to_the_other() -> None:
-    """They are as good as refused: nothing was sent, so even a POST goes elsewhere."""
+def test_backoff_sends_requests_to_another_endpoint() -> None:
+    """Nothing was sent, so even a POST goes to the other endpoint."""
     with Wireless(2, retries=2, outlier_detection=(("failures", 0),), seed=1) as stage:
         troubled = stage.proxy.pools.by_id["w0"]
         for _ in range(FAILURES):
@@ -384,11 +380,11 @@ def test_trouble_at_one_sends_requests_to_the_other() -> None:
         stage.leave()
 
 
-def test_what_a_retired_pool_opens_is_closed_with_the_others() -> None:
-    """An endpoint goes while a connection to it is being opened, and then the unit ends."""
+def test_close_cancels_dials_of_removed_endpoints() -> None:
+    """An endpoint is removed while a connection to it is being opened; then the balancer stops."""
     with Wireless(2) as stage:
         stage.dialling = "hang"
-        asked(stage, 2)
+        send_gets(stage, 2)
         gone = stage.proxy.pools.by_id["w0"]
         stage.control_plane.replace_endpoints([stage.proxy.router.states[1].endpoint])
         assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=1>"

@@ -1,4 +1,4 @@
-"""A head taken apart and put together: what passes, what ends here, and what is refused."""
+"""`parse_head` and `head_of`: message heads as parts, and parts as bytes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from balancer.http1.field_list import head_of, parse_head, trailers_of
 HEAD = b"POST /a?b c HTTP/1.1\r\nX-A: 1\r\nHost: example.org\r\nx-a:\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
 
 
-def test_a_request() -> None:
-    """Host stands apart, what concerns one connection is gone, the rest is as it came."""
-    outline = parse_head(HEAD + b"\r\n")
-    assert (outline.method, outline.target, outline.authority) == (b"POST", b"/a?b c", b"example.org")
-    assert outline.fields == [(b"X-A", b"1"), (b"x-a", b"")]
-    assert (outline.length, outline.framed()) == (0, None)
+def test_request_head_is_split_into_parts() -> None:
+    """Host becomes the authority, connection-specific fields are removed, the rest stays as received."""
+    head_parts = parse_head(HEAD + b"\r\n")
+    assert (head_parts.method, head_parts.target, head_parts.authority) == (
+        b"POST",
+        b"/a?b c",
+        b"example.org",
+    )
+    assert head_parts.fields == [(b"X-A", b"1"), (b"x-a", b"")]
+    assert (head_parts.length, head_parts.framed()) == (0, None)
 
 
 @pytest.mark.parametrize(
     ("field", "length", "kind"),
     [(b"Content-Length: 12", 12, SizedBody), (b"transfer-encoding: chunked", -1, ChunkedBody)],
 )
-def test_a_body(field: bytes, length: int, kind: type) -> None:
-    """How it is framed is known before it comes."""
-    outline = parse_head(HEAD + field + b"\r\n\r\n")
-    assert outline.length == length
-    assert isinstance(outline.framed(), kind)
-    assert b"transfer-encoding" not in [name for name, _ in outline.fields]
+def test_framing_of_the_body_is_read_from_the_head(field: bytes, length: int, kind: type) -> None:
+    head_parts = parse_head(HEAD + field + b"\r\n\r\n")
+    assert head_parts.length == length
+    assert isinstance(head_parts.framed(), kind)
+    assert b"transfer-encoding" not in [name for name, _ in head_parts.fields]
 
 
 @pytest.mark.parametrize(
@@ -41,16 +44,16 @@ def test_a_body(field: bytes, length: int, kind: type) -> None:
         (599, [(b"content-length", b"0"), (b"Keep-Alive", b"x")], b"HTTP/1.1 599 \r\ncontent-length: 0\r\n"),
     ],
 )
-def test_a_response(status: int, fields: list[tuple[bytes, bytes]], head: bytes) -> None:
-    """Lines with their CRLF; one without a length is given chunks."""
+def test_response_head_as_bytes(status: int, fields: list[tuple[bytes, bytes]], head: bytes) -> None:
+    """A response without a length is chunked."""
     assert head_of(status, fields) == head
 
 
 @pytest.mark.parametrize(
     "pair", [(b"a", b"b\r\nc: d"), (b"a", b"b\0"), (b"a b", b"c"), (b"", b"c"), (b":x", b"c")]
 )
-def test_what_would_be_another_line(pair: tuple[bytes, bytes]) -> None:
-    """Is refused, in heads and in trailers."""
+def test_field_that_would_add_a_line_is_refused(pair: tuple[bytes, bytes]) -> None:
+    """In heads and in trailers."""
     with pytest.raises(MalformedResponse):
         head_of(200, [pair])
     with pytest.raises(MalformedResponse):
@@ -58,6 +61,6 @@ def test_what_would_be_another_line(pair: tuple[bytes, bytes]) -> None:
 
 
 @pytest.mark.parametrize(("status", "reason"), [(99, None), (0, None), (200, b"a\r\nb: c")])
-def test_no_status(status: int, reason: bytes | None) -> None:
+def test_bad_status_or_reason_is_refused(status: int, reason: bytes | None) -> None:
     with pytest.raises(MalformedResponse):
         head_of(status, [], reason)

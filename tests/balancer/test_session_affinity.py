@@ -1,4 +1,4 @@
-"""Sticky sessions on the wire: the cookie, its attributes, the field, and what happens when an endpoint goes."""
+"""Session affinity: cookie, attributes, header, and endpoints that become unavailable."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def with_cookie(cookie: bytes) -> bytes:
     return get(b"/", b"Cookie: " + cookie)
 
 
-async def test_a_cookie_keeps_a_client_at_its_endpoint(stage: Stage) -> None:
-    """Set with the first answer, and not again while it is good."""
+async def test_cookie_keeps_a_client_at_its_endpoint(stage: Stage) -> None:
+    """The cookie is set with the first response and not again while it is valid."""
     await serve(stage)
     first = await stage.ask(get())
     again = [await stage.ask(with_cookie(cookie_of(first))) for _ in range(5)]
@@ -43,8 +43,8 @@ async def test_a_cookie_keeps_a_client_at_its_endpoint(stage: Stage) -> None:
     assert {answer.value(b"Set-Cookie") for answer in again} == {None}
 
 
-async def test_the_cookie_is_opaque(stage: Stage) -> None:
-    """Of one length, without a trace of the endpoint, another with another key, the same after a restart."""
+async def test_cookie_is_opaque(stage: Stage) -> None:
+    """Of fixed length, another value under another key, the same after a restart."""
     await serve(stage)
     values = {cookie_of(await stage.ask(get())) for _ in range(3)}
     assert len(values) == 3
@@ -64,14 +64,14 @@ async def test_the_cookie_is_opaque(stage: Stage) -> None:
         ({"same_site": "none", "secure": True}, b"; Path=/; HttpOnly; SameSite=None; Secure"),
     ],
 )
-async def test_attributes(stage: Stage, keys: Any, attributes: bytes) -> None:
+async def test_cookie_attributes(stage: Stage, keys: Any, attributes: bytes) -> None:
     await serve(stage, sticky=COOKIE | keys)
     value = (await stage.ask(get())).value(b"Set-Cookie")
     assert value is not None
     assert value[value.index(b";") :] == attributes
 
 
-async def test_secure_where_the_client_speaks_tls(stage: Stage, tmp_path: Any) -> None:
+async def test_cookie_is_secure_over_tls(stage: Stage, tmp_path: Any) -> None:
     shelf = Shelf(tmp_path)
     await serve(stage, tls=shelf.pair("a.example.org"))
     client = await stage.client(tls=shelf.client(), name="a.example.org")
@@ -84,29 +84,28 @@ async def test_secure_where_the_client_speaks_tls(stage: Stage, tmp_path: Any) -
     "cookie",
     [b"a=1; %b", b"%b; b=2", b"a=1;%b;b=2", b"a=sid=1; %b", b"%b ; c=3"],
 )
-async def test_among_other_cookies(stage: Stage, cookie: bytes) -> None:
-    """Wherever it stands."""
+async def test_cookie_is_found_among_others(stage: Stage, cookie: bytes) -> None:
     await serve(stage)
     first = await stage.ask(get())
-    asked = with_cookie(cookie % cookie_of(first))
-    assert {(await stage.ask(asked)).body for _ in range(4)} == {first.body}
+    request_with_cookie = with_cookie(cookie % cookie_of(first))
+    assert {(await stage.ask(request_with_cookie)).body for _ in range(4)} == {first.body}
 
 
 @pytest.mark.parametrize(
     "cookie", [b"sid=", b"sid=x", b"sid=" + b"0" * 24, b"sid=" + b"0" * 25, b"xsid=%b", b"SID=%b"]
 )
-async def test_a_cookie_that_is_none_of_ours(stage: Stage, cookie: bytes) -> None:
-    """Says nothing: the policy places the request, and the client is given a good one."""
+async def test_invalid_cookie_is_replaced(stage: Stage, cookie: bytes) -> None:
+    """The policy picks, and the client gets a valid cookie."""
     await serve(stage)
     good = cookie_of(await stage.ask(get())).partition(b"=")[2]
-    asked = with_cookie(cookie.replace(b"%b", good))
-    answers = [await stage.ask(asked) for _ in range(3)]
+    request_with_cookie = with_cookie(cookie.replace(b"%b", good))
+    answers = [await stage.ask(request_with_cookie) for _ in range(3)]
     assert {answer.body for answer in answers} == {b"0", b"1", b"2"}
     assert all(answer.value(b"Set-Cookie") for answer in answers)
 
 
-async def test_when_its_endpoint_goes(stage: Stage) -> None:
-    """The policy places the request, the client is told anew, and nothing fails."""
+async def test_client_moves_when_its_endpoint_is_disabled(stage: Stage) -> None:
+    """The policy picks, and the client gets another cookie."""
     await serve(stage, 2)
     first = await stage.ask(get())
     home = f"w{first.body.decode()}"
@@ -119,8 +118,8 @@ async def test_when_its_endpoint_goes(stage: Stage) -> None:
     assert {(await stage.ask(with_cookie(cookie_of(moved)))).body for _ in range(4)} == {moved.body}
 
 
-async def test_a_retry_goes_elsewhere(stage: Stage) -> None:
-    """Stickiness does not lead it back to the endpoint that failed it, and the cookie names who answered."""
+async def test_retry_leaves_the_failed_endpoint(stage: Stage) -> None:
+    """The cookie names the endpoint that answered."""
     worker = await stage.worker(response(b"alive"))
     await stage.serve(worker, sticky=COOKIE)
     cookie = cookie_of(await stage.ask(get()))
@@ -131,8 +130,8 @@ async def test_a_retry_goes_elsewhere(stage: Stage) -> None:
     assert (answer.body, cookie_of(answer) != cookie) == (b"alive", True)
 
 
-async def test_streamed_answers_and_upgrades_are_told_too(stage: Stage) -> None:
-    """Whatever shape the answer has; interim ones are left alone."""
+async def test_cookie_in_streamed_and_upgrade_responses(stage: Stage) -> None:
+    """In chunked responses and 101, not in interim responses."""
 
     async def script(wire: Wire) -> None:
         request = await wire.request()
@@ -152,8 +151,8 @@ async def test_streamed_answers_and_upgrades_are_told_too(stage: Stage) -> None:
     assert (answer.status, cookie_of(answer)[:4]) == (101, b"sid=")
 
 
-async def test_a_field(stage: Stage) -> None:
-    """One value, one endpoint; no cookie; without the field, or with another's, the policy."""
+async def test_header_keeps_a_client_at_its_endpoint(stage: Stage) -> None:
+    """Without the field the policy picks."""
     await serve(stage, sticky={"header": "X-User"})
     homes: dict[bytes, set[bytes]] = {}
     for user in (b"ann", b"bob", b"cid", b"dan", b"eve"):
@@ -167,8 +166,8 @@ async def test_a_field(stage: Stage) -> None:
     assert len({(await stage.ask(get(b"/", b"X-User2: ann"))).body for _ in range(3)}) == 3
 
 
-async def test_switched_on_and_off(stage: Stage) -> None:
-    """By a reload, and the policy within keeps what it has learned."""
+async def test_reload_turns_affinity_on_and_off(stage: Stage) -> None:
+    """The inner policy keeps its state."""
     await serve(stage, sticky={})
     policy = stage.proxy.router.policy
     assert (await stage.ask(get())).value(b"Set-Cookie") is None
@@ -182,19 +181,19 @@ async def test_switched_on_and_off(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({"cookie": "sid"}, "key: is required with cookie"),
+        ({"cookie": "sid"}, "key: is required"),
         ({"cookie": "sid", "key": "short"}, "key: "),
         ({"cookie": "s id", "key": KEY}, "cookie: "),
-        ({"cookie": "sid", "header": "x", "key": KEY}, "header: give either cookie or header"),
+        ({"cookie": "sid", "header": "x", "key": KEY}, "header: "),
         (
             {"cookie": "sid", "key": KEY, "same_site": "none"},
-            'same_site: browsers take "none" only with secure',
+            "same_site: ",
         ),
         ({"cookie": "sid", "key": KEY, "same_site": "some"}, "same_site: "),
         ({"cookie": "sid", "key": KEY, "max_age": 0}, "max_age: "),
     ],
 )
-def test_mistakes(keys: Any, named: str) -> None:
+def test_bad_configuration_names_the_field(keys: Any, named: str) -> None:
     """One line that names the field."""
     with pytest.raises(ValidationError) as caught:
         StickyConfig(**keys)

@@ -1,5 +1,4 @@
-"""Names that a CGI or WSGI worker confuses with other fields, and the canonical form of Content-Length and
-Transfer-Encoding."""
+"""Field names that CGI or WSGI workers take for others, and the canonical Content-Length and Transfer-Encoding."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from tests.balancer.talkers import Play, over_http1, over_http2, values
 from tests.balancer.test_transports import TRANSPORTS, echo, run
 from tests.balancer.wireless import CLIENTS, Wireless
 
-WRITTEN = (b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Request-ID")
-ENDING = (*WRITTEN, b"X-Real-IP", b"X-Request-Start", b"X-Forwarded-Port", b"Keep-Alive", b"Proxy-Connection")
+ADDED = (b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Request-ID")
+REMOVED = (*ADDED, b"X-Real-IP", b"X-Request-Start", b"X-Forwarded-Port", b"Keep-Alive", b"Proxy-Connection")
 
 CHUNKS = b"5\r\nhello\r\n0\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 def spellings(name: bytes) -> list[bytes]:
-    """With an underscore for one hyphen, or for all; and with each of the signs that a name may hold."""
+    """Variants with an underscore for one or all hyphens, and with every other sign that a name may contain."""
     words = name.split(b"-")
     some = [b"-".join(words[:at]) + b"_" + b"-".join(words[at:]) for at in range(1, len(words))]
     signs = [bytes((sign,)).join(words) for sign in b"!#$%&'*+.^`|~"]
@@ -56,7 +55,7 @@ def at_worker(*lines: bytes, body: bytes = b"", is_trusted: bool = False) -> byt
 
 
 def names_at(received: bytes) -> list[bytes]:
-    """As CGI would call them."""
+    """Names as CGI converts them."""
     lines = received.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     return [re.sub(rb"[^a-z0-9]", b"_", line.partition(b":")[0].lower()) for line in lines]
 
@@ -64,19 +63,19 @@ def names_at(received: bytes) -> list[bytes]:
 # --- names
 
 
-@pytest.mark.parametrize("name", ENDING, ids=bytes.decode)
-@pytest.mark.parametrize("is_trusted", [False, True], ids=["stranger", "proxy"])
-def test_a_field_under_another_name(name: bytes, is_trusted: bool) -> None:
-    """From any client: a field that we write arrives once, one that ends here does not arrive."""
+@pytest.mark.parametrize("name", REMOVED, ids=bytes.decode)
+@pytest.mark.parametrize("is_trusted", [False, True], ids=["untrusted", "proxy"])
+def test_field_under_a_variant_name_is_removed(name: bytes, is_trusted: bool) -> None:
+    """From any client: a field that the balancer writes arrives once, one that it removes does not arrive."""
     for spelling in spellings(name):
         received = at_worker(b"X-A: 1", spelling + b": 192.0.2.66", b"X_B: 2", is_trusted=is_trusted)
         assert b"192.0.2.66" not in received
-        assert names_at(received).count(name.lower().replace(b"-", b"_")) == (name in WRITTEN)
+        assert names_at(received).count(name.lower().replace(b"-", b"_")) == (name in ADDED)
         assert b"\r\nX-A: 1\r\nX_B: 2\r\n" in received
 
 
-def test_the_right_name_beside_another() -> None:
-    """A trusted proxy's field is believed under its right name only; its other fields may have signs in their names."""
+def test_exact_name_beside_a_variant_is_used() -> None:
+    """A trusted proxy's field is used under its exact name only; its other fields may have signs in their names."""
     lines = (
         b"X-Forwarded-For: 198.51.100.7",
         b"X_Forwarded_For: 192.0.2.66",
@@ -93,15 +92,15 @@ def test_the_right_name_beside_another() -> None:
 @pytest.mark.parametrize(
     "name", [b"X_Shard", b"x.shard", b"Steel-Key", b"STEEL_Key", b"steel_a_b", b"X-Shard"]
 )
-@pytest.mark.parametrize("is_trusted", [False, True], ids=["stranger", "proxy"])
-def test_an_internal_field_under_another_name(name: bytes, is_trusted: bool) -> None:
+@pytest.mark.parametrize("is_trusted", [False, True], ids=["untrusted", "proxy"])
+def test_internal_field_under_a_variant_name_is_removed(name: bytes, is_trusted: bool) -> None:
     received = at_worker(name + b": forged", b"X_Shards: 1", is_trusted=is_trusted)
     assert b"forged" not in received
     assert b"\r\nX_Shards: 1\r\n" in received
 
 
-def test_an_internal_name_with_an_underscore() -> None:
-    """It covers the name with a hyphen in requests; in responses names are compared as they are."""
+def test_internal_name_with_an_underscore() -> None:
+    """In requests it covers the name with a hyphen; in responses names are compared as they are."""
     internal = InternalFields(["X_Old", "x_mesh_*"])
     client = Client(b"192.0.2.7", b"a", internal=internal)
     lines = b"Host: a\r\nX-Old: 1\r\nX_Old: 2\r\nX-Mesh-Id: 3\r\nx_mesh_id: 4\r\nX-Olds: 5\r\n"
@@ -114,8 +113,8 @@ def test_an_internal_name_with_an_underscore() -> None:
     "name",
     ["Content_Length", "transfer_encoding", "content_*", "content.typ*", "CONTENT_TYPE", "Content-Length"],
 )
-def test_what_cannot_be_internal(name: str) -> None:
-    """Names that would take out a field that forwarding needs."""
+def test_framing_fields_cannot_be_internal(name: str) -> None:
+    """These names would remove a field that forwarding needs."""
     with pytest.raises(ValidationError) as error:
         Settings.model_validate(
             {
@@ -123,23 +122,23 @@ def test_what_cannot_be_internal(name: str) -> None:
                 "headers": {"internal": [name]},
             }
         )
-    assert first_problem(error.value).startswith(f"headers.internal: '{name}' would take out ")
+    assert first_problem(error.value).startswith(f"headers.internal: '{name}'")
 
 
-def test_a_trailer_under_another_name() -> None:
+def test_trailer_under_a_variant_name_is_removed() -> None:
     block = b"\r\nX_Forwarded_For: 1\r\nA_B: 2\r\ncontent_length: 3\r\nIf_Match: 4\r\nX-Request_ID: 5\r\n"
     assert passing_trailers(block) == b"\r\nA_B: 2\r\n"
 
 
-# --- the length
+# --- framing fields
 
 
 @pytest.mark.parametrize(
     "name", [b"Content_Length", b"content.LENGTH", b"Transfer_Encoding", b"TRANSFER~ENCODING"]
 )
 @pytest.mark.parametrize("other", [(), (b"Content-Length: 5",), (b"Transfer-Encoding: chunked",)], ids=str)
-@pytest.mark.parametrize("is_trusted", [False, True], ids=["stranger", "proxy"])
-def test_a_length_under_another_name_is_refused(
+@pytest.mark.parametrize("is_trusted", [False, True], ids=["untrusted", "proxy"])
+def test_framing_field_under_a_variant_name_is_rejected(
     name: bytes, other: tuple[bytes, ...], is_trusted: bool
 ) -> None:
     """A proxy or worker that honours it would find another end of the message."""
@@ -161,7 +160,7 @@ LENGTHS = (b"Content-Length:\t5", b"Content-Length: 05", b"Content-Length:5  ", 
 
 
 @pytest.mark.parametrize("line", CODINGS)
-def test_transfer_encoding_goes_out_in_one_spelling(line: bytes) -> None:
+def test_transfer_encoding_is_forwarded_in_canonical_form(line: bytes) -> None:
     """In place; the fields around it stay."""
     received = at_worker(b"X-A: 1", line, b"X-B: Transfer-Encoding: chunked", body=CHUNKS)
     assert b"\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\nX-B: Transfer-Encoding: chunked\r\nX-For" in received
@@ -170,22 +169,22 @@ def test_transfer_encoding_goes_out_in_one_spelling(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", LENGTHS)
-def test_content_length_goes_out_in_one_spelling(line: bytes) -> None:
+def test_content_length_is_forwarded_in_canonical_form(line: bytes) -> None:
     received = at_worker(b"X-A: 1", line, b"X-B: Content-Length: 5", body=b"hello")
     assert b"\r\nX-A: 1\r\nContent-Length: 5\r\nX-B: Content-Length: 5\r\nX-For" in received
     assert names_at(received).count(b"content_length") == 1
 
 
 @pytest.mark.parametrize("line", [b"Content-Length: 5", b"content-length: 5", b"CONTENT-LENGTH: 5"])
-def test_a_plain_length_is_passed_on_as_it_came(line: bytes) -> None:
-    """Including the case of its name."""
+def test_plain_content_length_is_forwarded_unchanged(line: bytes) -> None:
+    """With the case of its name."""
     assert b"\r\n%b\r\n" % line in at_worker(line, body=b"hello")
 
 
 @pytest.mark.parametrize("line", [*CODINGS, *LENGTHS])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_request_over_each_transport(stage: Stage, transport: str, line: bytes) -> None:
-    """The body arrives, its length is stated once, in canonical form. HTTP/2 has no Transfer-Encoding."""
+async def test_request_framing_on_each_transport(stage: Stage, transport: str, line: bytes) -> None:
+    """The body arrives and its length is stated once, in canonical form. HTTP/2 has no Transfer-Encoding."""
     plays: list[Play] = []
     worker = over_http2(echo, plays) if transport == "http2" else over_http1(echo, plays)
     await run(stage, worker, transport)
@@ -201,8 +200,7 @@ async def test_a_request_over_each_transport(stage: Stage, transport: str, line:
 
 @pytest.mark.parametrize("line", [*CODINGS, *LENGTHS])
 @pytest.mark.parametrize("transport", [each for each in TRANSPORTS if each != "http2"])
-async def test_an_answer_over_each_transport(stage: Stage, transport: str, line: bytes) -> None:
-    """The same towards the client."""
+async def test_response_framing_on_each_transport(stage: Stage, transport: str, line: bytes) -> None:
     is_chunked = line in CODINGS
 
     async def script(wire: Wire) -> None:
@@ -221,8 +219,7 @@ async def test_an_answer_over_each_transport(stage: Stage, transport: str, line:
     assert head.lower().count(b"content-length") + head.lower().count(b"transfer-encoding") == 1
 
 
-async def test_an_answer_to_head(stage: Stage) -> None:
-    """HEAD gets the length in canonical form, too."""
+async def test_response_framing_to_head(stage: Stage) -> None:
     await stage.serve(await stage.worker(response().replace(b"Content-Length: 2", b"Content-Length:\t002")))
     client = await stage.client()
     assert (await client.ask(get(method=b"HEAD"), to_head=True)).status == 200

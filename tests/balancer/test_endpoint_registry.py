@@ -1,4 +1,4 @@
-"""/-/endpoints: added, drained, weighed, taken down and removed while requests pass; every mistake is one line."""
+"""Commands under /-/endpoints: add, drain, change weight, remove, and invalid commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.balancer.test_reload import endpoint, holding, patient
 
 
 async def command(stage: Stage, method: bytes, target: str = "", body: Any = None) -> tuple[int, Any]:
-    """Status and document."""
+    """Status code and document."""
     text = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = await stage.ask(local(b"/-/endpoints" + target.encode(), method=method, body=text))
     return answer.status, json.loads(answer.body)
@@ -25,12 +25,12 @@ async def bodies(stage: Stage, times: int) -> list[bytes]:
     return sorted([(await stage.ask(get())).body for _ in range(times)])
 
 
-async def test_the_list(stage: Stage) -> None:
-    """What the status says of each, and who named it."""
+async def test_list_of_endpoints(stage: Stage) -> None:
+    """The same as in status, with the source."""
     await stage.serve(await stage.worker(response()))
-    code, told = await command(stage, b"GET")
-    assert (code, told["leaving"]) == (200, [])
-    (one,) = told["endpoints"]
+    code, document = await command(stage, b"GET")
+    assert (code, document["leaving"]) == (200, [])
+    (one,) = document["endpoints"]
     assert (one["id"], one["source"], one["state"], one["available"]) == (
         "w0",
         "configuration",
@@ -40,18 +40,16 @@ async def test_the_list(stage: Stage) -> None:
     assert await command(stage, b"GET", "/w0") == (200, (await status(stage))["endpoints"][0])
 
 
-async def test_add(stage: Stage) -> None:
-    """It takes requests from the next one on."""
+async def test_added_endpoint_takes_requests(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"old")))
     fresh = await stage.worker(response(b"new"))
-    code, told = await command(stage, b"POST", body=endpoint(fresh, "fresh", weight=3, max_in_flight=7))
-    assert (code, told["id"], told["weight"], told["max_in_flight"]) == (201, "fresh", 3, 7)
-    assert (told["source"], told["state"], told["available"]) == ("command", "ready", True)
+    code, document = await command(stage, b"POST", body=endpoint(fresh, "fresh", weight=3, max_in_flight=7))
+    assert (code, document["id"], document["weight"], document["max_in_flight"]) == (201, "fresh", 3, 7)
+    assert (document["source"], document["state"], document["available"]) == ("command", "ready", True)
     assert await bodies(stage, 4) == [b"new"] * 3 + [b"old"]
 
 
-async def test_an_added_one_serves_the_queue(stage: Stage) -> None:
-    """Those who wait because all are full go there at once."""
+async def test_added_endpoint_serves_waiting_requests(stage: Stage) -> None:
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker, max_in_flight=1)
@@ -66,16 +64,16 @@ async def test_an_added_one_serves_the_queue(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("state", ["drain", "maintenance"])
-async def test_drain(stage: Stage, state: str) -> None:
-    """No new request, and those in flight end; then it may be removed, or come back with what is known of it."""
+async def test_drained_endpoint_gets_no_requests(stage: Stage, state: str) -> None:
+    """Requests in flight finish, and after "ready" it serves again with its statistics."""
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker, await stage.worker(response(b"other")))
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: worker.requests)
-    code, told = await command(stage, b"PATCH", "/w0", {"state": state})
-    assert (code, told["state"], told["available"], told["in_flight"]) == (200, state, False, 1)
+    code, document = await command(stage, b"PATCH", "/w0", {"state": state})
+    assert (code, document["state"], document["available"], document["in_flight"]) == (200, state, False, 1)
     assert await bodies(stage, 3) == [b"other"] * 3
     go.set()
     assert (await client.response()).body == b"held"
@@ -84,8 +82,8 @@ async def test_drain(stage: Stage, state: str) -> None:
     assert stage.outcomes("w0") == {"ok": 2}
 
 
-async def test_down_closes_what_is_idle(stage: Stage) -> None:
-    """At once; a draining one keeps it for as long as it would have."""
+async def test_maintenance_closes_idle_connections(stage: Stage) -> None:
+    """ "drain" keeps them."""
     await stage.serve(await stage.worker(response()))
     await stage.ask(get())
     await command(stage, b"PATCH", "/w0", {"state": "drain"})
@@ -94,8 +92,8 @@ async def test_down_closes_what_is_idle(stage: Stage) -> None:
     assert stage.pool().idle == 0
 
 
-async def test_a_drained_one_stays_so(stage: Stage) -> None:
-    """Whatever becomes of the others, and of the configuration, which says nothing of it."""
+async def test_admin_state_survives_other_commands_and_reload(stage: Stage) -> None:
+    """Other commands and a reload do not change it."""
     one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
     await stage.serve(one, two)
     await command(stage, b"PATCH", "/w0", {"state": "maintenance"})
@@ -105,18 +103,18 @@ async def test_a_drained_one_stays_so(stage: Stage) -> None:
     assert await bodies(stage, 2) == [b"two"] * 2
 
 
-async def test_weight(stage: Stage) -> None:
-    """In force from the next request on, until a reload says otherwise."""
+async def test_weight_set_by_command(stage: Stage) -> None:
+    """Until a reload."""
     await stage.serve(await stage.worker(response(b"0")), await stage.worker(response(b"1")))
-    code, told = await command(stage, b"PATCH", "/w1", {"weight": 3})
-    assert (code, told["weight"]) == (200, 3)
+    code, document = await command(stage, b"PATCH", "/w1", {"weight": 3})
+    assert (code, document["weight"]) == (200, 3)
     assert await bodies(stage, 4) == [b"0"] + [b"1"] * 3
     await stage.reload()
     assert stage.state("w1").weight == 1
 
 
-async def test_remove(stage: Stage) -> None:
-    """What is in flight there ends as it would have, a retry of it goes elsewhere, and it can be added anew."""
+async def test_removed_endpoint_finishes_its_requests(stage: Stage) -> None:
+    """Its request in flight finishes, and an endpoint with the same id can be added."""
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker, await stage.worker(response(b"other")))
@@ -134,8 +132,8 @@ async def test_remove(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
-async def test_remove_while_a_connection_is_being_opened(stage: Stage) -> None:
-    """The request that waits for it is not lost."""
+async def test_remove_while_dialling(stage: Stage) -> None:
+    """The waiting request goes elsewhere."""
     await stage.serve(stage.deaf_port(), await stage.worker(response(b"other")))
     client = await stage.client()
     await client.send(get())
@@ -144,8 +142,8 @@ async def test_remove_while_a_connection_is_being_opened(stage: Stage) -> None:
     assert (await client.response()).body == b"other"
 
 
-async def test_the_last_one_may_go(stage: Stage) -> None:
-    """Then there is nobody, and everybody is told so."""
+async def test_last_endpoint_can_be_removed(stage: Stage) -> None:
+    """Requests and the health check are answered 503 then."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     await command(stage, b"DELETE", "/w0")
@@ -155,8 +153,8 @@ async def test_the_last_one_may_go(stage: Stage) -> None:
     assert (await stage.ask(get())).status == 200
 
 
-async def test_a_reload_and_what_commands_have_made(stage: Stage) -> None:
-    """The configuration wins for those that it names; what it does not name stays until it is removed."""
+async def test_reload_merges_endpoints_added_by_command(stage: Stage) -> None:
+    """Configured endpoints follow the configuration, others stay until they are removed."""
     one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
     await stage.serve(one)
     await command(stage, b"POST", body=endpoint(two, "extra"))
@@ -187,7 +185,7 @@ BAD: dict[str, tuple[bytes, str, Any, int, list[str]]] = {
         422,
         ["tls.ca", "/none.pem"],
     ),
-    "unknown": (b"PATCH", "/w9", {"state": "ready"}, 404, ["w9", "known: w0"]),
+    "unknown to patch": (b"PATCH", "/w9", {"state": "ready"}, 404, ["w9", "known: w0"]),
     "unknown to remove": (b"DELETE", "/w9", None, 404, ["w9", "known: w0"]),
     "unknown to get": (b"GET", "/w9", None, 404, ["w9", "known: w0"]),
     "bad state": (
@@ -197,29 +195,29 @@ BAD: dict[str, tuple[bytes, str, Any, int, list[str]]] = {
         422,
         ["state", "ready", "drain", "maintenance", "away"],
     ),
-    "no weight": (b"PATCH", "/w0", {"weight": 0}, 422, ["weight", "0"]),
-    "endless weight": (b"PATCH", "/w0", b'{"weight": Infinity}', 422, ["weight"]),
-    "nothing": (b"PATCH", "/w0", {}, 422, ["state", "weight"]),
-    "not to be changed": (b"PATCH", "/w0", {"address": "http://a:1"}, 422, ["address", "known"]),
+    "zero weight": (b"PATCH", "/w0", {"weight": 0}, 422, ["weight", "0"]),
+    "infinite weight": (b"PATCH", "/w0", b'{"weight": Infinity}', 422, ["weight"]),
+    "no change": (b"PATCH", "/w0", {}, 422, ["state", "weight"]),
+    "fixed key": (b"PATCH", "/w0", {"address": "http://a:1"}, 422, ["address", "known"]),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-async def test_mistakes(stage: Stage, case: str) -> None:
-    """One line that names the field and what is allowed; nothing has changed."""
+async def test_invalid_command_changes_nothing(stage: Stage, case: str) -> None:
+    """One line with the field and the allowed values."""
     await stage.serve(await stage.worker(response()))
     method, target, body, code, words = BAD[case]
     before = stage.control_plane.registry.members
-    answered, told = await command(stage, method, target, body)
-    assert (answered, list(told)) == (code, ["error"])
-    assert "\n" not in told["error"]
-    assert not [word for word in words if word not in told["error"]], told
+    answered, document = await command(stage, method, target, body)
+    assert (answered, list(document)) == (code, ["error"])
+    assert "\n" not in document["error"]
+    assert not [word for word in words if word not in document["error"]], document
     assert stage.control_plane.registry.members == before
     assert (await stage.ask(get())).status == 200
 
 
-async def test_https_at_run_time(stage: Stage, tmp_path: Any) -> None:
-    """An endpoint that is added brings its own authority, and a reload keeps it."""
+async def test_https_endpoint_added_by_command(stage: Stage, tmp_path: Any) -> None:
+    """The added endpoint brings its own CA, which a reload keeps."""
     shelf = Shelf(tmp_path)
     secure = await stage.worker(response(b"secure"), tls=shelf.worker("127.0.0.1"))
     plain = await stage.worker(response(b"plain"))
@@ -232,31 +230,31 @@ async def test_https_at_run_time(stage: Stage, tmp_path: Any) -> None:
     assert await bodies(stage, 2) == [b"plain", b"secure"]
 
 
-async def test_commands_under_load_cost_no_request(stage: Stage) -> None:
-    """Two of three workers come, go, drain and weigh otherwise in turns, while GETs and POSTs pass."""
+async def test_commands_under_load_fail_no_request(stage: Stage) -> None:
+    """Two of three workers are drained, removed, added and weighted in turns, while GETs and POSTs pass."""
     workers = [await stage.worker(patient(b"%d" % number)) for number in range(3)]
     await stage.serve(*workers)
     answers: list[Message] = []
     is_over = False
 
-    async def asks(client: Wire) -> None:
+    async def send_requests(client: Wire) -> None:
         while not is_over:
             answers.append(await client.ask(get()))
             answers.append(await client.ask(post(b"body")))
 
-    async def passes() -> None:
+    async def pass_requests() -> None:
         seen = len(answers)
         await stage.eventually(lambda: len(answers) > seen + 16)
 
     clients = [await stage.client() for _ in range(8)]
     async with asyncio.TaskGroup() as group:
         for client in clients:
-            group.create_task(asks(client))
+            group.create_task(send_requests(client))
         for turn in range(8):
             name, worker = f"w{1 + turn % 2}", workers[1 + turn % 2]
             for method, target, body in steps(name, worker):
                 assert (await command(stage, method, target, body))[0] < 300
-                await passes()
+                await pass_requests()
         is_over = True
     assert {answer.status for answer in answers} == {200}
     assert sum(len(worker.requests) for worker in workers) == len(answers)
