@@ -180,7 +180,7 @@ def test_regions_are_known_in_any_case(taped: Path) -> None:
     assert checked(("asia", "ASIA"), regions) == ("ASIA",)
     with pytest.raises(BadInputError, match="unknown 'us'; known: EMEA, ASIA"):
         checked(("us",), regions)
-    with pytest.raises(BadInputError, match="leaves nobody"):
+    with pytest.raises(BadInputError, match="leaves no endpoint"):
         checked(("asia", "emea"), regions)
     with pytest.raises(BadInputError, match="too little"):
         checked((), [])
