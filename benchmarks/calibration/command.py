@@ -16,8 +16,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.calibration.campaigns import many
-from benchmarks.calibration.equals import LABELS, equals, lasting
 from benchmarks.calibration.methods import METHODS
+from benchmarks.calibration.null_campaign import LABELS, equals, lasting
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
 from experiments.campaign.comparison import ENOUGH_BLOCKS

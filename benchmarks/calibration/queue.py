@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.calibration.equals import equals
+from benchmarks.calibration.null_campaign import equals
 from experiments.campaign.crew import places_of
 from experiments.campaign.demand import Load
 from experiments.campaign.scenario import Entry, Region, Scenario

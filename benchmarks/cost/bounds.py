@@ -14,9 +14,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
 from benchmarks.cost.plan import Run
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
 from experiments.reproduce.medians import interval
 
 Spread = tuple[float, float, float]

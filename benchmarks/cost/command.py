@@ -5,7 +5,6 @@ Only parses options and builds the plan; invalid input is refused before any pro
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +13,12 @@ from typing import Any
 
 import click
 
-from benchmarks.cost import peers
-from benchmarks.cost.cases import ALL, CASES, Case
-from benchmarks.cost.peers import Peer
 from benchmarks.cost.plan import Plan
-from benchmarks.cost.sitting import Session, run_session
-from benchmarks.options import cores_for, known_policies, names_in
+from benchmarks.cost.session import Session, run_session
+from benchmarks.harness import peers
+from benchmarks.harness.cases import ALL, CASES, Case
+from benchmarks.harness.options import Seconds, cores_for, known_policies, names_in
+from benchmarks.harness.peers import Peer
 from experiments.terminal import require_writable
 
 EPILOG = """\b
@@ -31,19 +30,6 @@ Examples:
   python -m benchmarks cost --case all --check          every case; exit code 1 when a bound is missed
   python -m benchmarks cost --case all --peers none --against ../before/.venv-compiled/bin/python
 """
-
-
-class Seconds(click.ParamType[float]):
-    """Click type of a duration: `3s`, `300ms` or plain seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|)", str(value))
-        seconds = float(found[1]) * (0.001 if found[2] == "ms" else 1.0) if found else 0.0
-        if not 0.1 <= seconds <= 600:
-            self.fail(f"{value!r} must be a duration such as 3s or 300ms, from 100ms to 600s", param, context)
-        return seconds
 
 
 @click.command(epilog=EPILOG)

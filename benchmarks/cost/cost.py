@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
-from benchmarks.cost.load import Load
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.units import RunningPeer
+from benchmarks.harness.closed_load import Load
+from benchmarks.harness.peer_processes import RunningPeer
 from experiments import cpu_time
 from experiments.processes import Child
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.cost.bounds import Spread, ratios, runs_of, spread
-from benchmarks.cost.cases import Kind
-from benchmarks.cost.peers import NGINX, OURS
 from benchmarks.cost.plan import Run
+from benchmarks.harness.cases import Kind
+from benchmarks.harness.peers import NGINX, OURS
 from experiments.terminal import FULL_WIDTH
 
 QUIET = 0.05

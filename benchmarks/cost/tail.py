@@ -13,22 +13,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.cost.cost import Reading
-from benchmarks.cost.load import Load
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import OpenLoad, Report
-from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.serving import serving
-from benchmarks.cost.units import RunningPeer
+from benchmarks.harness.closed_load import Load
+from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
+from benchmarks.harness.peer_processes import RunningPeer
+from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.serving import serving
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
 PART = 0.5
 """Offered rate as a fraction of the slowest proxy's capacity."""
-
-LAG_PART = 0.5
-"""Limit on the p99 of the generator's lag, as a fraction of the run's p99."""
 
 TAKEN_PART = 0.2
 """Limit on the share of the cores used by other processes: they cause tail latency."""
@@ -105,7 +101,7 @@ class Tail:
         offer = OpenLoad(
             port, plan.case.path, self.rate, plan.seconds, plan.connections, seed, plan.is_load_alone
         )
-        return await made(offer, self._place)
+        return await run_open_load(offer, self._place)
 
 
 def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:

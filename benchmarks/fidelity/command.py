@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks.options import names_in
+from benchmarks.harness.options import names_in
 from experiments.campaign.options import PATIENCE
 from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, print_stopped, print_verdict
 
@@ -75,7 +75,7 @@ def fidelity(
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
         # These imports and those of the figures take half a second, which `--help` does not need.
-        from benchmarks.fidelity.sitting import SCENARIOS, Session, known_policies, run_session, scenario_of
+        from benchmarks.fidelity.session import SCENARIOS, Session, known_policies, run_session, scenario_of
         from experiments.simulator.run import simulate_emulated
 
         chosen = names_in(policies) or list(known_policies())

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fidelity import figure
+from benchmarks.fidelity import plot
 from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
-from benchmarks.fidelity.quiet import LATE, LEAST, left_out, quiet_only
-from benchmarks.fidelity.sitting import REPEATS, read
+from benchmarks.fidelity.session import REPEATS, read
 from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
+from benchmarks.fidelity.undisturbed import LATE, LEAST, left_out, quiet_only
 from experiments.campaign.results import Results
 from experiments.campaign.statistics import LAG_LIMIT
 from experiments.errors import BadInputError
@@ -63,14 +63,14 @@ def drawings(chapters: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, 
             "Simulated over measured",
             "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest "
             "on no valid run and are not judged.",
-            lambda sheet: figure.scatter(chapters, sheet),
+            lambda sheet: plot.scatter(chapters, sheet),
         ),
         Drawing(
             "distributions",
             "Whole distributions",
             "Latency of successes from the fastest, left, to the slowest in a thousand, right. Where the dashed line "
             "leaves the solid one, the model lacks something. Grey rests on no valid run.",
-            lambda sheet: figure.distributions(pairs, sheet),
+            lambda sheet: plot.distributions(pairs, sheet),
         ),
     ]
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from benchmarks.processes.latency import SETUPS, LatencyRun
 from benchmarks.processes.runs import QUICK, Plan, run_plan
 from benchmarks.processes.throughput import PARTS, ThroughputRun, absence
-from benchmarks.processes.verdict import Verdict, latency_table, throughput_table, verdicts
+from benchmarks.processes.verdicts import Verdict, latency_table, throughput_table, verdicts
 from experiments.build import describe_build
 from experiments.campaign.progress import clock
 from experiments.cpu_time import is_known_here

@@ -10,8 +10,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import OpenLoad
+from benchmarks.harness.open_load import OpenLoad, run_open_load
 from experiments.errors import FleetFailedError
 
 PATH = "/work"
@@ -64,7 +63,7 @@ async def stretch(setup: Setup, block: int, port: int, seconds: float, seed: int
     """Run the load against one setup; a failure is recorded as the run's fault."""
     offer = OpenLoad(port, PATH, setup.rate, seconds, CONNECTIONS, seed + block)
     try:
-        report = await made(offer, nullcontext)
+        report = await run_open_load(offer, nullcontext)
     except FleetFailedError as failure:
         return LatencyRun(setup.name, block, fault=str(failure))
     fault = f"{report.failed} of {report.requests} requests failed" if report.failed else ""

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from benchmarks.cost import certificates, peer_files, peers
-from benchmarks.cost.cases import Case
-from benchmarks.cost.certificates import Certificate
-from benchmarks.cost.peers import Site
-from benchmarks.cost.runs import WORKERS as PORTS
-from benchmarks.cost.serving import answering, folder_in
+from benchmarks.harness import certificates, peer_files, peers
+from benchmarks.harness.cases import Case
+from benchmarks.harness.certificates import Certificate
+from benchmarks.harness.peers import WORKER_PORTS, Site
+from benchmarks.harness.serving import answering, folder_in
 from benchmarks.processes.latency import PATH, SERVICE, SETUPS, LatencyRun, Setup, stretch
 from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
 from experiments import processes
@@ -73,7 +72,7 @@ async def run_plan(plan: Plan, folder: Path, told: Told) -> None:
 
 async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
     """Throughput of one and of two processes in alternation: handshakes, then requests."""
-    site = Site(0, tuple(free_ports(PORTS)), folder_in(folder, "worker"))
+    site = Site(0, tuple(free_ports(WORKER_PORTS)), folder_in(folder, "worker"))
     worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
     rng = Random(plan.seed)
     for part in plan.parts:

@@ -19,11 +19,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 
-from benchmarks.cost import certificates
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.load import Outcome, report_of, started
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import WARM_UP, OpenLoad
+from benchmarks.harness import certificates
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.closed_load import Outcome, report_of, started
+from benchmarks.harness.open_load import WARM_UP, OpenLoad, run_open_load
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
@@ -77,7 +76,7 @@ async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
 
 async def requests(port: int, seconds: float, processes: int) -> Outcome:
     """Open-loop GETs at `RATE` per process. Raises `FleetFailedError`."""
-    report = await made(
+    report = await run_open_load(
         OpenLoad(port, CASE.path, RATE * processes, seconds, CASE.connections, seed=1), nullcontext
     )
     answered = round(report.requests * (1 + WARM_UP / seconds))  # the warm-up took CPU time too

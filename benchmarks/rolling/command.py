@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from benchmarks.cost.serving import folder_in
-from benchmarks.options import cores_for, generator_core
+from benchmarks.harness.descriptors import allow_descriptors
+from benchmarks.harness.options import cores_for, generator_core
+from benchmarks.harness.serving import folder_in
 from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of, staged
-from benchmarks.slow_clients.runs import allow_descriptors
 from experiments.build import describe_build
 from experiments.terminal import (
     BOUND_MISSED,

@@ -15,15 +15,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.cost.peers import Site
-from benchmarks.cost.serving import serving
-from benchmarks.rolling.session import end, is_caught, root_of, wait_for_end
-from benchmarks.storm.crew import Executions, WorkerGroup
-from benchmarks.storm.judgement import crossed, failures
-from benchmarks.storm.load import Account
-from benchmarks.storm.plan import WORKERS, Pace
-from benchmarks.storm.runs import CHECK, loading
-from benchmarks.storm.setups import OURS, steelyard
+from benchmarks.harness.peers import Site
+from benchmarks.harness.serving import serving
+from benchmarks.harness.verified.account import Account
+from benchmarks.harness.verified.balancer import CHECK, OURS, steelyard
+from benchmarks.harness.verified.load_process import VerifiedLoad, loading
+from benchmarks.harness.verified.messages import WORKERS
+from benchmarks.harness.verified.worker_group import Executions, WorkerGroup
+from benchmarks.rolling.process_session import end, is_caught, root_of, wait_for_end
 from experiments.control import balancer_status
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
@@ -31,6 +30,9 @@ from experiments.processes import Child, program
 
 FRESH = 0.2
 """Share of requests after which the client reconnects: clients that keep connections never test new ones."""
+
+POSTS = 0.2
+"""Share of POSTs."""
 
 SETTLED = 1.0
 """Seconds of load before the first and after the last action."""
@@ -167,16 +169,16 @@ def seconds_of(name: str, tempo: StageTiming) -> float:
 async def staged(name: str, tempo: StageTiming, seed: int, cores: tuple[int, int], folder: Path) -> Stage:
     """Run one stage; a failure other than of requests is recorded as its fault."""
     proxy_core, rest_core = cores
-    pace = Pace(rate=tempo.rate, quiet=0.0, storm=seconds_of(name, tempo), episodes=1)
     account = folder / "account.npz"
     try:
         async with WorkerGroup(folder, rest_core) as crew:
             site = Site(next(free_ports(1)), crew.ports, folder)
+            load = VerifiedLoad(site.port, tempo.rate, seconds_of(name, tempo), POSTS, seed, FRESH)
             argv = [*program("balancer"), "serve", "--config", configured(site, tempo, TAKES_TURNS[0])]
             async with (
                 serving("balancer", argv, site.port, CHECK, proxy_core) as child,
                 ended_with(child.pid),
-                loading(pace, account, site.port, seed, FRESH, rest_core) as zero,
+                loading(load, account, rest_core) as zero,
             ):
                 await asyncio.sleep(max(0.0, zero + SETTLED - time.monotonic()))
                 done = await STAGES[name](Ground(child, site, crew, tempo))
@@ -197,14 +199,14 @@ async def ended_with(session: int) -> AsyncIterator[None]:
 def stage_of(name: str, rows: Account, ran: Executions, steps: str, absence: str) -> Stage:
     """Result of a stage from the client rows and the workers' records."""
     counted = rows.due >= 0
-    found = failures(rows, counted)
+    found = rows.failures(counted)
     twice = sum(times > 1 for times in ran.executed.values())
     return Stage(
         name,
         requests=int(counted.sum()),
         failed=sum(found.values()),
         failures=found,
-        wrong=twice + crossed(rows) + len(ran.damaged),
+        wrong=twice + rows.crossed + len(ran.damaged),
         steps=steps,
         absence=absence,
     )

@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from benchmarks.cost import peers
-from benchmarks.cost.command import Seconds
-from benchmarks.options import cores_for, generator_core, known_policies, names_in
+from benchmarks.harness import peers
+from benchmarks.harness.options import Seconds, cores_for, generator_core, known_policies, names_in
 from benchmarks.slow_clients.runs import Plan, Run, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import OpenLoad, Report
-from benchmarks.cost.peers import Peer, Site
-from benchmarks.cost.runs import WORKERS
-from benchmarks.cost.serving import folder_in, serving
-from benchmarks.cost.units import RunningPeer
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.descriptors import allow_descriptors
+from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
+from benchmarks.harness.peer_processes import RunningPeer
+from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
+from benchmarks.harness.serving import folder_in, serving
 from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
@@ -102,9 +100,9 @@ def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
 async def run_plan(plan: Plan, folder: Path, told: Callable[[Run], None]) -> None:
     """Run the whole plan and pass each result to `told`. Raises `FleetFailedError` if the worker does not start."""
     allow_descriptors()
-    ports = tuple(free_ports(WORKERS))
+    ports = tuple(free_ports(WORKER_PORTS))
     # Not nginx: it would answer a request whose body is still incomplete, and a slow body would end early.
-    worker = [*program("benchmarks.cost.worker"), *map(str, ports)]
+    worker = [*program("benchmarks.harness.worker"), *map(str, ports)]
     async with serving("worker", worker, ports[0], CASES["get"], plan.proxy_core):
         for number, (peer, crowd, rounds) in enumerate(order_of(plan)):
             calm, beside = (
@@ -123,12 +121,6 @@ async def run_plan(plan: Plan, folder: Path, told: Callable[[Run], None]) -> Non
                             told(await units.turn(kind, turn))
             except FleetFailedError as failure:
                 told(Run(peer.name, crowd, 0, crowd, fault=str(failure)))
-
-
-def allow_descriptors() -> None:
-    """Raise the soft limit of open files to the hard limit: a thousand clients need a descriptor each on both sides."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Pair:
@@ -194,7 +186,7 @@ async def pair(plan: Plan, peer: Peer, crowd: str, calm: Site, beside: Site) -> 
 async def load(plan: Plan, port: int, number: int) -> Report:
     """Open-loop load of normal requests; all runs of a round have the same arrivals."""
     offer = OpenLoad(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone)
-    return await made(offer, partial(cpu_time.pinned_to, plan.load_core))
+    return await run_open_load(offer, partial(cpu_time.pinned_to, plan.load_core))
 
 
 @asynccontextmanager
@@ -204,7 +196,7 @@ async def crowding(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Chi
     report = site.folder / "crowd.json"
     words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
     with cpu_time.pinned_to(plan.proxy_core):
-        child = await processes.start("crowd", [*program("benchmarks.slow_clients.crowd"), *words])
+        child = await processes.start("crowd", [*program("benchmarks.slow_clients.slow_client"), *words])
     try:
         await child.ready()
         await asyncio.sleep(SETTLED_AFTER)

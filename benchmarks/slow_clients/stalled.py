@@ -10,9 +10,9 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.peers import Peer, Site
-from benchmarks.cost.serving import READY_WITHIN, serving, status_line
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.serving import READY_WITHIN, serving, status_line
 from benchmarks.slow_clients.runs import memory_of
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports

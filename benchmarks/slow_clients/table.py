@@ -13,7 +13,7 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.cost.tail import LAG_PART
+from benchmarks.harness.open_load import LAG_PART
 from benchmarks.slow_clients.runs import AGAIN, KINDS, QUIET, Run
 from experiments.terminal import STANDING, times
 

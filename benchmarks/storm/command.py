@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from benchmarks.cost import peers
-from benchmarks.options import cores_for, generator_core, known_policies, names_in
-from benchmarks.storm.judgement import ENOUGH, Figures, Verdict, figures_of, seconds, success, verdicts
+from benchmarks.harness import peers
+from benchmarks.harness.options import cores_for, generator_core, known_policies, names_in
+from benchmarks.storm.figures import ENOUGH, Figures, Verdict, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import QUICK, Pace, schedule
+from benchmarks.storm.proxies import chosen, ours
 from benchmarks.storm.runs import Plan, Storm, run_plan
-from benchmarks.storm.setups import chosen, ours
 from benchmarks.storm.table import faults_table_of, table_of
 from experiments.build import describe_build
 from experiments.errors import BadInputError
@@ -141,7 +141,7 @@ class Session:
             self._draw(run, figures, self._plots)
 
     def _draw(self, run: Storm, figures: Figures, folder: Path) -> None:
-        from benchmarks.storm.figure import storm_figure
+        from benchmarks.storm.plot import storm_figure
         from experiments.report.canvas import to_png  # half a second of imports that only plots need
 
         file = folder / f"{run.peer.partition(' ')[0]}-{run.round}.png"

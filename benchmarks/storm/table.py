@@ -10,7 +10,7 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.storm.judgement import Figures, seconds, success, times_words
+from benchmarks.storm.figures import Figures, seconds, success, times_words
 from benchmarks.storm.plan import FAULTS
 
 NOTHING = "–"

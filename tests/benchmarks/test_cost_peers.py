@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from benchmarks.cost import certificates, peer_files, peers
-from benchmarks.cost.cases import CASES, Case
-from benchmarks.cost.certificates import SUITE, certificate_in, client_context
 from benchmarks.cost.command import units_of
-from benchmarks.cost.peers import PEERS, Peer, Site, ours
 from benchmarks.cost.plan import Plan, order_of
-from benchmarks.cost.serving import serving
+from benchmarks.harness import certificates, peer_files, peers
+from benchmarks.harness.cases import CASES, Case
+from benchmarks.harness.certificates import SUITE, certificate_in, client_context
+from benchmarks.harness.peers import PEERS, Peer, Site, ours
+from benchmarks.harness.serving import serving
 from experiments import cpu_time
 from experiments.errors import BadInputError
 from experiments.ports import free_ports

@@ -11,12 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.offer import parsed
-from benchmarks.cost.open_load import WARM_UP, OpenLoad, Report, report_of, run
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.sitting import place_in_words
+from benchmarks.cost.session import place_in_words
 from benchmarks.cost.tail import Capacity, capacities_in_words, judged
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, parsed, run, summarised
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.open_loop import Record
@@ -36,7 +35,7 @@ def test_latency_counts_from_the_scheduled_instant() -> None:
         kind=np.array([Kind.OK, Kind.RESET, Kind.OK]),
         has_waited=np.array([False, False, True]),
     )
-    found = report_of(record, cpu=9.0, busy=0.5)
+    found = summarised(record, cpu=9.0, busy=0.5)
     assert (found.requests, found.failed, found.waited, found.failures) == (3, 1, 1, {"reset": 1})
     assert (found.p50, found.p99) == pytest.approx((4.0, 5.0))
     assert (found.lag, found.service) == pytest.approx((2.0, 3.0))
@@ -129,7 +128,7 @@ def test_capacities_are_told() -> None:
 def worker_port() -> Iterator[int]:
     """The package's own worker, in a process of its own."""
     port = next(free_ports(1))
-    command = [sys.executable, "-m", "benchmarks.cost.worker", str(port)]
+    command = [sys.executable, "-m", "benchmarks.harness.worker", str(port)]
     with subprocess.Popen(command) as worker:
         yield port
         worker.terminate()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from benchmarks.__main__ import cli
 from benchmarks.processes.latency import HALF, ONE, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun, absence
-from benchmarks.processes.verdict import gain_of, loss_of, verdicts
+from benchmarks.processes.verdicts import gain_of, loss_of, verdicts
 from experiments.cpu_time import is_known_here
 
 ALONE = ThroughputRun(

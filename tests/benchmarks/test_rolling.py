@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rolling.command import in_words
-from benchmarks.rolling.session import end, is_alive, is_caught, members, root_of, wait_for_end
+from benchmarks.rolling.process_session import end, is_alive, is_caught, members, root_of, wait_for_end
 from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of
 from experiments import cpu_time
 from experiments.errors import FleetFailedError

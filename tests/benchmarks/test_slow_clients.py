@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import cli
-from benchmarks.cost.peers import ours
+from benchmarks.harness.peers import ours
 from benchmarks.slow_clients.command import introduction
-from benchmarks.slow_clients.crowd import OPENINGS, SlowClient, ending, kinds
 from benchmarks.slow_clients.runs import AGAIN, CROWDS, KINDS, QUIET, Plan, Run, memory_of, order_of
+from benchmarks.slow_clients.slow_client import OPENINGS, SlowClient, ending, kinds
 from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
 from experiments import cpu_time

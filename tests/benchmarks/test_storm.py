@@ -17,15 +17,27 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import cli
-from benchmarks.cost.disturbance import LOOK, Spans, disturbances, widened
+from benchmarks.harness.steal_time import LOOK, Spans, disturbances, widened
+from benchmarks.harness.verified.account import TIMEOUT, Account
+from benchmarks.harness.verified.balancer import steelyard
+from benchmarks.harness.verified.messages import (
+    LEAST,
+    MOST,
+    REGIONS,
+    WORKERS,
+    Ending,
+    Question,
+    answer_of,
+    judged,
+    questions,
+)
+from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import doubts, introduction, pace_of
-from benchmarks.storm.crew import Executions, WorkerGroup, told
-from benchmarks.storm.judgement import Figures, Recovery, figures_of, verdicts
-from benchmarks.storm.load import TIMEOUT, Account
-from benchmarks.storm.messages import LEAST, MOST, Ending, Question, answer_of, judged, questions
-from benchmarks.storm.plan import FAULTS, QUICK, REGIONS, WORKERS, Episode, Pace, schedule
+from benchmarks.storm.fault_injection import FaultyWorkers, send_control
+from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
+from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
+from benchmarks.storm.proxies import OTHERS, haproxy, nginx, ours
 from benchmarks.storm.runs import Plan, Storm
-from benchmarks.storm.setups import OTHERS, haproxy, nginx, ours, steelyard
 from benchmarks.storm.table import rows_of
 from experiments import cpu_time
 from experiments.ports import lasting_ports, lowest_ephemeral
@@ -276,13 +288,13 @@ def test_stolen_time_is_read_from_the_kernel() -> None:
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
     """It is a process before the kill, and listens when the time has come; another end of it is ours."""
-    async with WorkerGroup(tmp_path, cpu_time.cores()[-1]) as crew:
+    async with FaultyWorkers(tmp_path, cpu_time.cores()[-1]) as crew:
         zero = time.monotonic()
         episode = Episode(0.0, 0.2, "killed", ("north-0",))
         await crew.start_replacements([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
         _, until = await crew.inject(episode, zero)
         assert until >= 0.2
-        await told(crew.ports[0], "/-/well")
+        await send_control(crew.ports[0], "/-/well")
 
 
 def test_failing_fast_is_not_fast() -> None:

@@ -14,6 +14,9 @@ from enum import IntEnum
 from math import log2
 from random import Random
 
+REGIONS = ("north", "south", "west")
+WORKERS = tuple(f"{region}-{number}" for region in REGIONS for number in range(2))
+
 LEAST, MOST = 16, 16_384
 """Size of a body in bytes, in either direction; log-uniform."""
 

@@ -24,11 +24,11 @@ from rich.status import Status
 from rich.text import Text
 
 from benchmarks.cost.bounds import Verdict, blocks_in_words, table_of_bounds, verdicts
-from benchmarks.cost.cases import CASES, Kind
-from benchmarks.cost.peers import PEERS, Peer, worker_name
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.runs import WORKERS, run_plan
+from benchmarks.cost.runs import run_plan
 from benchmarks.cost.table import doubts, rows_of, shown, table_of
+from benchmarks.harness.cases import CASES, Kind
+from benchmarks.harness.peers import PEERS, WORKER_PORTS, Peer, worker_name
 from experiments.build import describe_build, interpreter_in_words
 from experiments.campaign.progress import clock
 from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, print_stopped, write_json
@@ -120,7 +120,7 @@ def introduction(plan: Plan) -> str:
     """Text printed before a case: what is measured, blocks, connections, load and core assignment."""
     place = place_in_words(plan)
     sizes = plan.case.sizes
-    endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKERS}"
+    endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKER_PORTS}"
     busy = ", ".join(dict.fromkeys(str(peer.connections or plan.connections) for peer in plan.peers))
     return (
         f"\n{plan.case.name}: {what_is_measured(plan)}\n"

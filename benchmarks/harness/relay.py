@@ -2,7 +2,7 @@
 
 One upstream connection per client connection, workers in turn.
 
-    python -m benchmarks.cost.relay PORT WORKER_PORT…
+    python -m benchmarks.harness.relay PORT WORKER_PORT…
 """
 
 from __future__ import annotations

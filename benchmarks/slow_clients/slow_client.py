@@ -2,7 +2,7 @@
 
 Raw sockets, no code shared with the proxy under test. On SIGTERM it writes how often connections ended in each way.
 
-    python -m benchmarks.slow_clients.crowd PORT KIND COUNT PACE REPORT
+    python -m benchmarks.slow_clients.slow_client PORT KIND COUNT PACE REPORT
 
 KIND is head, body, read or mixed; PACE is the interval between bytes in seconds; REPORT is the file that is written.
 """
@@ -19,7 +19,7 @@ from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
 
-from benchmarks.cost.peer_files import HUGE_NAME
+from benchmarks.harness.peer_files import HUGE_NAME
 
 HOST = b"Host: 127.0.0.1\r\n"
 OPENINGS = {

@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks.fidelity.quiet import without_disturbed
+from benchmarks.fidelity.undisturbed import without_disturbed
 from experiments.campaign import blocks
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.patience import Patience

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from benchmarks.cost.disturbance import Spans
-from benchmarks.storm.judgement import FIRST, Figures, success
-from benchmarks.storm.load import NOBODY, Account
-from benchmarks.storm.messages import Ending
-from benchmarks.storm.plan import WORKERS, Episode, Pace
+from benchmarks.harness.steal_time import Spans
+from benchmarks.harness.verified.account import NOBODY, Account
+from benchmarks.harness.verified.messages import WORKERS, Ending
+from benchmarks.storm.figures import FIRST, Figures, success
+from benchmarks.storm.plan import Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.load.samples import Flags, Floats, Place
 from experiments.report import canvas
