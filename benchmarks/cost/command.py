@@ -43,7 +43,7 @@ Examples:
 @click.option(
     "--blocks",
     type=click.IntRange(1, 1000),
-    help="Runs of each unit.  [default: 15; 25 in 'half', 5 in 'idle']",
+    help="Runs of each proxy.  [default: 15; 25 in 'half', 5 in 'idle']",
 )
 @click.option("--duration", type=Seconds(), help="Of each run.  [default: 1s; 2s in 'endpoints']")
 @click.option(
@@ -63,7 +63,7 @@ Examples:
 @click.option(
     "--policies",
     metavar="A,B,…",
-    help="A unit of ours for each.  [default: least-in-flight; round-robin as well in 'endpoints']",
+    help="Steelyard with each of them.  [default: least-in-flight; round-robin as well in 'endpoints']",
 )
 @click.option(
     "--peers",
@@ -114,12 +114,12 @@ def plan_of(
 ) -> tuple[Plan, dict[str, str]]:
     """Plan of one case, and the absent peers with their reasons. Raises `BadInputError`."""
     proxy_core, rest_core = cores_for(options["pin"] or case.pin)
-    units = units_of(case, policies, others, pythons)
+    proxies = peers_of(case, policies, others, pythons)
     if options["connections"]:
-        units = [replace(unit, connections=0) for unit in units]
-    absent = {unit.name: reason for unit in units if (reason := unit.absence_from(case))}
+        proxies = [replace(proxy, connections=0) for proxy in proxies]
+    absent = {proxy.name: reason for proxy in proxies if (reason := proxy.absence_from(case))}
     plan = Plan(
-        peers=tuple(unit for unit in units if not unit.absence_from(case)),
+        peers=tuple(proxy for proxy in proxies if not proxy.absence_from(case)),
         case=case,
         connections=options["connections"] or case.connections,
         seconds=options["duration"] or case.seconds,
@@ -132,7 +132,7 @@ def plan_of(
     return plan, absent
 
 
-def units_of(
+def peers_of(
     case: Case, policies: list[str], others: Sequence[Peer], pythons: Sequence[str] = ("",)
 ) -> list[Peer]:
     """Steelyard with each policy, size and build, and the other peers that the case applies to."""

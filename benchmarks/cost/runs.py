@@ -60,15 +60,15 @@ class Environment:
             self._plan.proxy_core,
         )
 
-    async def measured(self, peer: Peer, units: RunningPeers, run: Run) -> Run:
+    async def measured(self, peer: Peer, proxies: RunningPeers, run: Run) -> Run:
         """Measure one run; a failure is recorded as its fault."""
         try:
             if self._plan.case.kind is Kind.TAIL:
-                return await self._tail.measured(units.of(peer), run)
+                return await self._tail.measured(proxies.of(peer), run)
             if self._plan.case.kind is Kind.MEMORY:
                 return await memory(self._plan, peer, self.site(peer, f"run-{run.block}-{run.order}"), run)
             load = replace(self._load, connections=peer.connections or self._plan.connections)
-            return await cost(self._plan, load, self._worker, units.of(peer), run)
+            return await cost(self._plan, load, self._worker, proxies.of(peer), run)
         except FleetFailedError as failure:
             return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
 
@@ -80,12 +80,12 @@ async def run_plan(plan: Plan, folder: Path, observer: Observer) -> None:
     argv = peers.worker_argv(worker)
     blocks = list(enumerate(order_of(plan)))
     async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
-        ground = Environment(plan, folder, ports, serves)
-        await ground.prepare(observer)
+        environment = Environment(plan, folder, ports, serves)
+        await environment.prepare(observer)
         for first in range(0, len(blocks), BLOCKS_PER_PROCESS):
-            async with ground.running_peers(first) as units:
+            async with environment.running_peers(first) as proxies:
                 for block, in_order in blocks[first : first + BLOCKS_PER_PROCESS]:
                     for order, peer in enumerate(in_order):
                         observer.run_started(block, peer)
                         run = Run(plan.case.name, peer.name, block, order)
-                        observer.run_ended(await ground.measured(peer, units, run))
+                        observer.run_ended(await environment.measured(peer, proxies, run))

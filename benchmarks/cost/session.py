@@ -88,23 +88,23 @@ def found_in_words(run: Run) -> str:
     return f"{shown(run.figure, kind)} {kind.value}{rate}"
 
 
-def run_session(sitting: Session) -> int:
+def run_session(session: Session) -> int:
     """Measure, print, write; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
     was_stopped = False
-    with Progress(sitting.plans, console) as progress:
+    with Progress(session.plans, console) as progress:
         try:
-            asyncio.run(interruptible(measure(sitting.plans, progress, console)))
+            asyncio.run(interruptible(measure(session.plans, progress, console)))
         except (asyncio.CancelledError, KeyboardInterrupt):
             was_stopped = True
     found = verdicts(progress.runs)
-    present(console, sitting, progress.runs, found)
-    if sitting.file is not None:
-        write_json("--json", sitting.file, document(sitting, progress.runs, found, was_stopped))
+    present(console, session, progress.runs, found)
+    if session.file is not None:
+        write_json("--json", session.file, document(session, progress.runs, found, was_stopped))
     if was_stopped:
         print_stopped(console, "Nothing was left running; the tables hold what had been measured.")
         return STOPPED
-    return BOUND_MISSED if sitting.is_checked and any(verdict.met is False for verdict in found) else 0
+    return BOUND_MISSED if session.is_checked and any(verdict.met is False for verdict in found) else 0
 
 
 async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
@@ -124,7 +124,7 @@ def introduction(plan: Plan) -> str:
     busy = ", ".join(dict.fromkeys(str(peer.connections or plan.connections) for peer in plan.peers))
     return (
         f"\n{plan.case.name}: {what_is_measured(plan)}\n"
-        f"{blocks_in_words(plan.blocks)} × {len(plan.peers)} units × {plan.seconds:g} s, "
+        f"{blocks_in_words(plan.blocks)} × {len(plan.peers)} proxies × {plan.seconds:g} s, "
         f"{busy} connections, {endpoints} endpoints, seed {plan.seed}.\n"
         f"Load: {load_in_words(plan)}; worker: {worker_name()}; {place}.\n"
     )
@@ -133,7 +133,7 @@ def introduction(plan: Plan) -> str:
 def place_in_words(plan: Plan) -> str:
     """Core assignment as text."""
     if plan.proxy_core == plan.rest_core:
-        return f"proxy, worker and load share core {plan.proxy_core}: nobody is woken on another core"
+        return f"proxy, worker and load share core {plan.proxy_core}: no wake-up crosses cores"
     if plan.is_load_alone:
         return f"proxy and worker share core {plan.proxy_core}, load alone on core {plan.rest_core}"
     return f"proxy alone on core {plan.proxy_core}, worker and load on core {plan.rest_core}"
@@ -159,9 +159,9 @@ def what_is_measured(plan: Plan) -> str:
     }[plan.case.kind]
 
 
-def present(console: Console, sitting: Session, runs: list[Run], found: list[Verdict]) -> None:
+def present(console: Console, session: Session, runs: list[Run], found: list[Verdict]) -> None:
     """Print a table for each case, the absent peers and the table of bounds."""
-    for plan in sitting.plans:
+    for plan in session.plans:
         own = [run for run in runs if run.case == plan.case.name]
         rows = rows_of(own)
         if rows:
@@ -170,7 +170,7 @@ def present(console: Console, sitting: Session, runs: list[Run], found: list[Ver
         for row in rows:
             if row.fault:
                 console.print(Text(f"INVALID: {row.peer} ({row.fault})", style="bold red"))
-    for name, reason in sitting.absent.items():
+    for name, reason in session.absent.items():
         console.print(Text(f"absent: {name} ({reason})"))
     if doubt := doubts(runs):
         console.print(Text(doubt, style="yellow"))
@@ -178,17 +178,17 @@ def present(console: Console, sitting: Session, runs: list[Run], found: list[Ver
         console.print(table_of_bounds(found))
 
 
-def document(sitting: Session, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
+def document(session: Session, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
     """Complete results for JSON."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()} {platform.machine()}",
         "interpreter": interpreter_in_words(),
         "build": describe_build(),
-        "versions": versions(sitting.plans[0]),
+        "versions": versions(session.plans[0]),
         "was_stopped": was_stopped,
-        "absent": sitting.absent,
-        "cases": [case_document(plan, runs) for plan in sitting.plans],
+        "absent": session.absent,
+        "cases": [case_document(plan, runs) for plan in session.plans],
         "bounds": [asdict(verdict) for verdict in found],
         "runs": [asdict(run) for run in runs],
     }
@@ -201,7 +201,7 @@ def case_document(plan: Plan, runs: list[Run]) -> dict[str, Any]:
     peers = [peer.name for peer in plan.peers]
     return {
         "plan": asdict(plan) | {"case": described, "peers": peers, "worker": worker_name()},
-        "units": [asdict(row) for row in rows_of(own)],
+        "proxies": [asdict(row) for row in rows_of(own)],
     }
 
 

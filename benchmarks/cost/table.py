@@ -92,7 +92,7 @@ def columns(kind: Kind) -> list[str]:
         Kind.TAIL: ["offered/s", "lag p99 ms", "load's core"],
         Kind.MEMORY: [],
     }
-    return ["unit", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
+    return ["proxy", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
 
 
 ESSENTIAL = 4

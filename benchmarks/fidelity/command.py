@@ -98,9 +98,9 @@ def present(directory: Path, console: Console, check: bool) -> int:
     from benchmarks.fidelity.tables import every_verdict, headline, lines_of
 
     with console.status("Drawing the page"):
-        chapters = write_page(directory)
-    for is_met, line in lines_of(chapters):
+        scenario_results = write_page(directory)
+    for is_met, line in lines_of(scenario_results):
         print_verdict(console, is_met, line)
-    console.print(Text(f"{headline(chapters)}.", style="bold"))
+    console.print(Text(f"{headline(scenario_results)}.", style="bold"))
     console.print(f"Page: {directory / 'worlds.html'}", highlight=False, soft_wrap=True)
-    return BOUND_MISSED if check and False in every_verdict(chapters) else 0
+    return BOUND_MISSED if check and False in every_verdict(scenario_results) else 0

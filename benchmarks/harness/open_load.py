@@ -106,10 +106,10 @@ def summarised(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
     )
 
 
-def run(offer: OpenLoad) -> Report:
+def run(load: OpenLoad) -> Report:
     """Send all requests and wait for their ends. Raises `FleetFailedError` if the port does not accept connections."""
-    instants = offer.instants().tolist()
-    loop = OpenLoop(offer.port, offer.request, offer.connections, TIMEOUT, offer.spins)
+    instants = load.instants().tolist()
+    loop = OpenLoop(load.port, load.request, load.connections, TIMEOUT, load.spins)
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would add to the generator's lag; the memory of a few seconds is small
@@ -123,7 +123,7 @@ def run(offer: OpenLoad) -> Report:
         loop.close()
     counted = record.since(record.due[0] - instants[0] + WARM_UP)
     cpu = (spent.own - loop.idle) / len(instants) * 1e6
-    return summarised(counted, cpu, 1 - loop.idle / spent.at if offer.spins else spent.core / spent.at)
+    return summarised(counted, cpu, 1 - loop.idle / spent.at if load.spins else spent.core / spent.at)
 
 
 async def run_open_load(load: OpenLoad, place: Place) -> Report:
@@ -161,8 +161,8 @@ class Reading:
 
 def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str, spin: str = "") -> None:
     """Run the load and print the report as JSON."""
-    offer = OpenLoad(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
-    print(json.dumps(asdict(run(offer))))
+    load = OpenLoad(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
+    print(json.dumps(asdict(run(load))))
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ class RunningPeer:
 class RunningPeers:
     """Running processes by the peer's name, and failures to start."""
 
-    units: dict[str, RunningPeer] = field(default_factory=dict)
+    running: dict[str, RunningPeer] = field(default_factory=dict)
     reasons: dict[str, FleetFailedError] = field(default_factory=dict)
 
     def of(self, peer: Peer) -> RunningPeer:
         """Process of a peer. Raises `FleetFailedError` if it has not started."""
         if peer.name in self.reasons:
             raise self.reasons[peer.name]
-        return self.units[peer.name]
+        return self.running[peer.name]
 
 
 @asynccontextmanager
@@ -62,5 +62,5 @@ async def running_peers(
             except FleetFailedError as failure:
                 found.reasons[peer.name] = failure
             else:
-                found.units[peer.name] = RunningPeer(child, place.port)
+                found.running[peer.name] = RunningPeer(child, place.port)
         yield found

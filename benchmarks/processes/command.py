@@ -56,11 +56,11 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
     require_writable("--json", file)
     plan = QUICK if quick else Plan(seed=seed)
-    sitting = Session(plan, console_here())
-    was_stopped = sitting.run_session()
-    found = sitting.present()
+    session = Session(plan, console_here())
+    was_stopped = session.run_session()
+    found = session.present()
     if file is not None:
-        sitting.write(file, found)
+        session.write(file, found)
     if was_stopped:
         return STOPPED
     return BOUND_MISSED if check and any(is_met is False for is_met, _ in found) else 0
@@ -84,13 +84,13 @@ class Session:
         status = Status("measuring", console=self._console, refresh_per_second=2)
         with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
             try:
-                asyncio.run(interruptible(run_plan(self._plan, Path(folder), self._told)))
+                asyncio.run(interruptible(run_plan(self._plan, Path(folder), self._run_ended)))
             except (asyncio.CancelledError, KeyboardInterrupt):
                 print_stopped(self._console, "Nothing was left running.")
                 return True
         return False
 
-    def _told(self, run: ThroughputRun | LatencyRun) -> None:
+    def _run_ended(self, run: ThroughputRun | LatencyRun) -> None:
         if isinstance(run, ThroughputRun):
             self.bursts.append(run)
             what = f"{run.part}, {run.processes}: {run.rate:.0f}/s, {run.ceiling:.0f}/s with a core each"

@@ -98,7 +98,7 @@ def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
         "answered/s",
         "with a core each/s",
         "busiest",
-        "cores: unit's",
+        "cores: balancer's",
         "load's and worker's",
     ):
         table.add_column(name, justify="right")
@@ -113,7 +113,7 @@ def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
             f"{median(run.rate for run in good):.0f}",
             f"{median(run.ceiling for run in good):.0f}",
             f"{median(run.busiest for run in good):.0%}",
-            f"{median(run.unit_cores for run in good):.2f}",
+            f"{median(run.balancer_cores for run in good):.2f}",
             f"{median(run.client_cores for run in good):.2f}",
         )
     return table
@@ -124,7 +124,7 @@ def latency_table(stretches: Sequence[LatencyRun]) -> Table:
     table = Table(
         title="least-in-flight, exponential service of 20 ms, 70 % load, open loop", title_justify="left"
     )
-    table.add_column("unit", no_wrap=True)
+    table.add_column("proxy", no_wrap=True)
     for name in ("workers", "offered/s", "p50 ms", "p99 ms", "p50 ratio", "p99 ratio"):
         table.add_column(name, justify="right")
     for setup in SETUPS:

@@ -49,9 +49,9 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     """Restart every worker, reload and replace the balancer under load: the bound is 0 failed requests."""
     cores = cores_for("one")[0], generator_core()
     require_writable("--json", file)
-    console, tempo = console_here(), QUICK if quick else StageTiming()
+    console, timing = console_here(), QUICK if quick else StageTiming()
     found: list[Stage] = []
-    was_stopped = run_session(tempo, seed, cores, console, found)
+    was_stopped = run_session(timing, seed, cores, console, found)
     if file is not None:
         write_json("--json", file, [asdict(stage) | {"is_met": stage.is_met} for stage in found])
     if was_stopped:
@@ -61,19 +61,19 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
 
 
 def run_session(
-    tempo: StageTiming, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]
+    timing: StageTiming, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]
 ) -> bool:
     """Run all stages; returns whether it was interrupted."""
-    span = sum(seconds_of(name, tempo) for name in STAGES)
+    span = sum(seconds_of(name, timing) for name in STAGES)
     console.print(
         Text(
-            f"{tempo.rate:g} requests per second, three stages, about {span:g} s. Ours: {describe_build()}.\n"
+            f"{timing.rate:g} requests per second, three stages, about {span:g} s. Ours: {describe_build()}.\n"
         )
     )
 
     async def do_all() -> None:
         for number, name in enumerate(STAGES):
-            found.append(await staged(name, tempo, seed, cores, folder_in(Path(folder), f"stage-{number}")))
+            found.append(await staged(name, timing, seed, cores, folder_in(Path(folder), f"stage-{number}")))
             last = found[-1]
             print_verdict(console, last.is_met, f"{STANDING[last.is_met]}: {in_words(last)}")
 

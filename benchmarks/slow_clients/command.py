@@ -35,7 +35,7 @@ from experiments.terminal import (
 
 EPILOG = """\b
 Examples:
-  python -m benchmarks slow-clients                          our unit alone, about five minutes
+  python -m benchmarks slow-clients                          Steelyard alone, about five minutes
   python -m benchmarks slow-clients --peers nginx,haproxy --rounds 3
   python -m benchmarks slow-clients --clients 200 --pace 100ms --duration 2s
   python -m benchmarks slow-clients --stalled                what one stalled reader of 1 GiB costs
@@ -60,7 +60,7 @@ Examples:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order and arrivals."
 )
-@click.option("--policy", default="least-in-flight", show_default=True, help="Of our unit.")
+@click.option("--policy", default="least-in-flight", show_default=True, help="Of Steelyard.")
 @click.option(
     "--peers", "others", default="none", metavar="A,B,…|none", show_default=True, help="The others."
 )
@@ -71,11 +71,11 @@ def slow_clients(
     policy: str, others: str, is_stalled: bool, file: Path | None, check: bool, **options: Any
 ) -> int:
     """Measure normal traffic alone, then beside clients that send a head or a body, or read, byte by byte."""
-    units = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
+    proxies = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
     cores = cores_for("one")
     require_writable("--json", file)
     plan = Plan(
-        peers=tuple(unit for unit in units if not unit.absence),
+        peers=tuple(proxy for proxy in proxies if not proxy.absence),
         clients=options["clients"],
         pace=options["pace"],
         rate=options["rate"],
@@ -86,14 +86,14 @@ def slow_clients(
         load_core=generator_core(),
     )
     console = console_here()
-    for unit in units:
-        if unit.absence:
-            console.print(Text(f"absent: {unit.name} ({unit.absence})"))
-    sitting = Session(plan, console)
-    was_stopped = sitting.run_session(is_stalled)
-    found = sitting.present()
+    for proxy in proxies:
+        if proxy.absence:
+            console.print(Text(f"absent: {proxy.name} ({proxy.absence})"))
+    session = Session(plan, console)
+    was_stopped = session.run_session(is_stalled)
+    found = session.present()
     if file is not None:
-        sitting.write(file)
+        session.write(file)
     if was_stopped:
         print_stopped(console, "Nothing was left running; the table holds what had been measured.")
         return STOPPED
@@ -108,7 +108,7 @@ class Session:
         self.stalls: list[Stalled] = []
         self._plan = plan
         self._console = console
-        self._total = plan.rounds * len(plan.peers) * len(plan.crowds) * 3
+        self._total = plan.rounds * len(plan.peers) * len(plan.slow_kinds) * 3
 
     def run_session(self, is_stalled: bool) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
@@ -116,7 +116,7 @@ class Session:
         if not is_stalled:
             self._console.print(Text(introduction(plan)))
         with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-            work = self._stalls(Path(name)) if is_stalled else run_plan(plan, Path(name), self._told)
+            work = self._stalls(Path(name)) if is_stalled else run_plan(plan, Path(name), self._run_ended)
             try:
                 asyncio.run(interruptible(work))
             except (asyncio.CancelledError, KeyboardInterrupt):
@@ -129,16 +129,14 @@ class Session:
             place.mkdir()
             self.stalls.append(await stalled(peer, place, self._plan.proxy_core))
 
-    def _told(self, run: Run) -> None:
+    def _run_ended(self, run: Run) -> None:
         self.runs.append(run)
         found = (
             f"INVALID: {run.fault}"
             if run.fault
             else f"{run.ok}/{run.requests} ok, p99 {run.p99 * 1e3:.2f} ms"
         )
-        line = (
-            f"[{len(self.runs)}/{self._total}] {run.crowd} {run.round + 1}, {run.peer}, {run.kind}: {found}"
-        )
+        line = f"[{len(self.runs)}/{self._total}] {run.slow_kind} {run.round + 1}, {run.peer}, {run.kind}: {found}"
         self._console.print(Text(line, style="red" if run.fault else "dim"))
 
     def present(self) -> list[bool | None]:
@@ -167,10 +165,10 @@ class Session:
 
 def introduction(plan: Plan) -> str:
     """Text printed before the first run: load, core assignment, rounds, peers and seed."""
-    crowd = f"{plan.clients} slow clients ({', '.join(plan.crowds)}) at a byte per {plan.pace:g} s"
+    slow_kind = f"{plan.clients} slow clients ({', '.join(plan.slow_kinds)}) at a byte per {plan.pace:g} s"
     places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
     return (
-        f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"
-        f"{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}; {places}.\n"
+        f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {slow_kind}.\n"
+        f"{plan.rounds} rounds, {len(plan.peers)} proxies, seed {plan.seed}; {places}.\n"
         f"Ours: {describe_build()}.\n"
     )

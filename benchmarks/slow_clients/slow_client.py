@@ -111,14 +111,14 @@ def ending(answer: bytes) -> str:
     return words[1].decode("latin-1") if len(words) > 1 and answer.startswith(b"HTTP/1.") else "closed"
 
 
-def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
+def run_slow_clients(port: int, kind: str, count: int, pace: float, report: Path) -> None:
     """Run the slow clients until SIGTERM, then write `report`. Raises `OSError` if the first connections fail."""
     os.nice(NICE)
     endings: Counter[str] = Counter()
     is_over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: is_over.append(number))
     clients = [SlowClient(port, one) for one in kinds(kind, count)]
-    print(f"crowd ready on http://127.0.0.1:{port}", flush=True)
+    print(f"slow-clients ready on http://127.0.0.1:{port}", flush=True)
     due = time.monotonic()
     # Each client moves at its own instant: independent clients are not synchronised.
     for client in cycle(clients):
@@ -133,4 +133,4 @@ def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
 
 
 if __name__ == "__main__":
-    crowd(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5]))
+    run_slow_clients(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5]))

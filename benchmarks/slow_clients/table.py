@@ -14,7 +14,7 @@ from statistics import median
 from rich.table import Table
 
 from benchmarks.harness.open_load import LAG_PART
-from benchmarks.slow_clients.runs import AGAIN, KINDS, QUIET, Run
+from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
 from experiments.terminal import STANDING, times
 
 BOUND = 2.0
@@ -60,7 +60,7 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 
 def round_of(run: Run) -> tuple[str, str, int]:
     """Key of the runs that are compared with each other."""
-    return run.peer, run.crowd, run.round
+    return run.peer, run.slow_kind, run.round
 
 
 def is_punctual(run: Run) -> bool:
@@ -98,7 +98,7 @@ def middle(values: Sequence[float]) -> float | None:
 def table_of(rows: Sequence[Row]) -> Table:
     """Table for the terminal."""
     table = Table()
-    for name in ("unit", "beside"):
+    for name in ("proxy", "beside"):
         table.add_column(name, no_wrap=True)
     for name in ("success", "p50", "p99", "p50/quiet", "p99/quiet", "CPU", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -134,9 +134,9 @@ def success(row: Row) -> float:
 def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
     """Bound of the balancer `ours` for each kind of slow clients, as text; None if it cannot be judged."""
     return [
-        verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, AGAIN)), None))
+        verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, CONTROL)), None))
         for row in rows
-        if row.peer.startswith(ours) and row.kind not in (QUIET, AGAIN)
+        if row.peer.startswith(ours) and row.kind not in (QUIET, CONTROL)
     ]
 
 

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.harness.steal_time import Spans
-from benchmarks.harness.verified.account import NOBODY, Account
+from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.plan import FAULTS, Episode, Pace
 from benchmarks.storm.runs import Storm
@@ -231,7 +231,7 @@ def window(rows: Account, at: float) -> Flags:
 
 def share(rows: Account, index: int, among: Flags) -> float:
     """Share of one worker in the responses that came from workers."""
-    answered = among & (rows.worker != NOBODY)
+    answered = among & (rows.worker != NO_WORKER)
     return float((rows.worker[answered] == index).mean()) if answered.any() else 0.0
 
 

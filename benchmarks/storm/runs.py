@@ -68,23 +68,23 @@ def order_of(plan: Plan) -> list[list[Peer]]:
     return [rng.sample(plan.peers, len(plan.peers)) for _ in range(plan.rounds)]
 
 
-async def run_plan(plan: Plan, folder: Path, told: Callable[[Storm], None]) -> None:
-    """Run the whole plan and pass each result to `told`."""
+async def run_plan(plan: Plan, folder: Path, observe: Callable[[Storm], None]) -> None:
+    """Run the whole plan and pass each result to `observe`."""
     allow_descriptors()
     for number, peers in enumerate(order_of(plan)):
         for order, peer in enumerate(peers):
             own = folder_in(folder, f"run-{number}-{order}")
             try:
-                told(await run_storm(plan, peer, number, own))
+                observe(await run_storm(plan, peer, number, own))
             except FleetFailedError as failure:
-                told(Storm(peer.name, number, fault=str(failure)))
+                observe(Storm(peer.name, number, fault=str(failure)))
 
 
 async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
     """One proxy in one storm. Raises `FleetFailedError`."""
     seed = plan.seed + number
-    async with FaultyWorkers(folder, plan.rest_core, plan.looks_well) as crew:
-        site = Site(next(free_ports(1)), crew.ports, folder)
+    async with FaultyWorkers(folder, plan.rest_core, plan.looks_well) as workers:
+        site = Site(next(free_ports(1)), workers.ports, folder)
         async with serving(peer.name, peer.argv(site), site.port, CHECK, plan.proxy_core) as child:
             file, pace = folder / "account.npz", plan.pace
             load = VerifiedLoad(site.port, pace.rate, pace.seconds, pace.posts, seed, plan.fresh)
@@ -93,9 +93,9 @@ async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
                 disturbances(cores) as taken,
                 loading(load, file, plan.rest_core) as zero,
             ):
-                await crew.start_replacements(episodes := schedule(plan.pace, seed), zero)
+                await workers.start_replacements(episodes := schedule(plan.pace, seed), zero)
                 before = reading(plan)
-                episodes = await inject_all(crew, episodes, zero)
+                episodes = await inject_all(workers, episodes, zero)
             busy = in_use(before, reading(plan))
             fault = "" if child.is_running else f"{peer.name} died{child.tail}"
         return Storm(
@@ -103,7 +103,7 @@ async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
             number,
             tuple(episodes),
             Account.load(file),
-            crew.executions(),
+            workers.executions(),
             busy,
             widened(taken, zero),
             fault,
@@ -112,22 +112,22 @@ async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
 
 def reading(plan: Plan) -> tuple[float, float, float]:
     """Clock, and busy seconds of both cores."""
-    unit, others = (cpu_time.busy_seconds(core) for core in (plan.proxy_core, plan.rest_core))
-    return time.monotonic(), unit, others
+    proxy, others = (cpu_time.busy_seconds(core) for core in (plan.proxy_core, plan.rest_core))
+    return time.monotonic(), proxy, others
 
 
 def in_use(before: tuple[float, float, float], now: tuple[float, float, float]) -> tuple[float, float]:
     """Utilisation of both cores between two readings."""
-    seconds, unit, others = (later - earlier for earlier, later in zip(before, now, strict=True))
-    return unit / seconds, others / seconds
+    seconds, proxy, others = (later - earlier for earlier, later in zip(before, now, strict=True))
+    return proxy / seconds, others / seconds
 
 
-async def inject_all(crew: FaultyWorkers, episodes: list[Episode], zero: float) -> list[Episode]:
+async def inject_all(workers: FaultyWorkers, episodes: list[Episode], zero: float) -> list[Episode]:
     """Inject the faults in order; returns them with their actual times. Raises `FleetFailedError`."""
     found = []
     for episode in episodes:
         try:
-            at, until = await crew.inject(episode, zero)
+            at, until = await workers.inject(episode, zero)
         except (OSError, TimeoutError) as error:
             raise FleetFailedError(f"a worker does not obey: {error}") from None
         found.append(replace(episode, at=at, until=until))

@@ -66,7 +66,7 @@ def test_the_output_says_who_shares_a_core() -> None:
     plan = Plan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
     assert place_in_words(plan) == "proxy and worker share core 0, load alone on core 1"
     assert place_in_words(replace(plan, case=CASES["get"])).startswith("proxy alone on core 0, worker")
-    assert "share core 0: nobody" in place_in_words(replace(plan, rest_core=0))
+    assert "share core 0: no wake-up" in place_in_words(replace(plan, rest_core=0))
 
 
 def test_instants_are_those_of_the_seed() -> None:
@@ -78,7 +78,7 @@ def test_instants_are_those_of_the_seed() -> None:
     assert not np.array_equal(found, replace(OFFER, seed=2).instants())
 
 
-def test_a_late_generator_makes_the_run_void_and_blames_nobody() -> None:
+def test_a_late_generator_makes_the_run_void_without_a_fault() -> None:
     """Half of the figure may be its own, not more."""
     assert judged(RUN, Report(100, 0, 0.5, 2.0, 1.0), 50.0).void == ""
     found = judged(RUN, Report(100, 0, 0.5, 2.0, 1.01), 50.0)
@@ -145,7 +145,7 @@ def test_every_request_of_the_schedule_is_sent_and_answered(worker_port: int, sp
 
 
 def run_when_ready(offer: OpenLoad) -> Report:
-    """The run, once somebody listens; the test's own time limit ends the trying."""
+    """Run the load once the port accepts connections; the test's time limit ends the attempts."""
     while True:
         try:
             return run(offer)

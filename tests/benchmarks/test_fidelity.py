@@ -155,7 +155,7 @@ def test_another_order_is_a_miss(scenario: Scenario, tmp_path: Path) -> None:
     assert "MISSED  homogeneous: random / round-robin: 1.6" in line
 
 
-def test_nobody_is_ranked_inside_the_noise(scenario: Scenario, tmp_path: Path) -> None:
+def test_no_ranking_inside_the_noise(scenario: Scenario, tmp_path: Path) -> None:
     """If the twin differs from its original by more than the policies from each other, there is no order to miss."""
     loud = {"random": 0.63, "round-robin": 1.0, "round-robin again": 1.4}
     chapter = both(

@@ -25,11 +25,11 @@ from benchmarks.harness.verified.messages import (
     MOST,
     REGIONS,
     WORKERS,
+    CheckedRequest,
     Ending,
-    Question,
     answer_of,
-    judged,
-    questions,
+    checked_requests,
+    outcome_of,
 )
 from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import doubts, introduction, pace_of
@@ -43,7 +43,7 @@ from experiments import cpu_time
 from experiments.ports import lasting_ports, lowest_ephemeral
 from tests.command_line import run_in_process
 
-QUESTION = Question(7, is_post=True, body_size=300, answer_size=1000)
+QUESTION = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
 PACE = Pace(rate=100.0, quiet=10.0, storm=20.0, episodes=1, lasts=2.0)
 
@@ -80,11 +80,11 @@ def test_a_short_storm_has_each_fault_once_and_every_region() -> None:
 
 
 def test_no_two_requests_have_the_same_content() -> None:
-    asked = questions(500, 0.5, 1)
+    asked = checked_requests(500, 0.5, 1)
     assert len({one.id for one in asked}) == 500
     assert len({one.answer for one in asked}) == 500
     assert all(LEAST <= len(one.answer) <= MOST for one in asked)
-    assert asked == questions(500, 0.5, 1)
+    assert asked == checked_requests(500, 0.5, 1)
 
 
 def test_a_post_carries_its_body() -> None:
@@ -111,7 +111,7 @@ def test_a_post_carries_its_body() -> None:
 )
 def test_an_answer_is_judged_by_every_byte(head: bytes, body: bytes, ending: Ending) -> None:
     """The body of the answer also shows which body the worker got."""
-    assert judged(QUESTION, head, body)[0] is ending
+    assert outcome_of(QUESTION, head, body)[0] is ending
 
 
 # --- figures
@@ -288,13 +288,13 @@ def test_stolen_time_is_read_from_the_kernel() -> None:
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
     """It is a process before the kill, and listens when the time has come; another end of it is ours."""
-    async with FaultyWorkers(tmp_path, cpu_time.cores()[-1]) as crew:
+    async with FaultyWorkers(tmp_path, cpu_time.cores()[-1]) as workers:
         zero = time.monotonic()
         episode = Episode(0.0, 0.2, "killed", ("north-0",))
-        await crew.start_replacements([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
-        _, until = await crew.inject(episode, zero)
+        await workers.start_replacements([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
+        _, until = await workers.inject(episode, zero)
         assert until >= 0.2
-        await send_control(crew.ports[0], "/-/well")
+        await send_control(workers.ports[0], "/-/well")
 
 
 def test_failing_fast_is_not_fast() -> None:

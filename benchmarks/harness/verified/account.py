@@ -15,7 +15,7 @@ from experiments.load.samples import Flags, Floats, Ints
 TIMEOUT = 10.0
 """Seconds from the due time after which a request has failed."""
 
-NOBODY = -1
+NO_WORKER = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.verified.account import NOBODY, TIMEOUT, Account
+from benchmarks.harness.verified.account import NO_WORKER, TIMEOUT, Account
 from benchmarks.harness.verified.load_process import WARM_UP
-from benchmarks.harness.verified.messages import WORKERS, Ending, Question, judged, questions
+from benchmarks.harness.verified.messages import WORKERS, CheckedRequest, Ending, checked_requests, outcome_of
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
 from experiments.load.samples import Flags, Kind
@@ -32,16 +32,16 @@ NAMES = {name.encode(): index for index, name in enumerate(WORKERS)}
 BROKEN = {Kind.TIMEOUT: Ending.TIMEOUT, Kind.REFUSED: Ending.REFUSED, Kind.UNFINISHED: Ending.UNFINISHED}
 
 
-class StormLoop(OpenLoop):
+class VerifiedLoop(OpenLoop):
     """Open loop whose requests have different bytes, and which checks each response."""
 
-    def __init__(self, port: int, asked: list[Question], fresh: Flags, connections: int) -> None:
+    def __init__(self, port: int, asked: list[CheckedRequest], fresh: Flags, connections: int) -> None:
         super().__init__(port, b"", connections, TIMEOUT)
         self._port = port
         self._asked = asked
         self._is_fresh = fresh
         self.ending = array("b", [Ending.UNFINISHED]) * len(asked)
-        self.worker = array("b", [NOBODY]) * len(asked)
+        self.worker = array("b", [NO_WORKER]) * len(asked)
         self.strays = 0
 
     def _send_due(self) -> None:
@@ -81,10 +81,10 @@ class StormLoop(OpenLoop):
         number, came = lane.number, lane.came
         end = came.index(b"\r\n\r\n") + 4
         head, body = came[:end], came[end:size]
-        ending, name = judged(self._asked[number], head, body)
+        ending, name = outcome_of(self._asked[number], head, body)
         if len(came) > size:
             ending = Ending.CORRUPT
-        self.ending[number], self.worker[number] = ending, NAMES.get(name, NOBODY)
+        self.ending[number], self.worker[number] = ending, NAMES.get(name, NO_WORKER)
         lane.came = b""
         if ending >= Ending.CROSSED or CLOSES.search(head) or self._is_fresh[number]:
             self._end_broken(lane, Kind.OK, now)
@@ -122,8 +122,8 @@ def main(
     rng = np.random.default_rng(int(seed))
     warm, counted = (max(1, round(float(rate) * span)) for span in (WARM_UP, float(seconds)))
     instants = np.concatenate([poisson(float(rate), warm, rng), WARM_UP + poisson(float(rate), counted, rng)])
-    asked = questions(len(instants), float(posts), int(seed))
-    loop = StormLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
+    asked = checked_requests(len(instants), float(posts), int(seed))
+    loop = VerifiedLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would add to the generator's lag
