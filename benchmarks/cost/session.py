@@ -5,7 +5,6 @@ However it ends, no process is left running and the results so far are shown.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import re
@@ -29,9 +28,10 @@ from benchmarks.cost.runs import run_plan
 from benchmarks.cost.table import doubts, rows_of, shown, table_of
 from benchmarks.harness.cases import CASES, Kind
 from benchmarks.harness.peers import PEERS, WORKER_PORTS, Peer, worker_name
+from benchmarks.harness.session import exit_code, was_interrupted
 from experiments.build import describe_build, interpreter_in_words
 from experiments.campaign.progress import clock
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, print_stopped, write_json
+from experiments.terminal import console_here, write_json
 
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
@@ -91,20 +91,14 @@ def found_in_words(run: Run) -> str:
 def run_session(session: Session) -> int:
     """Measure, print, write; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
-    was_stopped = False
     with Progress(session.plans, console) as progress:
-        try:
-            asyncio.run(interruptible(measure(session.plans, progress, console)))
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            was_stopped = True
+        was_stopped = was_interrupted(lambda: measure(session.plans, progress, console))
     found = verdicts(progress.runs)
     present(console, session, progress.runs, found)
     if session.file is not None:
         write_json("--json", session.file, document(session, progress.runs, found, was_stopped))
-    if was_stopped:
-        print_stopped(console, "Nothing was left running; the tables hold what had been measured.")
-        return STOPPED
-    return BOUND_MISSED if session.is_checked and any(verdict.met is False for verdict in found) else 0
+    rest = "Nothing was left running; the tables hold what had been measured."
+    return exit_code(console, was_stopped, session.is_checked, [verdict.met for verdict in found], rest)
 
 
 async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.fidelity.agreement import BOUNDS, Agreement, PairComparison, Row, ScenarioResult
 from experiments.report.tables import Cell, Mark, Table
+from experiments.terminal import STANDING
 
-WORDS: dict[bool | None, str] = {True: "met", False: "MISSED", None: "not judged"}
 MARKS: dict[bool | None, Mark] = {True: "good", False: "bad", None: "few"}
 QUANTITIES = tuple(BOUNDS)
 
@@ -78,7 +78,7 @@ def lines_of(results: Sequence[ScenarioResult]) -> Iterator[tuple[bool | None, s
             )
     for quantity in (*QUANTITIES, "ranking"):
         found = verdicts(results, quantity)
-        counts = ", ".join(f"{found.count(met)} {word}" for met, word in WORDS.items())
+        counts = ", ".join(f"{found.count(met)} {word}" for met, word in STANDING.items())
         yield (not found.count(False) if found.count(None) < len(found) else None), f"{quantity}: {counts}"
 
 
@@ -112,7 +112,7 @@ def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
     chance = Cell(
         "–" if math.isnan(one.simulation_noise) else f"± {100 * abs(one.simulation_noise):.1f} %", "few"
     )
-    return (*values, Cell(distance_text(one), shown), chance, Cell(WORDS[one.is_met], mark))
+    return (*values, Cell(distance_text(one), shown), chance, Cell(STANDING[one.is_met], mark))
 
 
 def distance_text(one: Agreement) -> str:
@@ -129,7 +129,7 @@ def ranking_table(results: Sequence[ScenarioResult]) -> Table:
     rows = tuple(
         (
             Cell(result.name),
-            Cell(WORDS[result.ranking_is_met], MARKS[result.ranking_is_met]),
+            Cell(STANDING[result.ranking_is_met], MARKS[result.ranking_is_met]),
             Cell(" < ".join(result.orders[0]) or "–"),
             Cell(" < ".join(result.orders[1]) or "–"),
             Cell("; ".join(pair_comparison_text(pair) for pair in contradictions(result)) or "–"),

@@ -11,19 +11,16 @@ from statistics import median
 
 from rich.table import Table
 
+from benchmarks.harness.verdicts import Verdict
 from benchmarks.processes.latency import HALF, SETUPS, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun
-from experiments.terminal import STANDING, times
+from experiments.terminal import times
 
 GAIN = 1.8
 """Least throughput of two processes, as a multiple of one."""
 
 EQUAL = 1.05
 """Largest p99 ratio to one process that counts as equal: less than twelve blocks can resolve."""
-
-Verdict = tuple[bool | None, str]
-"""Whether a bound is met (None if it cannot be judged), and the sentence to print."""
-
 
 JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
 """Figure of each part by which two processes are compared with one."""
@@ -83,7 +80,7 @@ def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
     fault = next(filter(None, faults), "")
     if fault:
         is_met, words = False, f"{words}; INVALID: {fault}"
-    return is_met, f"{STANDING[is_met]}: {words}"
+    return Verdict(is_met, words)
 
 
 def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:

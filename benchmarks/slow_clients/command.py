@@ -5,30 +5,24 @@ Only parses options, builds the plan and prints; invalid input is refused before
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from benchmarks.harness import peers
 from benchmarks.harness.options import Seconds, cores_for, generator_core, known_policies, names_in
+from benchmarks.harness.session import exit_code, run_in_folder
+from benchmarks.harness.verdicts import print_verdicts
 from benchmarks.slow_clients.runs import Plan, Run, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
 from experiments.build import describe_build
 from experiments.terminal import (
-    BOUND_MISSED,
-    STOPPED,
     console_here,
-    interruptible,
-    print_stopped,
-    print_verdict,
     require_writable,
     write_json,
 )
@@ -94,10 +88,7 @@ def slow_clients(
     found = session.present()
     if file is not None:
         session.write(file)
-    if was_stopped:
-        print_stopped(console, "Nothing was left running; the table holds what had been measured.")
-        return STOPPED
-    return BOUND_MISSED if check and False in found else 0
+    return exit_code(console, was_stopped, check, found)
 
 
 class Session:
@@ -112,16 +103,13 @@ class Session:
 
     def run_session(self, is_stalled: bool) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
-        plan, status = self._plan, Status("starting", console=self._console, refresh_per_second=2)
-        if not is_stalled:
-            self._console.print(Text(introduction(plan)))
-        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-            work = self._stalls(Path(name)) if is_stalled else run_plan(plan, Path(name), self._run_ended)
-            try:
-                asyncio.run(interruptible(work))
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                return True
-        return False
+        plan = self._plan
+        if is_stalled:
+            return run_in_folder(self._stalls, self._console, "starting")
+        self._console.print(Text(introduction(plan)))
+        return run_in_folder(
+            lambda folder: run_plan(plan, folder, self._run_ended), self._console, "starting"
+        )
 
     async def _stalls(self, folder: Path) -> None:
         for number, peer in enumerate(self._plan.peers):
@@ -146,10 +134,9 @@ class Session:
             self._console.print(table_of(rows))
         if doubt := doubts(self.runs):
             self._console.print(Text(doubt, style="yellow"))
-        found = [*verdicts(rows, peers.OURS), *((one.met, str(one)) for one in self.stalls)]
-        for is_met, text in found:
-            print_verdict(self._console, is_met, text)
-        return [is_met for is_met, text in found if peers.OURS in text]
+        found = [*verdicts(rows, peers.OURS), *(one.verdict for one in self.stalls)]
+        print_verdicts(self._console, found)
+        return [is_met for is_met, words in found if peers.OURS in words]
 
     def write(self, file: Path) -> None:
         """Write plan, rows and runs as JSON. Raises `BadInputError` if the file cannot be written."""

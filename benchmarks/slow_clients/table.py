@@ -14,8 +14,9 @@ from statistics import median
 from rich.table import Table
 
 from benchmarks.harness.open_load import LAG_PART
+from benchmarks.harness.verdicts import Verdict
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
-from experiments.terminal import STANDING, times
+from experiments.terminal import times
 
 BOUND = 2.0
 """Bound on the p99 of normal traffic beside slow clients, as a multiple of the quiet p99."""
@@ -131,7 +132,7 @@ def success(row: Row) -> float:
     return share if row.ok == row.requests else min(share, 99.999)
 
 
-def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
+def verdicts(rows: Sequence[Row], ours: str) -> list[Verdict]:
     """Bound of the balancer `ours` for each kind of slow clients, as text; None if it cannot be judged."""
     return [
         verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, CONTROL)), None))
@@ -140,13 +141,13 @@ def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
     ]
 
 
-def verdict(row: Row, control: Row | None) -> tuple[bool | None, str]:
+def verdict(row: Row, control: Row | None) -> Verdict:
     """Judge one row. If the A/A control differs by as much as the bound, the p99 is not judged; a failure still is."""
     is_met, said = row.is_met, words(row)
     noise = control.ratio_p99 if control is not None else None
     if noise is not None and not 1 / BOUND <= noise <= BOUND and not row.fault and row.ok == row.requests:
         is_met, said = None, f"{said}; quiet again: {times(noise)}, so this was not a quiet machine"
-    return is_met, f"{STANDING[is_met]}: {row.peer} beside {row.kind}: {said}"
+    return Verdict(is_met, f"{row.peer} beside {row.kind}: {said}")
 
 
 def words(row: Row) -> str:

@@ -5,20 +5,19 @@ Only parses options, builds the plan and prints; invalid input is refused before
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from benchmarks.harness import peers
 from benchmarks.harness.options import cores_for, generator_core, known_policies, names_in
-from benchmarks.storm.figures import ENOUGH, Figures, Verdict, figures_of, seconds, success, verdicts
+from benchmarks.harness.session import exit_code, run_in_folder
+from benchmarks.harness.verdicts import Verdict, print_verdicts
+from benchmarks.storm.figures import ENOUGH, Figures, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import QUICK, Pace, schedule
 from benchmarks.storm.proxies import chosen, ours
 from benchmarks.storm.runs import Plan, Storm, run_plan
@@ -26,13 +25,7 @@ from benchmarks.storm.table import faults_table_of, table_of
 from experiments.build import describe_build
 from experiments.errors import BadInputError
 from experiments.terminal import (
-    BOUND_MISSED,
-    STANDING,
-    STOPPED,
     console_here,
-    interruptible,
-    print_stopped,
-    print_verdict,
     require_writable,
     write_json,
 )
@@ -91,10 +84,7 @@ def storm(
     found = session.present()
     if file is not None:
         session.write(file)
-    if was_stopped:
-        print_stopped(console, "Nothing was left running; the table holds what had been measured.")
-        return STOPPED
-    return BOUND_MISSED if check and any(one.is_met is False for one in found) else 0
+    return exit_code(console, was_stopped, check, [one.is_met for one in found])
 
 
 def pace_of(rate: float | None, is_quick: bool) -> Pace:
@@ -121,13 +111,10 @@ class Session:
     def run_session(self) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         self._console.print(Text(introduction(self._plan)))
-        status = Status("in the storm", console=self._console, refresh_per_second=2)
-        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-            try:
-                asyncio.run(interruptible(run_plan(self._plan, Path(name), self._run_ended)))
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                return True
-        return False
+        plan = self._plan
+        return run_in_folder(
+            lambda folder: run_plan(plan, folder, self._run_ended), self._console, "in the storm"
+        )
 
     def _run_ended(self, run: Storm) -> None:
         figures = figures_of(run, self._plan.pace)
@@ -159,8 +146,7 @@ class Session:
         if doubt := doubts(self.found):
             self._console.print(Text(doubt, style="yellow"))
         own = [verdicts(runs) for runs in proxies if runs[0].peer.startswith(peers.OURS)]
-        for one in (found := [verdict for verdicts_ in own for verdict in verdicts_]):
-            print_verdict(self._console, one.is_met, f"{STANDING[one.is_met]}: {one.words}")
+        print_verdicts(self._console, found := [verdict for verdicts_ in own for verdict in verdicts_])
         return found
 
     def write(self, file: Path) -> None:

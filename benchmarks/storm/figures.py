@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.harness.steal_time import Spans
+from benchmarks.harness.verdicts import Verdict
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.plan import FAULTS, Episode, Pace
@@ -233,14 +234,6 @@ def share(rows: Account, index: int, among: Flags) -> float:
     """Share of one worker in the responses that came from workers."""
     answered = among & (rows.worker != NO_WORKER)
     return float((rows.worker[answered] == index).mean()) if answered.any() else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Verdict on one bound; None if it cannot be judged."""
-
-    is_met: bool | None
-    words: str
 
 
 def verdicts(runs: Sequence[Figures]) -> list[Verdict]:

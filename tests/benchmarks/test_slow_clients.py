@@ -163,7 +163,9 @@ def test_a_late_generator_is_told_of() -> None:
 
 def test_the_stalled_readers_bound() -> None:
     assert Stalled("x", BOUND - 1, 0).met
-    assert str(Stalled("x", BOUND, 9 << 20)).startswith("MISSED: a stalled reader of 1 GiB costs x 2048 KiB")
+    assert str(Stalled("x", BOUND, 9 << 20).verdict).startswith(
+        "MISSED: a stalled reader of 1 GiB costs x 2048 KiB"
+    )
 
 
 def test_the_introduction_says_what_is_measured() -> None:
