@@ -16,13 +16,14 @@ import click
 from balancer.admin.endpoint_commands import endpoints
 from balancer.admin.renamed_commands import CommandGroup
 from balancer.admin.status_command import admin, status
-from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
+from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers
+from balancer.configuration import load
 from balancer.errors import ListenFailed, LogFailed
+from balancer.lifecycle import serve
 from balancer.log.output import LogOutput
 from balancer.membership.file_source import FileSource
 from balancer.printable import one_line
 from balancer.probe.command import probe
-from balancer.process.lifecycle import serve
 from balancer.process.member import Member
 from balancer.process.supervisor import Supervisor
 from balancer.server import new_event_loop

@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING
 from balancer.config.transports import transports_of
 from balancer.exchange.explaining import Explanations
 from balancer.log.journal import journal_of
-from balancer.membership.active_checks import Checks
+from balancer.membership.active_checks import CheckPlan, Checks
 from balancer.membership.discovery import Discovery
 from balancer.membership.registry import EndpointRegistry, without_reuse
 from balancer.recording.recording import Recording
 from balancer.upstream.load_probes import LoadProbes
 from policies.facts import Endpoint
+from policies.health.active_checks import CheckRules
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
 from policies.routing.affinity import StickyCounts
 
 if TYPE_CHECKING:
-    from balancer.config.runtime import RuntimeConfig
     from balancer.config.sections import PolicySpec
     from balancer.config.sticky import StickyConfig
     from balancer.exchange.affinity import Stickiness
+    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
-    from balancer.proxy import Proxy
     from balancer.recording.recorder import Recorder
     from policies.clock import Clock
 
@@ -81,7 +82,7 @@ class ControlPlane:
         proxy.pools.without_reuse = without_reuse(terms.endpoints)
         proxy.pools.replace([state.endpoint for state in proxy.router.states])
         self._link_pools()
-        self.checks = Checks(proxy.router, proxy.pools, terms.check_plan)
+        self.checks = Checks(proxy.router, proxy.pools, check_plan(terms))
         self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
         self.registry = EndpointRegistry(self, terms)
         self.discovery = Discovery(self.registry)
@@ -100,7 +101,7 @@ class ControlPlane:
 
     def _apply(self, terms: RuntimeConfig) -> None:
         router = self.proxy.router
-        self.checks.apply(terms.check_plan)
+        self.checks.apply(check_plan(terms))
         self.load_probes.apply(terms.probe_plan)
         router.apply_health(terms.health)
         router.apply_concurrency(terms.concurrency)
@@ -186,3 +187,10 @@ class ControlPlane:
     def _link_pools(self) -> None:
         for state in self.proxy.router.states:
             state.connections = self.proxy.pools.by_id[state.id]
+
+
+def check_plan(terms: RuntimeConfig) -> CheckPlan:
+    """Return the parameters of the active checks."""
+    config = terms.health_checks
+    rules = CheckRules(config.interval, config.fast_interval, config.rise, config.fall)
+    return CheckPlan(config.path, config.status, config.timeout, rules, terms.seed)

@@ -67,18 +67,18 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     is_any_answer_good = "--alive" in words
     urls = [word for word in words if word != "--alive"]
     if len(urls) > 1 or any(url.startswith("-") for url in urls):
-        return told(USAGE, 2)
+        return complain(USAGE, 2)
     url = urls[0] if urls else own_url(environment)
     try:
         status = status_at(url)
     except OSError as error:
-        return told(f"{url}: {error.strerror or error}", 1)
+        return complain(f"{url}: {error.strerror or error}", 1)
     except ValueError as error:
-        return told(str(error), 1)
-    return 0 if is_any_answer_good or 200 <= status < 300 else told(f"{url}: status {status}", 1)
+        return complain(str(error), 1)
+    return 0 if is_any_answer_good or 200 <= status < 300 else complain(f"{url}: status {status}", 1)
 
 
-def told(problem: str, code: int) -> int:
+def complain(problem: str, code: int) -> int:
     """Print the problem to stderr and return `code`."""
     print(f"probe: {problem}", file=sys.stderr)
     return code

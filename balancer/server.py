@@ -10,27 +10,28 @@ from collections.abc import Callable
 from random import Random
 
 from balancer.admin.application import AdminApplication
+from balancer.admin.channel import Channel
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
-from balancer.config.reload import Prepared, Reloads
-from balancer.config.runtime import runtime_config_of
 from balancer.config.sections import LogConfig
 from balancer.control_plane import ControlPlane
 from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
+from balancer.exchange.client_connection import ClientConnection
+from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
+from balancer.exchange.runtime_config import runtime_config_of
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.membership.dns_source import DnsSource
-from balancer.process.channel import Channel
-from balancer.process.connection_balance import ConnectionBalance
 from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
-from balancer.proxy import CLOSE_ALL_IDLE, Proxy
+from balancer.reload import Prepared, Reloads
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
@@ -91,7 +92,9 @@ class Server:
         terms = self.control_plane.terms
         self.control_plane.discovery.apply(terms.discovery, terms.upstream_tls_config)
         self.reloads = Reloads(self.control_plane, settings, read or (lambda: settings), self._apply)
-        channel = Channel(member) if member is not None else None
+        channel: Channel | None = None
+        if member is not None:
+            channel = Channel(member.directory, member.index, member.of)
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
         self._admin = AdminApplication(
@@ -209,7 +212,7 @@ class Server:
             control_plane.set_access_log(new)
             new.start()
 
-    async def _update_clients(self, downstreams: list[DownstreamConnection]) -> None:
+    async def _update_clients(self, downstreams: list[ClientConnection]) -> None:
         """Update client connections in slices: ten thousand at once would block the loop."""
         for number, downstream in enumerate(downstreams, 1):
             downstream.apply()
@@ -257,14 +260,14 @@ class Server:
     async def _drained(self, grace: float) -> bool:
         """Close idle connections and wait for the others. Returns False if `grace` seconds were not enough."""
         proxy = self.proxy
-        everybody_left = asyncio.Event()
-        proxy.on_client_left = lambda: everybody_left.set() if self._is_empty else None
+        all_left = asyncio.Event()
+        proxy.on_client_left = lambda: all_left.set() if self._is_empty else None
         for downstream in list(proxy.downstreams):
             downstream.close_if_idle(proxy.now(), proxy.idle_limit)
         if self._is_empty:
             return True
         try:
-            await asyncio.wait_for(everybody_left.wait(), grace)
+            await asyncio.wait_for(all_left.wait(), grace)
         except TimeoutError:
             return False
         return True

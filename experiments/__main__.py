@@ -14,32 +14,38 @@ EPILOG = """\b
 Examples:
   experiments run --quick                       the default scenario in about a minute
   experiments run steady --rate 120 --duration 20
-  experiments simulate steady --blocks 20       the same in virtual time
+  experiments run steady --simulated --blocks 20    the same in virtual time
   experiments report results/first              redraw from files alone
   experiments compare results/first results/second
 """
 
 ENTRIES = (
-    Entry("run", "experiments.campaign.command", "Run a scenario on real processes and report."),
-    Entry("simulate", "experiments.simulator.command", "Simulate a scenario in virtual time and report."),
-    Entry("list", "experiments.campaign.command", "Scenarios that come with the package."),
-    Entry("report", "experiments.campaign.command", "Redraw a report from its files."),
-    Entry("compare", "experiments.compare.command", "Two results side by side, with an exit code for CI."),
-    Entry("sweep", "experiments.sweep.command", "Simulate policies × scenarios × knobs × seeds."),
-    Entry("catalogue", "experiments.sweep.reading", "Read what a sweep has found."),
-    Entry("matrix", "experiments.sweep.reading", "Every scenario × every policy."),
-    Entry("load", "experiments.capacity.load_command", "Latency against offered load."),
-    Entry("capacity", "experiments.capacity.command", "The highest rate within an SLO."),
-    Entry("live", "experiments.live.command", "Compare policies on a running balancer."),
-    Entry("what-if", "experiments.record.command", "Simulate recorded traffic under other conditions."),
-    Entry("from-log", "experiments.log.command", "A report from an access log."),
+    Entry("run", "experiments.commands.run", "Run a scenario, measured or simulated, and report."),
+    Entry("list", "experiments.commands.list", "Scenarios that come with the package."),
+    Entry("show", "experiments.commands.show", "What a scenario, result set or catalogue holds."),
+    Entry("report", "experiments.commands.report", "Redraw a report from its files."),
+    Entry("compare", "experiments.commands.compare", "Two results side by side, with an exit code for CI."),
+    Entry("sweep", "experiments.commands.sweep", "Simulate policies × scenarios × knobs × seeds."),
+    Entry("capacity", "experiments.commands.capacity", "The highest rate within an SLO, and the load curve."),
+    Entry("live", "experiments.commands.live", "Compare policies on a running balancer."),
+    Entry("what-if", "experiments.commands.what_if", "Simulate recorded traffic under other conditions."),
+    Entry("from-log", "experiments.commands.from_log", "A report from an access log."),
     Entry("reproduce", "experiments.reproduce.command", "Reproduce results of five published sources."),
 )
+
+REPLACED = {
+    "simulate": "experiments run --simulated",
+    "matrix": "experiments sweep, without a grid",
+    "catalogue": "experiments show, report and compare",
+    "load": "experiments capacity --curve",
+}
+"""Former commands, and what does their work now."""
 
 
 @click.group(
     cls=LazyGroup,
     entries=ENTRIES,
+    replaced=REPLACED,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -10,10 +10,12 @@ import json
 import math
 import os
 import signal
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -21,8 +23,11 @@ from rich.segment import Segment
 from rich.text import Text
 
 from experiments.errors import BadInputError
+from experiments.json_values import json_value
 from experiments.printable import printable
 from workers.durations import parse_duration
+
+T = TypeVar("T")
 
 STOPPED = 130
 BOUND_MISSED = 1
@@ -107,6 +112,18 @@ def times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f} ×"
 
 
+def in_ms(seconds: float) -> str:
+    """Format seconds as `492 ms`; a dash for a non-finite value."""
+    return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as `1:05`, `12:40` or `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def duration(option: str, text: str) -> float:
     """Parse a duration option into seconds, more than 0. Raises `BadInputError`."""
     try:
@@ -125,24 +142,15 @@ def require_writable(option: str, file: Path | None) -> None:
 
 
 def write_json(option: str, file: Path, content: Any) -> None:
-    """Write `content` as JSON. Raises `BadInputError` when the file cannot be written."""
+    """Write `content` as JSON, data classes included. Raises `BadInputError` when the file cannot be written."""
     try:
-        text = json.dumps(without_nan(content), indent=1, ensure_ascii=False)
+        text = json.dumps(json_value(content), indent=1, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise BadInputError(f"{option}: {file}: {error.strerror}") from None
 
 
-def without_nan(content: Any) -> Any:
-    """Copy of `content` with null for non-finite numbers, which JSON cannot express (RFC 8259 § 6)."""
-    if isinstance(content, dict):
-        return {key: without_nan(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [without_nan(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-async def interruptible(work: Awaitable[None]) -> None:
+async def interruptible(work: Awaitable[T]) -> T:
     """Run `work` as a task that the first SIGTERM or Ctrl-C cancels; later signals are ignored during its clean-up."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
 
@@ -153,4 +161,17 @@ async def interruptible(work: Awaitable[None]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    await task
+    return await task
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does; without effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

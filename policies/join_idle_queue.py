@@ -23,7 +23,7 @@ from policies.random_choice import RandomChoice
 IDLE = "idle"
 """Reason: the head of the queue of idle endpoints."""
 
-NONE_IDLE = "nobody-idle"
+NONE_IDLE = "none-idle"
 """Reason: the queue is empty, so at random."""
 
 

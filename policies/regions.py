@@ -23,7 +23,7 @@ REGION_UNAVAILABLE = "region-unavailable"
 """Reason: the configured region has no available endpoint."""
 
 
-def _nobody(now: float) -> Sequence[EndpointState]:
+def _no_probes(now: float) -> Sequence[EndpointState]:
     return ()
 
 
@@ -77,8 +77,8 @@ class PerRegion(WrappingPolicy):
 
     def _probes(self, now: float) -> Sequence[EndpointState]:
         """Return the endpoints that the child of the last pick wants probed."""
-        asked: Sequence[EndpointState] = getattr(self._picked_by, "probes", _nobody)(now)
-        return asked
+        probed: Sequence[EndpointState] = getattr(self._picked_by, "probes", _no_probes)(now)
+        return probed
 
     def _observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
         hook = getattr(self._children.get(state.region), "observe_probe", None)

@@ -137,14 +137,15 @@ class ReportedLoadRoundRobin:
 
     def _weigh(self, now: float) -> dict[EndpointState, float]:
         """Return the weights: from reports, else the mean per configured weight; times the slow-start share."""
-        told = {
+        reported = {
             state: report.weight(now, self._blackout, self._expiry, self._penalty)
             for state, report in self._reports.items()
         }
-        known = [state for state, weight in told.items() if weight]
+        known = [state for state, weight in reported.items() if weight]
         if len(known) < 2:
-            return {state: state.weight for state in told}
-        usual = sum(told.values()) / sum(state.endpoint.weight for state in known)
+            return {state: state.weight for state in reported}
+        usual = sum(reported.values()) / sum(state.endpoint.weight for state in known)
         return {
-            state: weight * state.share if weight else usual * state.weight for state, weight in told.items()
+            state: weight * state.share if weight else usual * state.weight
+            for state, weight in reported.items()
         }

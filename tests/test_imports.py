@@ -1,6 +1,6 @@
-"""The house keeps its walls: who may import whom, what the core may not touch, and how long a file may be.
+"""Imports between packages and between folders, what `policies` may not use, and the length of files.
 
-Rule of this file: it reads sources and imports nothing of ours, so a wrong arrow is found even where it works.
+It reads sources and imports none of them, so a forbidden import is found even where it works.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "balancer.upstream.idle_timeout",
         *("balancer.admin.client", "balancer.admin.options"),
         "balancer.http1.internal_fields",
-        *("balancer.printable", "balancer.config.documents"),
+        *("balancer.printable", "balancer.config.documents", "balancer.config.pool_limits"),
         *("balancer.config.health", "balancer.config.pool", "balancer.config.queue"),
         "balancer.config.renamed",
         *("balancer.config.retries", "balancer.config.sections"),
@@ -140,9 +140,9 @@ def test_the_walk_sees_the_arrows_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("policies.routing.router", "balancer.proxy"),
-        ("balancer.proxy", "experiments.load.generator"),
-        ("balancer.proxy", "workers.service"),
+        ("policies.routing.router", "balancer.exchange.proxy"),
+        ("balancer.exchange.proxy", "experiments.load.generator"),
+        ("balancer.exchange.proxy", "workers.service"),
         ("workers.app", "policies.facts"),
         ("experiments.load.generator", "balancer.exchange.exchange"),
         ("experiments.load.generator", "workers.app"),
@@ -169,6 +169,60 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
         if found.is_early and found.imported in SOURCES and not is_package_of_importer:
             graph[found.importer].add(found.imported)
     assert in_order(graph)
+
+
+def folder_of(module: str) -> str:
+    """Folder of a module below its room; a module at the root of the room counts as a folder of its own.
+
+    balancer.exchange.tunnel -> balancer.exchange; balancer.server -> balancer.server
+    """
+    return ".".join(module.split(".")[:2])
+
+
+def folders_of(room: str, imports: list[Import]) -> dict[str, set[str]]:
+    """Folder -> folders of the same room that it imports, also for annotations only and inside functions."""
+    graph: dict[str, set[str]] = {}
+    for found in imports:
+        here, there = folder_of(found.importer), folder_of(found.imported)
+        if room_of(here) == room_of(there) == room and here != there:
+            graph.setdefault(here, set()).add(there)
+    return graph
+
+
+def cycle_of(graph: dict[str, set[str]]) -> list[str]:
+    """Return a cycle of the graph, first node repeated at the end; empty if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_folders_do_not_import_each_other_in_a_circle(room: str) -> None:
+    cycle = cycle_of(folders_of(room, IMPORTS))
+    assert not cycle, " -> ".join(cycle)
+
+
+def test_the_graph_of_folders_has_the_imports_that_there_are() -> None:
+    graph = folders_of("balancer", IMPORTS)
+    assert "balancer.upstream" in graph["balancer.exchange"]  # a folder imports a folder
+    assert "balancer.exchange" in graph["balancer.control_plane"]  # a root module imports a folder
+    assert "balancer.reload" in graph["balancer.server"]  # a root module imports a root module
+    assert "balancer.control_plane" in graph["balancer.admin"]  # for annotations alone
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("balancer.upstream.pool", "balancer.exchange.proxy"),
+        ("balancer.config.load", "balancer.server"),
+        ("balancer.membership.registry", "balancer.control_plane"),
+    ],
+)
+def test_an_upward_import_of_a_folder_is_found(importer: str, imported: str) -> None:
+    late = Import(importer, imported, 1, is_early=False)
+    assert cycle_of(folders_of("balancer", [*IMPORTS, late]))
 
 
 def in_order(graph: dict[str, set[str]]) -> list[str]:

@@ -25,8 +25,9 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from balancer.config.load import Settings, load
+from balancer.config.load import Settings
 from balancer.config.sections import PolicySpec
+from balancer.configuration import load
 from policies import PolicyMaker, contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,13 +87,13 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "run"),
         ("experiments", "reproduce"),
         ("experiments", "compare"),
-        ("experiments", "load"),
         ("experiments", "capacity"),
         ("experiments", "live"),
         ("experiments", "what-if"),
         ("experiments", "sweep"),
-        ("experiments", "catalogue"),
-        ("experiments", "matrix"),
+        ("experiments", "show"),
+        ("experiments", "list"),
+        ("experiments", "report"),
         ("benchmarks", "cost"),
         ("benchmarks", "storm"),
         ("benchmarks", "rolling"),

@@ -120,7 +120,9 @@ def serve(time_scale: float, **options: Any) -> None:
     if "certificate" in given and "tls" not in given:
         raise click.UsageError("--certificate goes with --tls 1.2 or 1.3")
     if given.get("starts_down") and not given.get("port"):
-        raise click.UsageError("--start-down needs a --port: nobody knows yet which one is free then")
+        raise click.UsageError(
+            "--start-down needs a --port, because a free one is chosen only when the port opens"
+        )
     given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
     _run(_serve(Settings(**given).scaled(time_scale)))
 

@@ -151,11 +151,11 @@ class WorkerApp:
 
     def _work_of(self, request: web.Request) -> float:
         """Return the service time in seconds, from the request's header or drawn. Raises ValueError."""
-        place, told = self.settings.demand, request.headers.get(DEMAND)
-        if place is None or told is None:
+        place, demand = self.settings.demand, request.headers.get(DEMAND)
+        if place is None or demand is None:
             return self._service.draw(self._service_rng)
         try:
-            seconds = float(told.split(",")[place])
+            seconds = float(demand.split(",")[place])
         except (ValueError, IndexError):
             seconds = math.nan
         if not 0 <= seconds <= LONGEST_SERVICE:

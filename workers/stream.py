@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httptools
-
-if TYPE_CHECKING:
-    from workers.http2 import Http2Connection
 
 Fields = Iterable[tuple[bytes, bytes]]
 Buffer = bytes | bytearray | memoryview
@@ -26,21 +23,35 @@ OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", 
 supported."""
 
 
+class StreamConnection(Protocol):
+    """Connection of a stream: writes its frames, within the client's flow-control window."""
+
+    transport: asyncio.Transport
+
+    def room(self, number: int) -> int: ...
+    def send_head(self, number: int, fields: list[tuple[bytes, bytes]], is_whole: bool) -> None: ...
+    def send_data(self, number: int, data: bytes, is_last: bool) -> None: ...
+    def acknowledge(self, number: int, size: int) -> None: ...
+    def break_off(self, number: int) -> None: ...
+    def flush(self) -> None: ...
+    def abort(self) -> None: ...
+
+
 def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
     """Return the request's header in HTTP/1.1 format, and whether a chunked body follows.
 
     Raises KeyError without method or path.
     """
-    told = list(fields)
-    pseudo = {name: value for name, value in told if name.startswith(b":")}
+    listed = list(fields)
+    pseudo = {name: value for name, value in listed if name.startswith(b":")}
     lines = [
         b"%b: %b" % (name, value)
-        for name, value in told
+        for name, value in listed
         if not name.startswith(b":") and name not in OF_CONNECTIONS
     ]
     if b":authority" in pseudo:
         lines.insert(0, b"host: " + pseudo[b":authority"])
-    is_chunked = not is_whole and not any(name == b"content-length" for name, _ in told)
+    is_chunked = not is_whole and not any(name == b"content-length" for name, _ in listed)
     if is_chunked:
         lines.append(b"transfer-encoding: chunked")
     line = b"%b %b HTTP/1.1" % (pseudo[b":method"], pseudo[b":path"])
@@ -50,7 +61,7 @@ def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
 class Stream(asyncio.Transport):
     """The application's transport for one request."""
 
-    def __init__(self, connection: Http2Connection, number: int, protocol: asyncio.Protocol) -> None:
+    def __init__(self, connection: StreamConnection, number: int, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self.number = number
         self._connection = connection

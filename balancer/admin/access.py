@@ -15,8 +15,8 @@ import hmac
 from enum import Enum
 from typing import Final
 
-from balancer.downstream.networks import is_this_machine, parsed
 from balancer.http1.fields import Values, any_of, found, lines_of
+from balancer.networks import is_this_machine, parsed
 
 FORWARDING_FIELDS: Final = (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip")
 

@@ -18,6 +18,8 @@ from aiohttp import HttpVersion11, web
 from pydantic import ValidationError
 
 from balancer.admin.access import Entrance, has_token, is_admitted
+from balancer.admin.channel import ENTRANCE, Channel, is_from_sibling
+from balancer.admin.channel import Handler as Route
 from balancer.admin.connection import AdminConnection
 from balancer.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
 from balancer.admin.exchange import BODY_LIMIT, READY, AdminExchange, Connection
@@ -25,21 +27,19 @@ from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
 from balancer.admin.policy_report import policy_status, process_policy_status
+from balancer.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.admin.sockets import AdminSockets
 from balancer.admin.status import process_status, proxy_status, reload_status
 from balancer.config.load import ConfigError, first_problem
 from balancer.config.sections import PolicySpec
-from balancer.downstream.client import Client
+from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
-from balancer.process.channel import ENTRANCE, Channel, is_from_sibling
-from balancer.process.channel import Handler as Route
-from balancer.process.runtime_overrides import ORDERS, RuntimeOverrides
 from policies.errors import PoliciesError
 
 if TYPE_CHECKING:
-    from balancer.config.reload import Reloads
     from balancer.control_plane import ControlPlane
+    from balancer.reload import Reloads
 
 DRAIN_TIME = 1.0
 """Seconds for which aiohttp continues to read after a response that did not wait for the request's body."""
@@ -242,8 +242,8 @@ class AdminApplication:
         own = process_status(self._control_plane)
         if is_from_sibling(request):
             return web.json_response(own)
-        told = [own, *map(json.loads, await self._channel.gather(request.path))]
-        return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
+        documents = [own, *map(json.loads, await self._channel.gather(request.path))]
+        return web.json_response(merged_status(documents, self._channel.processes, os.getppid()))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._control_plane)

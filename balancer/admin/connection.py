@@ -12,7 +12,7 @@ from balancer.http1.request_reader import RequestReader
 
 if TYPE_CHECKING:
     from balancer.admin.application import AdminApplication
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
 
 
 class AdminConnection(DownstreamConnection):

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from balancer.upstream.connection_counts import AGES
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_info import ConnectionInfo
     from balancer.upstream.pool import Pool

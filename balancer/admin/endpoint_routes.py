@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from aiohttp import web
 from pydantic import Field, ValidationError, model_validator
 
+from balancer.admin.channel import Channel, Handler
 from balancer.admin.status import endpoint_status, leaving_status, process_endpoint_status
 from balancer.config.load import first_problem
 from balancer.config.sections import MOST_WEIGHT, EndpointConfig, Section
 from balancer.errors import EndpointConflict
-from balancer.process.channel import Channel, Handler
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 from policies.facts import AdminState

@@ -9,8 +9,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.admin.access import Entrance
-from balancer.downstream.client import Client
 from balancer.errors import ForwardingError, RequestRejected
+from balancer.http1.client import Client
 from balancer.http1.fields import found, lines_of, without
 from balancer.http1.request_head import Request
 

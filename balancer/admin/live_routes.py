@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 from aiohttp import web
 from pydantic import Field
 
+from balancer.admin.channel import Channel
 from balancer.admin.endpoint_routes import Refused, alone, body_of, problem
 from balancer.admin.status import latency_status
 from balancer.config.sections import Seconds, Section
 from balancer.errors import LogFailed, RecordingRefused
-from balancer.process.channel import Channel
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -62,7 +62,7 @@ class LiveRoutes:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """Return the last explained picks; they are kept after the end until explaining starts again."""
-        return web.json_response(self._control_plane.explanations.told())
+        return web.json_response(self._control_plane.explanations.document())
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""

@@ -54,17 +54,19 @@ OF_PROCESS = ("pid", "uptime", "clients", "in_flight", "queued", "connections", 
 """Keys that are listed for each process."""
 
 
-def merged(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge documents of the same shape into one."""
-    whole: dict[str, Any] = _merged("", list(told))
+    whole: dict[str, Any] = _merged("", list(documents))
     return whole
 
 
-def merged_status(told: Sequence[dict[str, Any]], processes: int, pid: int) -> dict[str, Any]:
+def merged_status(documents: Sequence[dict[str, Any]], processes: int, pid: int) -> dict[str, Any]:
     """Merge /-/status of the processes that answer into that of the balancer; `pid` is the supervisor's."""
-    whole = merged(told)
+    whole = merged(documents)
     whole["pid"] = pid
-    rows = sorted(({name: one[name] for name in OF_PROCESS} for one in told), key=lambda row: str(row["pid"]))
+    rows = sorted(
+        ({name: one[name] for name in OF_PROCESS} for one in documents), key=lambda row: str(row["pid"])
+    )
     whole["processes"] = {"configured": processes, "answering": rows}
     return whole
 
@@ -140,16 +142,16 @@ class _Merged(Collector):
         for text in self._texts:
             for family in text_string_to_metric_families(text):
                 families.setdefault(family.name, []).append(family)
-        for name, told in families.items():
-            yield _family(name, told)
+        for name, same in families.items():
+            yield _family(name, same)
 
 
-def _family(name: str, told: list[Metric]) -> Metric:
+def _family(name: str, same: list[Metric]) -> Metric:
     values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
-    for sample in (sample for family in told for sample in family.samples):
+    for sample in (sample for family in same for sample in family.samples):
         values.setdefault((sample.name, tuple(sample.labels.items())), []).append(sample.value)
-    whole = Metric(name, told[0].documentation, told[0].type)
-    is_measure = name in LARGEST or (told[0].type == "gauge" and name.endswith("_seconds"))
+    whole = Metric(name, same[0].documentation, same[0].type)
+    is_measure = name in LARGEST or (same[0].type == "gauge" and name.endswith("_seconds"))
     merge = min if name in LEAST else max if is_measure else sum
     for (sample_name, labels), numbers in values.items():
         whole.add_sample(sample_name, dict(labels), merge(numbers))

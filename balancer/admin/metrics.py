@@ -20,8 +20,8 @@ from balancer.admin.routes_report import route_families
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane, ReloadCounts
+    from balancer.exchange.proxy import Proxy
     from balancer.log.access_log import LogCounts
-    from balancer.proxy import Proxy
     from balancer.upstream.load_probes import ProbeCounts
     from policies.endpoint.state import EndpointState
 
@@ -200,18 +200,18 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
         ejected.add_metric(labels, state.is_ejected)
         share.add_metric(labels, state.share)
         ejections.add_metric(labels, state.record.count)
-        watch = control_plane.checks.by_id.get(state.id)
+        check = control_plane.checks.by_id.get(state.id)
         for result in ("passed", "failed"):
-            checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
+            checks.add_metric([*labels, result], getattr(check.state, result) if check is not None else 0)
     yield from (healthy, ejected, share, ejections, checks)
 
 
 def record_family(control_plane: ControlPlane) -> Metric:
     """Return the requests of the last recording, by result."""
     family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
-    told = control_plane.recording.status()
+    status = control_plane.recording.status()
     for result in ("written", "dropped"):
-        family.add_metric([result], told[result])
+        family.add_metric([result], status[result])
     return family
 
 

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from policies.insight.shadow import Shadow
     from policies.stats.load import Histogram
 
@@ -33,7 +33,7 @@ def raw(histogram: Histogram) -> dict[str, Any]:
 
 
 def policy_status(
-    control_plane: ControlPlane, told: Callable[[Histogram], dict[str, Any]] = summary
+    control_plane: ControlPlane, describe: Callable[[Histogram], dict[str, Any]] = summary
 ) -> dict[str, Any]:
     """Return the live policy and its fallback picks; `spec` is a request body that restores all of it."""
     proxy = control_plane.proxy
@@ -44,7 +44,7 @@ def policy_status(
         "routed": proxy.router.routed,
         "fallback_picks": proxy.router.fallback_picks,
         "last_fault": proxy.router.last_fault,
-        "canary": canary_status(proxy, told),
+        "canary": canary_status(proxy, describe),
         "shadow": [shadow_status(shadow) for shadow in control_plane.shadows],
     }
 
@@ -54,7 +54,7 @@ def process_policy_status(control_plane: ControlPlane) -> dict[str, Any]:
     return policy_status(control_plane, raw)
 
 
-def canary_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
+def canary_status(proxy: Proxy, describe: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
     """Return both arms of the canary, `latency` from the pick to the last byte; None without a canary."""
     canary = proxy.canary
     if canary is None:
@@ -67,7 +67,7 @@ def canary_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]]) -> 
                 "policy": arm.name,
                 "picks": arm.picks,
                 "outcomes": {kind.value: number for kind, number in arm.outcomes.items()},
-                "latency": told(arm.latency),
+                "latency": describe(arm.latency),
             }
             for arm in canary.arms
         },

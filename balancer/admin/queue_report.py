@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
@@ -68,7 +68,7 @@ def queue_families(proxy: Proxy) -> Iterator[Metric]:
     yield CounterMetricFamily(f"{PREFIX}_queue_served", "Requests whose turn came", queue.served)
     yield CounterMetricFamily(f"{PREFIX}_queue_left", "Requests whose client left the queue", queue.left)
     dropped = CounterMetricFamily(
-        f"{PREFIX}_queue_dropped", "Requests that nobody had room for in time", labels=["reason"]
+        f"{PREFIX}_queue_dropped", "Requests rejected from the queue or before it", labels=["reason"]
     )
     for reason, number in queue.dropped.items():
         dropped.add_metric([reason], number)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from balancer.upstream.route import Route
     from balancer.upstream.route_baseline import Baseline
     from policies.endpoint.state import EndpointState

@@ -12,13 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from balancer.downstream.networks import is_this_machine
+from balancer.networks import is_this_machine
 
 SYSTEM_DIRECTORY = Path("/run/steelyard")
 """`RuntimeDirectory=steelyard` of the systemd unit."""
-
-PATH_LIMIT = 107
-"""Size limit of a Unix socket's path in bytes on Linux (unix(7)); macOS allows 103."""
 
 
 def socket_name(port: int) -> str:

@@ -16,7 +16,7 @@ from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from policies.endpoint.state import EndpointState
 
 
@@ -136,11 +136,11 @@ def ejection_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
 
 def checks_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return the active checks since the start, and the fault of the last failed one."""
-    watch = control_plane.checks.by_id.get(state.id)
-    if watch is None:
+    check = control_plane.checks.by_id.get(state.id)
+    if check is None:
         return {"passed": 0, "failed": 0, "last_fault": None}
-    verdict = watch.verdict
-    return {"passed": verdict.passed, "failed": verdict.failed, "last_fault": verdict.last_fault}
+    found = check.state
+    return {"passed": found.passed, "failed": found.failed, "last_fault": found.last_fault}
 
 
 def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from balancer.admin.socket_path import PATH_LIMIT
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.sections import Section
-from balancer.downstream.networks import is_this_machine
+from balancer.networks import is_this_machine
+
+PATH_LIMIT = 107
+"""Size limit of a Unix socket's path in bytes on Linux (unix(7)); macOS allows 103."""
 
 
 class AdminConfig(Section):

@@ -11,9 +11,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from balancer.config.sections import Seconds, Section
-from balancer.membership.active_checks import CheckPlan
 from policies.endpoint.ejection import EjectionRules
-from policies.health.active_checks import CheckRules
 from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
@@ -55,11 +53,6 @@ class HealthChecksConfig(Section):
         if self.fast_interval > self.interval:
             raise ValueError("fast_interval: must not be longer than interval")
         return self
-
-    def plan(self, seed: int | None) -> CheckPlan:
-        """Return the parameters of the active checks."""
-        rules = CheckRules(self.interval, self.fast_interval, self.rise, self.fall)
-        return CheckPlan(self.path, self.status, self.timeout, rules, seed)
 
 
 class OutlierDetectionConfig(Section):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from balancer.upstream.bounded_reader import READ
+READ: Final = 32_768
+"""Read size in bytes for a slow or new receiver."""
 
 
 @dataclass(frozen=True, slots=True)

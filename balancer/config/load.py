@@ -1,4 +1,4 @@
-"""Load the configuration: read, validate, and report the first error in one line that names the field.
+"""Read the configuration: parse, validate, and report the first error in one line that names the field.
 
 The command line overrides the environment, which overrides the file. `sections.py` has the tables with their defaults.
 Pydantic errors must not leave this package; they become `ConfigError`.
@@ -39,6 +39,7 @@ from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load_probes import LoadProbesConfig
 from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
+from balancer.config.pool_limits import PoolLimits
 from balancer.config.queue import AdmissionConfig, ConcurrencyConfig, QueueConfig
 from balancer.config.record import RecordConfig
 from balancer.config.renamed import renamed_at, renamed_variable
@@ -56,11 +57,7 @@ from balancer.config.sections import (
     UpstreamTlsConfig,
 )
 from balancer.config.sticky import StickyConfig
-from balancer.membership.active_checks import CheckPlan
-from balancer.tls.contexts import ServerTls, TlsProblem, UpstreamTls
-from balancer.upstream.pool_limits import PoolLimits
 from policies.errors import PoliciesError
-from policies.facts import Endpoint
 from policies.health.health import Health
 
 ENVIRONMENT_PREFIX = "BALANCER_"
@@ -148,33 +145,12 @@ class Settings(BaseSettings):
         """
         return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
 
-    def check_plan(self) -> CheckPlan:
-        """Return the parameters of the active checks."""
-        return self.health_checks.plan(self.seed)
 
-    def server_tls(self) -> ServerTls | None:
-        """Return the TLS context for clients, None without TLS. Raises `TlsProblem`."""
-        return None if self.tls is None else ServerTls(self.tls)
-
-    def client_tls(self) -> UpstreamTls:
-        """Return the TLS contexts for workers. Raises `TlsProblem` for a file that one of the endpoints needs."""
-        by_id = {endpoint.id: endpoint.tls for endpoint in self.endpoints if endpoint.tls is not None}
-        fields = {
-            endpoint.id: f"endpoints.{at}.tls." for at, endpoint in enumerate(self.endpoints) if endpoint.tls
-        }
-        tls = UpstreamTls(self.upstream_tls, by_id, fields)
-        for endpoint in self.endpoints:
-            tls.of(endpoint.endpoint(), endpoint.alpn)
-        if any(name.scheme == "https" for name in self.discovery.dns):
-            tls.of(Endpoint("", "https://localhost", ""))
-        return tls
-
-
-def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
 
     Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
-    them. Raises `ConfigError`.
+    them. The files that the configuration names are not read. Raises `ConfigError`.
     """
     refuse_renamed_variables()
     document = read_file(path) if path is not None else {}
@@ -186,10 +162,6 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     try:
         settings = _read_with(document, overrides)
         settings.policy.make(Random(0))
-        settings.server_tls()
-        settings.client_tls()
-    except TlsProblem as error:
-        raise ConfigError(str(error)) from None
     except ValidationError as error:
         raise ConfigError(first_problem(error)) from None
     except PoliciesError as error:

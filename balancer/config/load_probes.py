@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import Field
 
 from balancer.config.sections import Section
-from balancer.upstream.load_probes import ProbePlan
 
 
 class LoadProbesConfig(Section):
@@ -24,7 +23,3 @@ class LoadProbesConfig(Section):
     max_in_flight: int = Field(
         default=100, ge=1, le=10_000, description="concurrent probes; further ones are not sent"
     )
-
-    def plan(self) -> ProbePlan:
-        """Return the parameters of the load probes."""
-        return ProbePlan(self.path, self.timeout, self.max_in_flight)

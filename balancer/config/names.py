@@ -8,11 +8,6 @@ from pydantic import Field, model_validator
 
 from balancer.config.discovery import Servers
 from balancer.config.sections import Seconds, Section
-from balancer.upstream.lookup import DnsLookup, SystemLookup
-from balancer.upstream.names import NamesPlan
-from balancer.upstream.resolved_name import NameRules
-from balancer.upstream.route_baseline import BaselineRules
-from balancer.upstream.route_watch import WatchPlan
 
 Week = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
 
@@ -52,13 +47,6 @@ class NamesConfig(Section):
             raise ValueError(f"min_ttl: must not be above max_ttl ({self.max_ttl:g}), got {self.min_ttl:g}")
         return self
 
-    def plan(self) -> NamesPlan:
-        """Return the resolver settings as plain values."""
-        rules = NameRules(self.min_ttl, self.max_ttl, self.max_stale, self.negative_ttl)
-        if self.resolver == "dns":
-            return NamesPlan(rules, DnsLookup(self.servers, self.timeout), self.resolver, self.prefetch)
-        return NamesPlan(rules, SystemLookup(self.ttl, self.timeout), self.resolver, self.prefetch)
-
 
 class RouteWatchConfig(Section):
     """Detection of endpoints whose connect time has departed from its baseline."""
@@ -78,8 +66,3 @@ class RouteWatchConfig(Section):
         ge=1,
         description="seconds without a connect after which a test connection is opened. None: never",
     )
-
-    def plan(self) -> WatchPlan:
-        """Return the watch settings as plain values."""
-        rules = BaselineRules(factor=self.factor, least=self.minimum, lasting=self.duration)
-        return WatchPlan(self.enabled, rules, self.interval)

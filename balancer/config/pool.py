@@ -6,9 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from balancer.config.pool_limits import IdleTimeoutRules, PoolLimits
 from balancer.config.sections import Seconds, Section
-from balancer.upstream.idle_timeout import IdleTimeoutRules
-from balancer.upstream.pool_limits import PoolLimits
 
 
 class PoolConfig(Section):

@@ -7,10 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from balancer.config.sections import Name, Seconds, Section
-from balancer.exchange.admission import ONLY_LEVEL, AdmissionRules
-from balancer.http1.request_hints import HintFields
 from policies.endpoint.concurrency_limit import ConcurrencyRules
-from policies.overload.admission import Level
 
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=128)]
 
@@ -110,21 +107,3 @@ class ConcurrencyConfig(Section):
         if not self.adaptive:
             return None
         return ConcurrencyRules(self.initial, self.minimum, self.maximum, self.tolerance)
-
-
-def admission_rules(queue: QueueConfig, admission: AdmissionConfig) -> AdmissionRules | None:
-    """Return the rules of admission control; None if no header for it is configured."""
-    if queue.timeout_header is None and queue.start_header is None and admission.header is None:
-        return None
-    is_public = admission.trust == "all"
-    levels = admission.by_name()
-    of_trusted = HintFields(admission.header, levels, queue.timeout_header, queue.start_header)
-    of_others = None
-    if queue.timeout_header is not None or (is_public and admission.header is not None):
-        of_others = HintFields(admission.header if is_public else None, levels, queue.timeout_header)
-    if admission.header is None:
-        return AdmissionRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_timeout)
-    by_number = tuple(Level(level.name, level.queue, level.in_flight) for level in admission.levels)
-    return AdmissionRules(
-        of_trusted, of_others, by_number, levels[admission.default.lower()], queue.start_timeout
-    )

@@ -9,9 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from balancer.config.sections import Section
-from balancer.exchange.retries import Retries
 from policies.overload.hedging import Hedging
-from policies.overload.retry_budget import RetryBudget
 
 ErrorStatus = Annotated[int, Field(ge=500, le=599)]
 
@@ -34,11 +32,6 @@ class RetryConfig(Section):
     idempotency_key: bool = Field(
         default=False, description="treat requests with an Idempotency-Key as idempotent"
     )
-
-    def retries(self, limit: int) -> Retries:
-        """Return the retry rules for up to `limit` further endpoints."""
-        budget = RetryBudget(self.share, self.per_second)
-        return Retries(limit, self.body, frozenset(self.statuses), self.idempotency_key, budget)
 
 
 class HedgingConfig(Section):

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from balancer.config.transports import Transport, check_installed
-from balancer.http1.fields import in_cgi
+from balancer.field_names import in_cgi
 from policies import registry
 from policies.facts import Endpoint
 from policies.insight.canary import Canary
@@ -119,7 +119,8 @@ class UpstreamTlsConfig(Section):
     """TLS to workers with an https address; the certificate is verified by default."""
 
     ca: Path | None = Field(
-        default=None, description="PEM; who signs the workers' certificates. None: whom this machine trusts"
+        default=None,
+        description="PEM; certificate authorities of the workers' certificates. None: those that this machine trusts",
     )
     certificate: Path | None = Field(
         default=None, description="PEM; what we show to workers that ask for one"
@@ -324,7 +325,7 @@ class TlsConfig(Section):
     certificate: Path | None = Field(default=None, description="PEM; with its intermediates")
     key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
     certificates: tuple[CertificateConfig, ...] = Field(
-        default=(), description="several, chosen by SNI; the first is for whoever names none of them"
+        default=(), description="several, chosen by SNI; the first serves all other names"
     )
     min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="oldest accepted version of TLS")
     client_ca: Path | None = Field(

@@ -31,8 +31,7 @@ from balancer.config.sections import (
     UpstreamTlsConfig,
 )
 from balancer.config.transports import Transport
-from balancer.downstream.networks import is_this_machine
-from balancer.tls.contexts import TlsProblem
+from balancer.networks import is_this_machine
 
 HostName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$", to_lower=True)
@@ -126,8 +125,8 @@ class SidecarConfig(Section):
                 )
         if not self.allow_remote and not is_this_machine(ListenAddress.parse(self.listen).host):
             raise ValueError(
-                f"listen: {self.listen} can be reached from other machines, and whoever reaches it speaks through it; "
-                "say allow_remote = true if that is meant"
+                f"listen: {self.listen} can be reached from other machines, and every client that "
+                "reaches it can use the origins; say allow_remote = true if that is meant"
             )
         return self
 
@@ -182,19 +181,15 @@ def must_differ(field: str, values: Iterable[str | None]) -> None:
         seen.add(value or "")
 
 
-def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
-    """Read the file and override its keys by `overrides`. Raises `ConfigError`, also for certificate files."""
+def read_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
+    """Read the file and override its keys by `overrides`. The files that the configuration names are not read. Raises
+    `ConfigError`.
+    """
     document = read_file(path) if path is not None else {}
     try:
-        config = SidecarConfig(**{**document, **overrides})
-        for at, origin in enumerate(config.origins):
-            try:
-                config.unit_of(origin).client_tls()
-            except TlsProblem as error:
-                raise ConfigError(str(error).replace("endpoints.0.", f"origins.{at}.")) from None
+        return SidecarConfig(**{**document, **overrides})
     except ValidationError as error:
         raise ConfigError(first_problem(error)) from None
-    return config
 
 
 def origins_from(given: Sequence[str]) -> list[dict[str, str]]:

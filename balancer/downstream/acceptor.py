@@ -10,10 +10,10 @@ import asyncio
 import select
 import socket
 
+from balancer.downstream.connection_balance import PAUSE, ConnectionBalance
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.errors import ListenFailed
-from balancer.process.connection_balance import PAUSE, ConnectionBalance
-from balancer.proxy import Proxy
+from balancer.exchange.proxy import Proxy
 
 BACKLOG = 4096
 """Maximum connections in the kernel's accept queue; net.core.somaxconn caps it."""

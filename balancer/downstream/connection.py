@@ -11,27 +11,27 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.downstream.client import Client
-from balancer.downstream.client_connection import (
+from balancer.downstream.pipelined import PipelinedBytes
+from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
+from balancer.downstream.unread import has_unread
+from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
+from balancer.exchange.client_connection import (
     HELD_BY_BODY,
     HELD_BY_PIPELINE,
     HELD_BY_UPGRADE,
     ClientConnection,
 )
-from balancer.downstream.networks import ends_of
-from balancer.downstream.pending_upgrade import PendingUpgrade
-from balancer.downstream.pipelined import PipelinedBytes
-from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
-from balancer.downstream.unread import has_unread
-from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.logged_exchange import LoggedExchange
+from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http1.body import Body
+from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
+from balancer.networks import ends_of
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
 
 ADMIN_PREFIX: Final = b"/-/"
 
@@ -50,11 +50,6 @@ class DownstreamConnection(ClientConnection):
         "_reader",
         "_unsent",
         "_unstarted",
-        "came_at",
-        "client",
-        "head_at",
-        "idle_since",
-        "pending_upgrade",
     )
 
     def __init__(self, proxy: Proxy, admin_exchange: AdminExchanges) -> None:
@@ -68,11 +63,7 @@ class DownstreamConnection(ClientConnection):
         self._keeps_alive = True  # keep-alive after the request being received
         self._ignores_input = False  # further input from the client is ignored
         self._unsent = 0
-        self.head_at = 0.0  # instant of the head's first byte, if the head came in pieces; else 0
-        self.came_at = 0.0  # arrival of the pipelined bytes being parsed, else 0
-        self.idle_since = proxy.cached_time
         self._linger_until: float | None = None
-        self.pending_upgrade: PendingUpgrade | None = None
 
     @property
     def is_answering(self) -> bool:
@@ -189,7 +180,7 @@ class DownstreamConnection(ClientConnection):
     def _ahead_is_read(self, ahead: PipelinedBytes) -> None:
         """Finish reading pipelined data: resume reading, or give the rest to a pending upgrade."""
         if self.pending_upgrade is not None:
-            self.pending_upgrade.take_over(ahead)
+            self.pending_upgrade.take_over(ahead.take_all(), ahead.has_ended)
         self.unhold(HELD_BY_PIPELINE)
         if ahead.has_ended and self._reader is not None and not self.eof_received():
             self.transport.close()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import select
 from collections.abc import Iterable
 
-from balancer.downstream.connection import DownstreamConnection
+from balancer.exchange.client_connection import ClientConnection
 
 
-def disconnected(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
+def disconnected(downstreams: Iterable[ClientConnection]) -> list[ClientConnection]:
     """Return the connections that the client has reset."""
     ignore_start = {}
     for downstream in downstreams:

@@ -12,12 +12,12 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from balancer.downstream.networks import Network, is_within
 from balancer.downstream.proxied_transport import ProxiedTransport
 from balancer.downstream.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
+from balancer.exchange.proxy import Proxy
 from balancer.http1.own_responses import error_response
-from balancer.proxy import Proxy
+from balancer.networks import Network, is_within
 from balancer.tls.contexts import ServerHandshake
 from balancer.tls.transport import TlsTransport
 

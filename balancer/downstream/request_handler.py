@@ -15,7 +15,7 @@ from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, host_of, reques
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
 
 HOST_LIMIT = 256
 """Bytes of a refused request's Host that are logged."""

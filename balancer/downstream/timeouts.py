@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from email.utils import formatdate
 
 from balancer.downstream.disconnects import disconnected
-from balancer.proxy import Proxy
+from balancer.exchange.proxy import Proxy
 
 PERIOD = 0.25
 """Seconds between sweeps: a tenth of the shortest default timeout."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from balancer.errors import DeadlinePassed, Shed
 from balancer.exchange.wait_queue import TOO_LATE, RequestQueue
@@ -16,6 +16,9 @@ from balancer.http1.request_hints import HintFields, RequestHints
 from policies.overload.admission import Level, Pressure, excess, is_refused
 from policies.routing.router import Router
 from policies.stats.load import WindowedMinimum
+
+if TYPE_CHECKING:
+    from balancer.config.queue import AdmissionConfig, QueueConfig
 
 BASE_WINDOW: Final = 60.0
 """Seconds of one bucket of the windowed minimum of the start-to-admission delay, as in LEDBAT (RFC 6817 § 3.4.2)."""
@@ -37,6 +40,24 @@ class AdmissionRules:
     levels: Sequence[Level] = ONLY_LEVEL
     default: int = 0
     patience: float = inf
+
+
+def admission_rules(queue: QueueConfig, admission: AdmissionConfig) -> AdmissionRules | None:
+    """Return the rules of admission control; None if no header for it is configured."""
+    if queue.timeout_header is None and queue.start_header is None and admission.header is None:
+        return None
+    is_public = admission.trust == "all"
+    levels = admission.by_name()
+    of_trusted = HintFields(admission.header, levels, queue.timeout_header, queue.start_header)
+    of_others = None
+    if queue.timeout_header is not None or (is_public and admission.header is not None):
+        of_others = HintFields(admission.header if is_public else None, levels, queue.timeout_header)
+    if admission.header is None:
+        return AdmissionRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_timeout)
+    by_number = tuple(Level(level.name, level.queue, level.in_flight) for level in admission.levels)
+    return AdmissionRules(
+        of_trusted, of_others, by_number, levels[admission.default.lower()], queue.start_timeout
+    )
 
 
 class Admission:

@@ -18,7 +18,7 @@ from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky, 
 
 if TYPE_CHECKING:
     from balancer.config.sticky import StickyConfig
-    from balancer.downstream.client import Client
+    from balancer.http1.client import Client
     from balancer.http1.request_head import Request
     from balancer.http1.response_head import Response
     from policies.routing.assignment import Assignment

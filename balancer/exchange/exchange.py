@@ -14,7 +14,6 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.downstream.client_connection import HELD_BY_BODY
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
@@ -28,6 +27,7 @@ from balancer.errors import (
 )
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.body_buffer import BodyBuffer
+from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.hedged_attempts import HedgeRace
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.exchange.tunnel import Tunnel
@@ -45,9 +45,9 @@ from policies.facts import NOBODY, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import DownstreamConnection
     from balancer.exchange.admission import Admission
-    from balancer.proxy import Proxy
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.proxy import Proxy
     from policies.overload.hedging import Hedging
 
 
@@ -133,7 +133,7 @@ class Exchange:
     _out: list[bytes]  # response data of one read: one write, one system call
     _client_stays = True  # the downstream connection is kept alive after the response
 
-    def __init__(self, proxy: Proxy, downstream: DownstreamConnection, request: Request) -> None:
+    def __init__(self, proxy: Proxy, downstream: ClientConnection, request: Request) -> None:
         self._proxy = proxy
         self._downstream = downstream
         self._request = request

@@ -16,7 +16,7 @@ from balancer.config.explain import ExplainConfig
 from policies.insight.explanation import Trace
 
 if TYPE_CHECKING:
-    from balancer.downstream.client import Client
+    from balancer.http1.client import Client
     from balancer.http1.request_head import Request
     from policies.facts import RequestFacts
     from policies.routing.assignment import Assignment
@@ -88,7 +88,7 @@ class Explanations:
             "reasons": dict(self.reasons),
         }
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the status and the last picks, newest first; `age` in seconds."""
         now = self._now()
         recent = [pick.as_dict() for pick in reversed(self.trace.recent)]

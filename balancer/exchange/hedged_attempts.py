@@ -20,7 +20,7 @@ from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
 
 
 class HedgeRace:

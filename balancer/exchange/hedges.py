@@ -17,7 +17,7 @@ from policies.facts import OutcomeKind
 from policies.overload.hedging import Hedging
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
 
 TICK = 0.005
 """Seconds per bucket: half of the smallest hedging delay."""

@@ -17,17 +17,15 @@ from balancer.log.formats import NEW, NOT_CONNECTED, REUSED, TARGET_LIMIT, Entry
 from balancer.upstream.request import UpstreamRequest
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import DownstreamConnection
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.proxy import Proxy
     from balancer.log.journal import Journal
-    from balancer.proxy import Proxy
 
 
 class LoggedExchange(Exchange):
     """An exchange with one entry in `log`."""
 
-    def __init__(
-        self, proxy: Proxy, downstream: DownstreamConnection, request: Request, log: Journal
-    ) -> None:
+    def __init__(self, proxy: Proxy, downstream: ClientConnection, request: Request, log: Journal) -> None:
         super().__init__(proxy, downstream, request)
         self._log = log
         self._arrived = downstream.head_at, downstream.came_at or proxy.now()

@@ -13,7 +13,7 @@ from balancer.http1.fields import first_value_of
 
 if TYPE_CHECKING:
     from balancer.config.key import KeyConfig
-    from balancer.downstream.client import Client
+    from balancer.http1.client import Client
     from balancer.http1.request_head import Request
 
 KeyOf = Callable[["Request", "Client"], "str | None"]

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from balancer.http1.request_head import Request
 from policies.endpoint.state import EndpointState
 from policies.overload.retry_budget import RetryBudget
+
+if TYPE_CHECKING:
+    from balancer.config.retries import RetryConfig
 
 IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
 
@@ -40,6 +43,12 @@ class Retries:
         if request.method in IDEMPOTENT:
             return True
         return self.trusts_idempotency_key and KEY_FIELD in request.head.lower()
+
+
+def retries_of(config: RetryConfig, limit: int) -> Retries:
+    """Return the retry rules that `config` describes, for up to `limit` further endpoints."""
+    budget = RetryBudget(config.share, config.per_second)
+    return Retries(limit, config.body, frozenset(config.statuses), config.idempotency_key, budget)
 
 
 def has_other(available: Iterable[EndpointState], tried: frozenset[str]) -> bool:

@@ -15,14 +15,15 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
+from balancer.config.limits import READ
 from balancer.http1.fields import without
 from balancer.http1.response_head import Response
-from balancer.upstream.bounded_reader import READ, BoundedReader, bounded, next_size
+from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size
 from balancer.upstream.connection import UpstreamConnection
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import DownstreamConnection
-    from balancer.downstream.pending_upgrade import PendingUpgrade
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.pending_upgrade import PendingUpgrade
     from balancer.upstream.request import UpstreamRequest
 
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -51,7 +52,7 @@ class Relay(asyncio.Protocol):
 
     reader: BoundedReader
 
-    def __init__(self, tunnel: Tunnel, owner: DownstreamConnection | UpstreamConnection) -> None:
+    def __init__(self, tunnel: Tunnel, owner: ClientConnection | UpstreamConnection) -> None:
         self._tunnel = tunnel
         self._owner = owner
         self.transport = owner.transport

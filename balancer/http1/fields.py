@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, Final
 
+from balancer.field_names import SIGNS, in_cgi
+
 END_OF_HEAD: Final = b"\r\n\r\n"
 
 HOP_BY_HOP: Final = ("connection", "keep-alive", "proxy-connection", "te", "upgrade")  # RFC 9110 § 7.6.1
@@ -47,12 +49,6 @@ _END: Final = ""
 """Key in a trie node that marks the end of a name."""
 
 
-_SIGNS: Final = "!#$%&'*+.^_`|~"
-"""Characters of a field name besides letters, digits and hyphens."""
-
-_AS_HYPHENS: Final = bytes.maketrans(_SIGNS.encode(), b"-" * len(_SIGNS))
-
-
 def any_of(names: Iterable[str], *, as_in_cgi: bool = False) -> bytes:
     """Return a regular expression that matches any of `names`, in lower case; one that ends in `*` is a prefix.
 
@@ -67,7 +63,7 @@ def any_of(names: Iterable[str], *, as_in_cgi: bool = False) -> bytes:
         for letter in begin + end:
             node = node.setdefault(letter, {})
         node[_END] = {}
-    return _following(trie, f"[{_SIGNS}-]" if as_in_cgi else "-").encode()
+    return _following(trie, f"[{SIGNS}-]" if as_in_cgi else "-").encode()
 
 
 def _following(node: dict[str, Any], hyphen: str) -> str:
@@ -79,15 +75,6 @@ def _following(node: dict[str, Any], hyphen: str) -> str:
         this = hyphen if letter == "-" else re.escape(letter)
         branches.append("" if letter == _END else this + _following(rest, hyphen))
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
-
-
-def in_cgi(name: bytes) -> bytes:
-    """Replace every sign in a field name by a hyphen.
-
-    Names that are equal afterwards may be one variable to an application: CGI and WSGI turn hyphens into underscores
-    (RFC 3875 § 4.1.18), and some servers turn all signs.
-    """
-    return name.translate(_AS_HYPHENS)
 
 
 def first_value_of(name: bytes) -> re.Pattern[bytes]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from balancer.http1.fields import SPECIAL, any_of, in_cgi, lines_of
+from balancer.field_names import in_cgi
+from balancer.http1.fields import SPECIAL, any_of, lines_of
 
 
 class InternalFields:

@@ -17,8 +17,8 @@ ALLOWED = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH"
 
 def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
     """Return the JSON body of an error response."""
-    told = {"error": reason, "detail": detail, "request_id": request_id.decode("latin-1")}
-    return json.dumps(told).encode()
+    document = {"error": reason, "detail": detail, "request_id": request_id.decode("latin-1")}
+    return json.dumps(document).encode()
 
 
 def error_response(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from balancer.downstream.client import Client, forwarding
 from balancer.errors import RequestRejected
+from balancer.field_names import in_cgi
 from balancer.http1 import upgrades
+from balancer.http1.client import Client, forwarding
 from balancer.http1.fields import (
     KEPT_FOR_FRAMING,
     NOT_NOMINATED,
@@ -22,7 +23,6 @@ from balancer.http1.fields import (
     connection_options,
     cut,
     found,
-    in_cgi,
     last,
     lines_of,
     restated,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.downstream.client import Client
 from balancer.errors import RequestRejected
 from balancer.http1 import upgrades
+from balancer.http1.client import Client
 from balancer.http1.fields import END_OF_HEAD, found, lines_of
 from balancer.http1.request_fields import HOST, RequestFields, SpecialFields, request_fields
 

@@ -13,9 +13,9 @@ from typing import Final
 import httptools
 
 from balancer.config.limits import Limits
-from balancer.downstream.client import Client
 from balancer.errors import RequestRejected
 from balancer.http1.body import Body, ChunkedBody, SizedBody
+from balancer.http1.client import Client
 from balancer.http1.fields import END_OF_HEAD, Framing
 from balancer.http1.request_head import Request, RequestHeads
 

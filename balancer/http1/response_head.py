@@ -152,7 +152,7 @@ def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -
     block = without(options, cut(block, cuts), keep=NOT_NOMINATED)
     if framing is LENGTH:
         block = restated(block, framing, length)
-    block = upgrades.told(status, values, options, block)
+    block = upgrades.restated(status, values, options, block)
     keep_alive = b"close" not in options and (is_http11 or b"keep-alive" in options)
     ends_by_itself = framing is not UNTIL_CLOSE or status in BODILESS_STATUSES
     return Response(

@@ -19,7 +19,7 @@ PASSED_ON_STATUSES = frozenset((101, 426))
 
 HTTPS_OWN = (b"h2c", b"http/")
 
-_told = re.compile(rb"\nUpgrade: ([^\r]*)")  # as written by `told`
+_find_upgrade = re.compile(rb"\nUpgrade: ([^\r]*)")  # as written by `restated`
 
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%-]+):[0-9]{1,5}")
 
@@ -43,7 +43,7 @@ def fields(upgrade: bytes) -> bytes:
     return b"Connection: Upgrade\r\nUpgrade: %b\r\n" % upgrade if upgrade else b""
 
 
-def told(status: int, values: Mapping[bytes, list[bytes]], options: list[bytes], block: bytes) -> bytes:
+def restated(status: int, values: Mapping[bytes, list[bytes]], options: list[bytes], block: bytes) -> bytes:
     """Return a response's `block` with its Upgrade lines restored, if the status passes them on; they were cut
     before."""
     if status not in PASSED_ON_STATUSES or b"upgrade" not in options or b"upgrade" not in values:
@@ -63,6 +63,6 @@ def is_taken(request: Request, response: Response) -> bool:
     """
     if response.status != 101:
         return request.method == b"CONNECT"
-    line = _told.search(response.block)
+    line = _find_upgrade.search(response.block)
     chosen = {name.lower() for name in protocols([line[1]] if line else [])}
     return bool(chosen) and chosen <= {name.lower() for name in protocols([request.fields.upgrade])}

@@ -14,8 +14,8 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as json_text
 from typing import Final, NamedTuple
 
-from balancer.downstream.client import Client
 from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
+from balancer.http1.client import Client
 from balancer.http1.fields import found, lines_of
 from balancer.http1.own_responses import error_body
 from policies.facts import Endpoint, ReportedLoad

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from balancer.errors import ForwardingError
     from balancer.log.access_log import AccessLog
     from balancer.log.formats import Entry
-    from balancer.recording.recorder import Recorder
 
 
 class Journal(Protocol):
@@ -21,7 +20,7 @@ class Journal(Protocol):
     def add(self, entry: Entry) -> None: ...
 
 
-def journal_of(log: AccessLog | None, recorder: Recorder | None) -> Journal | None:
+def journal_of(log: AccessLog | None, recorder: Journal | None) -> Journal | None:
     """Return a journal of the given consumers; None if there are none."""
     if log is None or recorder is None:
         return log or recorder
@@ -31,7 +30,7 @@ def journal_of(log: AccessLog | None, recorder: Recorder | None) -> Journal | No
 class Both:
     """Journal of an access log and a recording; the recording gets every entry."""
 
-    def __init__(self, log: AccessLog, recorder: Recorder) -> None:
+    def __init__(self, log: AccessLog, recorder: Journal) -> None:
         self._log = log
         self._recorder = recorder
         self._is_logged = False

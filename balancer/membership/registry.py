@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from balancer.config.sections import EndpointConfig
 from balancer.config.transports import transports_of
@@ -19,10 +19,11 @@ from policies.errors import UnknownEndpoint, some_of
 from policies.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.config.runtime import RuntimeConfig
-    from balancer.control_plane import ControlPlane
+    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.tls.contexts import UpstreamTls
     from policies.endpoint.state import EndpointState
+    from policies.facts import Endpoint
 
 CONFIGURATION = "configuration"
 COMMAND = "command"
@@ -39,10 +40,21 @@ class Member:
     source: str
 
 
+class EndpointOwner(Protocol):
+    """What the registry needs of the control plane: the configuration in force, the proxy, and changes of endpoints."""
+
+    terms: RuntimeConfig
+    proxy: Proxy
+
+    def replace_endpoints(self, endpoints: list[Endpoint]) -> None: ...
+    def put_endpoint(self, endpoint: Endpoint) -> None: ...
+    def drop_endpoint(self, endpoint_id: str) -> None: ...
+
+
 class EndpointRegistry:
     """Endpoints of the balancer by id, in order."""
 
-    def __init__(self, control_plane: ControlPlane, terms: RuntimeConfig) -> None:
+    def __init__(self, control_plane: EndpointOwner, terms: RuntimeConfig) -> None:
         self._control_plane = control_plane
         self._lists: dict[str, dict[str, EndpointConfig]] = {
             CONFIGURATION: by_id(terms.endpoints),

@@ -117,14 +117,14 @@ def _unreached(target: Target, error: UpstreamError, is_json: bool) -> Any:
 
 WORDS = {
     "name": "its name does not resolve",
-    "refused": "nobody listens there",
+    "refused": "no server listens there",
     "timeout": "no connection in time",
     "unreachable": "there is no way there",
     "reset": "it broke the connection off",
     "certificate_expired": "its certificate has expired",
     "certificate_name": "its certificate is for another name",
     "certificate_self_signed": "its certificate is signed by itself",
-    "certificate_authority": "nobody whom we trust has signed its certificate; see --ca",
+    "certificate_authority": "its certificate is not signed by a trusted authority; see --ca",
     "certificate": "its certificate is refused",
     "tls": "no TLS with it",
     "malformed_response": "it does not speak HTTP",

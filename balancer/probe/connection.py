@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from balancer.errors import ConnectionBroken, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.errors import ConnectionBroken, ResponseTimeout
 from balancer.http1.field_list import Fields, fields_of
 from balancer.http1.fields import END_OF_HEAD
-from balancer.http1.response_head import HEAD_LIMIT, Response
+from balancer.http1.response_head import HEAD_LIMIT
 from balancer.probe.target import Target
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.dial import dial
+from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +41,6 @@ class Answer:
     status: int
     version: str
     fields: Fields
-    size: int
     sent_at: float
     begun_at: float
     ended_at: float
@@ -51,54 +51,15 @@ class Answer:
         return [printable(value) for other, value in self.fields if other.lower() == name]
 
 
-class BodyTooLong(UpstreamError):
-    """The response's body exceeds `BODY_LIMIT`."""
+def probe_request(target: Target, method: str) -> tuple[InternalRequest, asyncio.Future[InternalResult]]:
+    """Return a request to the target, not sent yet, and the future of its result."""
+    result: asyncio.Future[InternalResult] = asyncio.get_running_loop().create_future()
 
-    reason = "body_too_long"
+    def ended(found: InternalResult) -> None:
+        if not result.done():  # cancelled by a timeout
+            result.set_result(found)
 
-
-class ResponseReader:
-    """Sink of one response (`ResponseSink`); the future `over` has the complete response or its error."""
-
-    def __init__(self) -> None:
-        self.over: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self.size = 0
-        self.begun_at = 0.0
-        self._response: Response | None = None
-
-    def response_whole(self, response: Response, body: bytes) -> None:
-        self.response_started(response)
-        self.response_body(body)
-        self.response_ended(b"")
-
-    def response_started(self, response: Response) -> None:
-        self.begun_at = self.begun_at or monotonic()
-        if response.status >= 200:
-            self._response = response
-        elif response.status == 101:
-            self.response_failed(MalformedResponse("101 for a request without Upgrade"))
-
-    def response_body(self, data: bytes) -> None:
-        self.size += len(data)
-        if self.size > BODY_LIMIT:
-            self.response_failed(BodyTooLong(f"more than {BODY_LIMIT >> 20} MiB of body: probe another path"))
-
-    def response_ended(self, trailers: bytes) -> None:
-        if not self.over.done():
-            self.over.set_result(cast(Response, self._response))
-
-    def response_failed(self, error: UpstreamError) -> None:
-        if not self.over.done():
-            self.over.set_exception(error)
-
-    def response_paused(self) -> None:
-        """Nothing to do: more data follows."""
-
-    def upstream_paused(self) -> None:
-        """Nothing to do: a request is a few hundred bytes."""
-
-    def upstream_resumed(self) -> None:
-        """Nothing to do: a request is a few hundred bytes."""
+    return InternalRequest(target.head(method), ended, method=method.encode(), body_limit=BODY_LIMIT), result
 
 
 class Recorder(asyncio.Protocol):
@@ -175,37 +136,34 @@ class ProbeConnection:
 
     async def ask(self, method: str, timeout: float) -> Answer:
         """Send a request and return the response. Raises `UpstreamError`; then the connection is closed."""
-        recorder, hearing = self._recorder, ResponseReader()
+        recorder = self._recorder
         if recorder.upstream.is_closed:
             raise ConnectionBroken("the server has closed the connection")
         self.asked += 1
         recorder.listen()
+        request, result = probe_request(self._target, method)
         sent_at = monotonic()
-        recorder.upstream.send(self._target.head(method), hearing, method.encode())
-        response = await self._heard(hearing, timeout)
+        request.send(recorder.upstream)
+        status = await self._status_of(result, timeout)
         self._quiet_since = ended_at = monotonic()
         version, fields = head_in(recorder.heard)
         return Answer(
-            response.status,
-            version,
-            fields,
-            hearing.size,
-            sent_at,
-            recorder.begun_at,
-            ended_at,
-            recorder.upstream.is_reusable,
+            status, version, fields, sent_at, recorder.begun_at, ended_at, recorder.upstream.is_reusable
         )
 
-    async def _heard(self, hearing: ResponseReader, timeout: float) -> Response:
+    async def _status_of(self, result: asyncio.Future[InternalResult], timeout: float) -> int:
         try:
             async with asyncio.timeout(timeout):
-                return await hearing.over
+                found = await result
         except TimeoutError:
             self.close()
             raise ResponseTimeout(f"no whole response within {timeout:g} s") from None
-        except UpstreamError:
-            self.close()
-            raise
+        if found.error is None:
+            return found.status
+        self.close()
+        if isinstance(found.error, BodyTooLong):
+            raise BodyTooLong(f"more than {BODY_LIMIT >> 20} MiB of body: probe another path")
+        raise found.error
 
     async def idle_for(self, seconds: float) -> float | None:
         """Stay idle until `seconds` after the last response; return the idle seconds at which the server closed, or

@@ -103,7 +103,7 @@ class Findings:
     def document(self) -> dict[str, Any]:
         """Return the findings as a JSON document."""
         idle = self.keep_alive.idle if self.keep_alive is not None else None
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "url": f"{self.target.origin}{self.target.path}",
             "address": self.address,
             "status": self.status,
@@ -117,5 +117,5 @@ class Findings:
             "cost": {"connections": self.connections, "requests": self.requests},
         }
         if idle is not None:
-            told["keep_alive"]["idle"] |= {"is_random": idle.is_random, "safe": idle.safe}
-        return told
+            document["keep_alive"]["idle"] |= {"is_random": idle.is_random, "safe": idle.safe}
+        return document

@@ -5,43 +5,17 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from balancer.errors import ConnectFailed, UpstreamError
-from balancer.probe.connection import ResponseReader
+from balancer.config.pool_limits import PoolLimits
+from balancer.errors import ConnectFailed
+from balancer.probe.connection import probe_request
 from balancer.probe.findings import Http2Findings
 from balancer.probe.target import Target
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.multiplexed_pool import MultiplexedPool
-from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
-from balancer.upstream.request import UpstreamRequest
 
 ANY_NUMBER = 1 << 31
 """Stream limit from which on it counts as unlimited (RFC 9113 § 6.5.2)."""
-
-
-class RequestWaiter:
-    """`LeaseWaiter` that sends its request as soon as it is connected.
-
-    The connection may close a moment later, and only the owner of a request on it is notified.
-    """
-
-    def __init__(self, target: Target, method: str) -> None:
-        self.hearing = ResponseReader()
-        self._target = target
-        self._method = method
-        self._place: UpstreamRequest | None = None
-
-    def connected(self, upstream: UpstreamRequest) -> None:
-        self._place = upstream
-        upstream.send(self._target.head(self._method), self.hearing, self._method.encode())
-
-    def connect_failed(self, error: ConnectFailed) -> None:
-        self.hearing.response_failed(error)
-
-    def release(self) -> None:
-        """Close the connection, if there is one."""
-        if self._place is not None:
-            self._place.close()
 
 
 async def check_http2(target: Target, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
@@ -51,18 +25,16 @@ async def check_http2(target: Target, tls: UpstreamTls, method: str, timeout: fl
     pools.replace([target.endpoint])
     pool = pools.by_id[target.name]
     assert isinstance(pool, MultiplexedPool)
-    wanted = RequestWaiter(target, method)
-    pool.wait(wanted)
+    request, result = probe_request(target, method)
+    request.lease(pool, needs_new=True)
     try:
         async with asyncio.timeout(timeout):
-            await wanted.hearing.over
+            error = (await result).error
     except TimeoutError:
         return Http2Findings(False, problem=f"no whole response within {timeout:g} s")
-    except ConnectFailed as error:
-        return Http2Findings(False, problem=error.inside)
-    except UpstreamError as error:
-        return Http2Findings(False, problem=str(error))
     finally:
-        wanted.release()
+        request.cancel()
         await pools.close()
+    if error is not None:
+        return Http2Findings(False, problem=error.inside if isinstance(error, ConnectFailed) else str(error))
     return Http2Findings(True, pool.stream_limit if 0 < pool.stream_limit < ANY_NUMBER else None)

@@ -54,3 +54,13 @@ def address_of(sock: socket.socket) -> ListenAddress:
     """Return the address that the socket is bound to."""
     host, port = sock.getsockname()[:2]
     return ListenAddress(host, port)
+
+
+def ready_line(settings: Settings, address: ListenAddress, endpoints: int) -> str:
+    """Return the readiness message, with the number of `endpoints` known by then."""
+    processes = settings.processes
+    return (
+        f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
+        f"(policy {settings.policy.name}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
+        f"{f', {processes} processes' if processes != 1 else ''})"
+    )

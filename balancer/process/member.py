@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from balancer.process.listening import Listening
-from balancer.process.shared_counters import SharedCounters
+from balancer.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 from policies.endpoint.process_share import share
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from balancer.process.shared_counters import SharedCounters, key_of
+from balancer.shared_counters import SharedCounters, key_of
 from policies.endpoint.state import EndpointState
 from policies.routing.router import Router
 from policies.stats.latency import TAU
@@ -158,4 +158,4 @@ class Siblings:
 
     def _told(self, key: int) -> list[SharedLatency]:
         pairs = zip(self._others, self._rows, strict=True)
-        return [page.told(rows[key]) for page, rows in pairs if key in rows]
+        return [page.latency_of(rows[key]) for page, rows in pairs if key in rows]

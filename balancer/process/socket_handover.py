@@ -96,19 +96,19 @@ class Successor:
     """
 
     def __init__(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
-        self._pipe, told = os.pipe()
+        self._pipe, ready_fd = os.pipe()
         lines = "\n".join(f"{sock.fileno()} {label}" for label, sock in sockets)
-        environment = os.environ | {LISTENING: lines, READY: str(told)}
+        environment = os.environ | {LISTENING: lines, READY: str(ready_fd)}
         descriptors = [sock.fileno() for _, sock in sockets]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *sys.orig_argv[1:]], env=environment, pass_fds=(*descriptors, told)
+                [sys.executable, *sys.orig_argv[1:]], env=environment, pass_fds=(*descriptors, ready_fd)
             )
         except OSError:
             os.close(self._pipe)
             raise
         finally:
-            os.close(told)
+            os.close(ready_fd)
 
     def fileno(self) -> int:
         return self._pipe

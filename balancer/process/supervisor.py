@@ -21,13 +21,12 @@ from pathlib import Path
 from balancer.config.load import Settings
 from balancer.log.output import complain
 from balancer.process.child import Child
-from balancer.process.lifecycle import ready_line
-from balancer.process.listening import listening
+from balancer.process.listening import listening, ready_line
 from balancer.process.member import Member
-from balancer.process.shared_counters import SharedCounters
 from balancer.process.shutdown import CUT_SHORT, REPLACED, STOPPED
 from balancer.process.signals import Signals
 from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
+from balancer.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 
 SPARE_TIME = 5.0

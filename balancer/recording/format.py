@@ -81,7 +81,7 @@ def block(kind: bytes, payload: bytes) -> bytes:
     return _HEAD.pack(kind, len(data)) + data
 
 
-def told(kind: bytes, document: dict[str, Any]) -> bytes:
+def encoded(kind: bytes, document: dict[str, Any]) -> bytes:
     """Return a block with a JSON document."""
     return block(kind, json.dumps(document, separators=(",", ":")).encode())
 

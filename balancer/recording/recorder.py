@@ -29,9 +29,9 @@ from balancer.recording.format import (
     PATH,
     START,
     Row,
+    encoded,
     packed,
     rows,
-    told,
 )
 from policies.facts import Endpoint
 
@@ -176,7 +176,7 @@ class Recorder:
         self.counts.size = os.fstat(self._fd).st_size
         about = self._about
         start = {"format": FORMAT, "began": about.began_at + about.offset, **about.facts}
-        self._write(told(START, {"steelyard": "recording", **start}))
+        self._write(encoded(START, {"steelyard": "recording", **start}))
         self.begun.set()
         while not self._stops.is_set():
             self._wakes.wait()
@@ -219,7 +219,7 @@ class Recorder:
         """Write updated endpoint blocks and the END block; these few bytes may exceed the limit."""
         known = [self._describe(endpoint, number) for endpoint, number in self._endpoints.values()]
         counts = {"written": self.counts.written, "dropped": self.counts.dropped}
-        self._put(b"".join(known) + told(END, counts))
+        self._put(b"".join(known) + encoded(END, counts))
 
     def _write(self, data: bytes) -> bool:
         """Write a block; return False, and stop the recording, if it does not fit or fails."""
@@ -282,7 +282,7 @@ class Recorder:
         return number
 
     def _describe(self, endpoint: Endpoint, number: int) -> bytes:
-        return told(ENDPOINT, {
+        return encoded(ENDPOINT, {
             "number": number,
             "id": endpoint.id,
             "region": endpoint.region,
@@ -298,7 +298,7 @@ class Recorder:
         number = self._paths.get(path)
         if number is None and len(self._paths) < PATHS:
             number = self._paths[path] = len(self._paths) + 1
-            names.append(told(PATH, {"number": number, "path": path.decode("latin-1")}))
+            names.append(encoded(PATH, {"number": number, "path": path.decode("latin-1")}))
         return number or 0
 
 

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import asdict
 from math import inf
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from balancer.config.record import RecordConfig
 from balancer.errors import LogFailed, RecordingRefused
@@ -20,17 +20,30 @@ from balancer.log.output import complain
 from balancer.recording.recorder import Recorder, RecordingMetadata
 
 if TYPE_CHECKING:
-    from balancer.control_plane import ControlPlane
+    from balancer.config.sections import PolicySpec
+    from balancer.exchange.affinity import Stickiness
+    from balancer.exchange.proxy import Proxy
     from policies.clock import Clock
 
 
 NONE: Final = RecordConfig()
 
 
+class RecordedProxy(Protocol):
+    """What a recording needs of the control plane: the proxy, what routes its requests, and the running recorder."""
+
+    proxy: Proxy
+    policy: PolicySpec
+    stickiness: Stickiness | None
+    recorder: Recorder | None
+
+    def set_recorder(self, recorder: Recorder | None) -> None: ...
+
+
 class Recording:
     """The recording of one proxy. `recorder` is that of the last recording, also after its end."""
 
-    def __init__(self, control_plane: ControlPlane, clock: Clock) -> None:
+    def __init__(self, control_plane: RecordedProxy, clock: Clock) -> None:
         self._control_plane = control_plane
         self._clock = clock
         self._config = NONE
@@ -106,11 +119,16 @@ class Recording:
             if not self.is_on or self._until == inf
             else max(0.0, self._until - self._control_plane.proxy.now())
         )
-        told: dict[str, Any] = {"recording": self.is_on, "seconds_left": left, "full": False, "problem": None}
+        status: dict[str, Any] = {
+            "recording": self.is_on,
+            "seconds_left": left,
+            "full": False,
+            "problem": None,
+        }
         if recorder is None:
-            return told | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
+            return status | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
         counts = asdict(recorder.counts)
-        return told | {
+        return status | {
             "full": recorder.is_full,
             "problem": recorder.problem,
             "waiting": recorder.waiting,

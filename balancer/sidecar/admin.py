@@ -26,8 +26,8 @@ from balancer.admin.status import build, endpoint_status, log_status, reload_sta
 
 if TYPE_CHECKING:
     from balancer.admin.sockets import AdminSockets
-    from balancer.config.reload import Reloads
     from balancer.control_plane import ControlPlane
+    from balancer.reload import Reloads
     from balancer.sidecar.origins import Origin, Origins
 
 
@@ -68,12 +68,12 @@ class SidecarAdmin(AdminApplication):
         return web.json_response(sidecar_status(self._control_plane, self._origins))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        told = [
+        texts = [
             metrics_text(one)
             for one in (self._control_plane, *(origin.control_plane for origin in self._origins.all))
         ]
-        body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in told])
-        return web.Response(body=body + origin_metrics(self._origins), headers={"Content-Type": told[0][1]})
+        body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in texts])
+        return web.Response(body=body + origin_metrics(self._origins), headers={"Content-Type": texts[0][1]})
 
 
 def is_reachable(origin: Origin) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 import click
 
 from balancer.config.load import ConfigError
-from balancer.config.sidecar import LISTEN, SidecarConfig, load_sidecar, origins_from
-from balancer.process.lifecycle import attend
+from balancer.config.sidecar import LISTEN, SidecarConfig, origins_from
+from balancer.configuration import load_sidecar
+from balancer.lifecycle import attend
 from balancer.server import new_event_loop
 from balancer.sidecar.server import SidecarServer
 

@@ -24,7 +24,7 @@ from balancer.sidecar.heads import Heads
 
 if TYPE_CHECKING:
     from balancer.downstream.request_handler import AdminExchanges
-    from balancer.proxy import Proxy
+    from balancer.exchange.proxy import Proxy
     from balancer.sidecar.origins import Origins
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from balancer.config.load import Settings
-from balancer.config.reload import Prepared
-from balancer.config.runtime import RuntimeConfig, runtime_config_of
 from balancer.config.sidecar import OriginConfig, SidecarConfig
 from balancer.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
+from balancer.exchange.proxy import CLOSE_ALL_IDLE
+from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.membership.dns_source import DnsSource
-from balancer.proxy import CLOSE_ALL_IDLE
+from balancer.reload import Prepared
 from balancer.server import Server, build
 from balancer.sidecar.admin import SidecarAdmin
 from balancer.sidecar.downstream import OriginConnection

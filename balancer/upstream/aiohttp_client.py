@@ -26,8 +26,8 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.http1.field_list import FieldList, head_of
-from balancer.http2.stream import HIGH, LOW
 from balancer.upstream.dial import NAME_UNRESOLVED, kind_of, tls_failure
+from balancer.upstream.http2_stream import HIGH, LOW
 from balancer.upstream.library_connection import LibraryConnection, address_of
 
 if TYPE_CHECKING:

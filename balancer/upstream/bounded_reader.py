@@ -11,8 +11,7 @@ import asyncio
 import threading
 from typing import Final, cast
 
-READ: Final = 32_768
-"""Read size in bytes for a slow or new receiver."""
+from balancer.config.limits import READ
 
 LONGEST_READ: Final = 256_000
 """Read size in bytes for a receiver that keeps up; it is uvloop's own. GET of 1 MiB costs a third more with reads of 64

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
+from balancer.config.pool_limits import UNBOUNDED
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.http1.body import Body, body_of
 from balancer.http1.fields import END_OF_HEAD, Framing
@@ -29,7 +30,6 @@ from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounde
 from balancer.upstream.connect_phases import NOTHING
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.dial import dial
-from balancer.upstream.pool_limits import UNBOUNDED
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 
 if TYPE_CHECKING:

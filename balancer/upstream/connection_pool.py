@@ -28,8 +28,8 @@ from balancer.upstream.preconnect import Preconnect
 from balancer.upstream.route import Route
 
 if TYPE_CHECKING:
+    from balancer.config.pool_limits import PoolLimits
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.pools import Pools
     from policies.facts import Endpoint
 

@@ -24,9 +24,9 @@ from balancer.errors import (
     WorkerUntrusted,
 )
 from balancer.http1.field_list import FieldList, Fields, head_of, trailers_of
-from balancer.http2.stream import HIGH, LOW
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.dial import CERTIFICATE_KINDS, FAILED, NAME_UNRESOLVED, kind_of
+from balancer.upstream.http2_stream import HIGH, LOW
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls

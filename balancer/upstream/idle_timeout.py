@@ -9,9 +9,10 @@ leased without reading the clock. Pure: the caller passes the time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, log2
 from typing import Final
+
+from balancer.config.pool_limits import IdleTimeoutRules
 
 MIN_IDLE_AGE: Final = 0.25
 """Seconds of idle time below which ages are not distinguished: the period of the sweep."""
@@ -35,20 +36,6 @@ AGE_PRECISION: Final = 1.1
 TIMER_SPREAD: Final = 2.0
 """A worker with an idle timer has closed nearly all connections at this multiple of the age at which it begins to close
 them."""
-
-
-@dataclass(frozen=True, slots=True)
-class IdleTimeoutRules:
-    """Parameters of the estimate.
-
-    `risk` and `strict_risk`: accepted probability that a leased connection is already closed, for requests that may be
-    retried and for those that may not; `risk` 0 turns learning off. `half_life`: seconds after which evidence has half
-    its weight.
-    """
-
-    risk: float = 0.01
-    strict_risk: float = 0.001
-    half_life: float = 600.0
 
 
 class IdleTimeout:

@@ -12,10 +12,10 @@ from balancer.http1.response_head import ResponseHeads
 from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
+    from balancer.config.pool_limits import PoolLimits
     from balancer.http1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.multiplexed_pool import MultiplexedPool
-    from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.stream import Stream, UpstreamStream
 
 UNLIMITED_STREAMS = 1 << 30

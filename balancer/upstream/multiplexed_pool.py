@@ -27,8 +27,8 @@ from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:
+    from balancer.config.pool_limits import PoolLimits
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.pools import Pools
 
 Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[MultiplexedConnection]]

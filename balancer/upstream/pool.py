@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     import asyncio
 
+    from balancer.config.pool_limits import PoolLimits
     from balancer.errors import ConnectFailed
     from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_info import ConnectionInfo
     from balancer.upstream.connector import Connector
-    from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.request import UpstreamRequest
     from balancer.upstream.route import Route
     from policies.facts import Endpoint

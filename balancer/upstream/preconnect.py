@@ -7,16 +7,17 @@ opened, or its heartbeat sent, while it can still be leased. It is driven by the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from balancer.upstream.heartbeat import Heartbeat, heartbeat_request
 from balancer.upstream.idle_timeout import MIN_IDLE_AGE
+from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
 from balancer.upstream.peak import Peak
 
 if TYPE_CHECKING:
+    from balancer.config.pool_limits import PoolLimits
     from balancer.upstream.connection import UpstreamConnection
     from balancer.upstream.connection_pool import ConnectionPool
-    from balancer.upstream.pool_limits import PoolLimits
 
 CONNECT_TIMES: Final = 3
 """Multiple of the connect time that suffices to open a replacement or to get the response to a heartbeat."""
@@ -27,19 +28,22 @@ JITTER_FLOOR: Final = 1.0
 
 
 class Preconnect:
-    """Preconnect of one endpoint. `heartbeats`: heartbeats in flight by their connections."""
+    """Preconnect of one endpoint. `heartbeats`: heartbeats in flight by their connections.
+
+    A heartbeat is a request on an idle connection that resets the worker's idle timeout. Any complete response counts
+    as success, whatever its status.
+    """
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._peak = Peak()
-        self.heartbeats: dict[UpstreamConnection, Heartbeat] = {}
+        self.heartbeats: dict[UpstreamConnection, InternalRequest] = {}
 
     def look(self, now: float, limits: PoolLimits, room: int | None) -> None:
         """Sweep: end overdue heartbeats, send due ones and open missing connections. `room`: number of connections that
         may still be opened, None: unlimited."""
         for heartbeat in list(self.heartbeats.values()):
-            if now >= heartbeat.deadline:
-                heartbeat.end(is_good=False)
+            heartbeat.end_if_overdue(now)
         pool = self._pool
         if not limits.warm or pool.idle_connections.limit < JITTER_FLOOR:
             return
@@ -65,19 +69,24 @@ class Preconnect:
 
     def stop(self) -> None:
         """End all heartbeats in flight as failed."""
-        for heartbeat in list(self.heartbeats.values()):
-            heartbeat.end(is_good=False)
+        self._pool.counts.heartbeats_failed += len(self.heartbeats)
+        for heartbeat in self.heartbeats.values():
+            heartbeat.cancel()
+        self.heartbeats.clear()
 
-    def heartbeat_ended(self, heartbeat: Heartbeat, *, is_good: bool) -> None:
-        """Remove an ended heartbeat and count it if it failed (`HeartbeatOwner`)."""
-        self.heartbeats.pop(heartbeat.upstream, None)
-        if not is_good:
-            self._pool.counts.heartbeats_failed += 1
+    def _heartbeat_ended(self, upstream: UpstreamConnection, result: InternalResult) -> None:
+        self.heartbeats.pop(upstream, None)
+        self._pool.counts.heartbeats_failed += result.error is not None
 
     def _send_heartbeat(self, upstream: UpstreamConnection, limits: PoolLimits, now: float) -> None:
         method = limits.heartbeat_method
-        request = heartbeat_request(self._pool.endpoint, method, limits.heartbeat or "/")
+        heartbeat = self.heartbeats[upstream] = InternalRequest(
+            internal_head(self._pool.endpoint, limits.heartbeat or "/", "heartbeat", method),
+            partial(self._heartbeat_ended, upstream),
+            method=method.encode(),
+            timeout=limits.connect_timeout,
+            started_at=now,
+        )
         self._pool.idle_connections.take(upstream)
         self._pool.counts.heartbeats += 1
-        heartbeat = self.heartbeats[upstream] = Heartbeat(self, upstream, now + limits.connect_timeout)
-        upstream.send(request, heartbeat, method.encode())
+        heartbeat.send(upstream)

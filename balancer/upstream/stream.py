@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
+from balancer.config.pool_limits import UNBOUNDED
 from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, UpstreamError
 from balancer.http1.body import Body
 from balancer.http1.field_list import FieldList, parse_head
 from balancer.http1.fields import END_OF_HEAD, Framing
 from balancer.http1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 from balancer.upstream.connect_phases import NOTHING, Phases
-from balancer.upstream.pool_limits import UNBOUNDED
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 
 if TYPE_CHECKING:
-    from balancer.upstream.pool_limits import PoolLimits
+    from balancer.config.pool_limits import PoolLimits
 
 LENGTH: Final = Framing.LENGTH
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 async def open_http2(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """Open an HTTP/2 connection, by ALPN or prior knowledge."""
-    from balancer.http2.dial import open_session
+    from balancer.upstream.http2_dial import open_session
 
     return await open_session(pool, tls)
 

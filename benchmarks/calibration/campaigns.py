@@ -11,13 +11,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from experiments.campaign.blocks import plan
-from experiments.campaign.estimates import Method
-from experiments.campaign.run_summary import RunSummary, summarise_run
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.summary import compared
-from experiments.campaign.world import World
-from experiments.load.samples import Run
+from experiments.results.plan import plan
+from experiments.results.summary import compared
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import Simulate
+from experiments.stats.estimates import Method
+from experiments.stats.run_summary import RunSummary, summarise_run
+from experiments.stats.samples import Run
 
 STRETCHED = "b"
 """Entry that is made slower where a difference is planted."""
@@ -48,13 +48,13 @@ class Finding:
     ratio: float
 
 
-def made(world: World, scenario: Scenario, planted: float | None, seed: int) -> Campaign:
+def made(simulate: Simulate, scenario: Scenario, planted: float | None, seed: int) -> Campaign:
     """Run one campaign; `planted` is the factor for the latencies of `STRETCHED`."""
     scenario = scenario.model_copy(update={"seed": seed})
     entries = {entry.label: entry for entry in scenario.entries}
     plain, changed = [], []
     for planned in plan(scenario):
-        run = world(scenario, entries[planned.label], planned.block, planned.order, planned.seed)
+        run = simulate(scenario, entries[planned.label], planned.block, planned.order, planned.seed)
         plain.append(summarise_run(run))
         if planted is not None:
             is_it = planned.label == STRETCHED
@@ -69,10 +69,10 @@ def stretched(run: Run, factor: float) -> Run:
 
 
 def many(
-    world: World, scenario: Scenario, planted: float | None, seeds: range, jobs: int
+    simulate: Simulate, scenario: Scenario, planted: float | None, seeds: range, jobs: int
 ) -> Iterator[Campaign]:
     """One campaign for each seed, in order, `jobs` in parallel."""
-    make = partial(made, world, scenario, planted)
+    make = partial(made, simulate, scenario, planted)
     if jobs == 1:
         yield from map(make, seeds)
         return

@@ -20,12 +20,12 @@ from benchmarks.calibration.methods import METHODS
 from benchmarks.calibration.null_campaign import LABELS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
-from experiments.campaign.comparison import ENOUGH_BLOCKS
-from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import load_scenario
-from experiments.campaign.world import simulated
 from experiments.errors import BadInputError
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import simulate
+from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     BOUND_MISSED,
     STANDING,
@@ -96,10 +96,10 @@ def calibration(
     chosen, counts = methods_named(methods), numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
     require_writable("--json", file)
     console, found = console_here(), list[Outcome]()
-    world = run_queues if scenario is None else simulated
+    simulate_run = run_queues if scenario is None else simulate
     for size in numbers_in("--requests", requests, 100):
         alike = null_campaign(laboratory(scenario, policy, size), max(counts), rivals, twin)
-        work = many(world, alike, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1)
+        work = many(simulate_run, alike, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1)
         done = list(track(work, f"campaigns of {size} requests", campaigns, console=console, transient=True))
         found += [outcome(done, count, method, planted) for count in counts for method in chosen]
     console.print(table_of(found))

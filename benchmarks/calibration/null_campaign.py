@@ -5,7 +5,7 @@ Only entries, baseline, blocks, thresholds and length of a run differ from the o
 
 from __future__ import annotations
 
-from experiments.campaign.scenario import Scenario
+from experiments.scenario.scenario import Scenario
 
 LABELS = ("a", "b", "c", "d", "e", "f", "g", "h")
 CONTROL = "a again"

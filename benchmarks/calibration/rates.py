@@ -9,7 +9,7 @@ from statistics import NormalDist, stdev
 
 from benchmarks.calibration.campaigns import STRETCHED, Campaign, Finding, found
 from benchmarks.calibration.methods import METHODS
-from experiments.campaign.estimates import CONFIDENCE
+from experiments.stats.estimates import CONFIDENCE
 
 MOST_FALSE = 0.05
 LEAST_FOUND = 0.80

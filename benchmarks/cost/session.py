@@ -30,8 +30,7 @@ from benchmarks.harness.cases import CASES, Kind
 from benchmarks.harness.peers import PEERS, WORKER_PORTS, Peer, worker_name
 from benchmarks.harness.session import exit_code, was_interrupted
 from experiments.build import describe_build, interpreter_in_words
-from experiments.campaign.progress import clock
-from experiments.terminal import console_here, write_json
+from experiments.terminal import clock, console_here, write_json
 
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 

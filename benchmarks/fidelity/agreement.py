@@ -15,10 +15,10 @@ from itertools import combinations
 
 import numpy as np
 
-from experiments.campaign import statistics
-from experiments.campaign.comparison import EQUAL_WITHIN, Interval, noise, paired_interval
-from experiments.campaign.results import Results
-from experiments.load.samples import Floats, Run
+from experiments.results.directory import Results
+from experiments.stats import measures
+from experiments.stats.comparison import EQUAL_WITHIN, Interval, noise, paired_interval
+from experiments.stats.samples import Floats, Run
 
 BOUNDS = {"share": 0.05, "mean": 0.05, "p99": 0.10}
 """Largest relative distance of a simulated figure from the measured one that counts as agreement."""
@@ -34,7 +34,7 @@ def mean(latency: Floats) -> float:
 
 
 def p99(latency: Floats) -> float:
-    return statistics.percentile(latency, 99)
+    return measures.percentile(latency, 99)
 
 
 LATENCY: dict[str, Callable[[Floats], float]] = {"mean": mean, "p99": p99}
@@ -176,7 +176,7 @@ def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:
 
 def share_agreement(ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
     """Share of the worker whose shares differ most, relative to an even share: small shares have large errors."""
-    measured, simulated = statistics.share_per_worker(ours), statistics.share_per_worker(theirs)
+    measured, simulated = measures.share_per_worker(ours), measures.share_per_worker(theirs)
     worst = max(measured, key=lambda worker: abs(simulated[worker] - measured[worker]))
     distance = (simulated[worst] - measured[worst]) * len(measured)
     is_met = abs(distance) <= BOUNDS["share"]
@@ -185,20 +185,20 @@ def share_agreement(ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
 
 def latency_agreement(name: str, ours: Sequence[Run], theirs: Sequence[Run], seed: int) -> Agreement:
     """Latency figure of successes over all blocks, with the confidence interval of the ratio over blocks."""
-    measured, simulated = (LATENCY[name](statistics.success_latency(runs)) for runs in (ours, theirs))
+    measured, simulated = (LATENCY[name](measures.success_latency(runs)) for runs in (ours, theirs))
     distance = simulated / measured - 1
     entry, baseline = (
-        [LATENCY[name](statistics.success_latency([run])) for run in runs] for runs in (theirs, ours)
+        [LATENCY[name](measures.success_latency([run])) for run in runs] for runs in (theirs, ours)
     )
     interval, _ = paired_interval(entry, baseline, seed)
     is_met = None if math.isnan(distance) else abs(distance) <= BOUNDS[name]
-    has_few = name == "p99" and statistics.has_few_beyond(len(statistics.success_latency(ours)), 99)
+    has_few = name == "p99" and measures.has_few_beyond(len(measures.success_latency(ours)), 99)
     return Agreement(name, measured, simulated, distance, is_met, interval, has_few)
 
 
 def failed(runs: Sequence[Run]) -> float:
     """Failed requests in per cent."""
-    return statistics.statistics_row(runs).ko_percent
+    return measures.statistics_row(runs).ko_percent
 
 
 def floor_of(results: Results) -> Interval | None:
@@ -242,7 +242,7 @@ def stands_apart(interval: Interval, floor: Interval | None) -> bool:
 
 def values_of(runs: Sequence[Run]) -> dict[int, float]:
     """p99 of the successes of each valid run by block, in seconds."""
-    found = {run.facts.block: p99(statistics.success_latency([run])) for run in runs if run.facts.is_valid}
+    found = {run.facts.block: p99(measures.success_latency([run])) for run in runs if run.facts.is_valid}
     return {block: value for block, value in found.items() if value > 0}
 
 

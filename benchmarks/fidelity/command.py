@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from benchmarks.harness.options import names_in
-from experiments.campaign.options import PATIENCE
+from experiments.commands.options import PATIENCE
 from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, print_stopped, print_verdict
 
 EPILOG = """\b

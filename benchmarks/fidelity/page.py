@@ -17,13 +17,13 @@ from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
 from benchmarks.fidelity.session import REPEATS, read
 from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
 from benchmarks.fidelity.undisturbed import LATE, LEAST, left_out, quiet_only
-from experiments.campaign.results import Results
-from experiments.campaign.statistics import LAG_LIMIT
 from experiments.errors import BadInputError
 from experiments.report.html import heading, page, picture_html, section, table_html, verdict_box
 from experiments.report.markup import BREAK, Html, joined, listing
 from experiments.report.pages import Drawing, save_drawing
 from experiments.report.tables import Table
+from experiments.results.directory import Results
+from experiments.stats.measures import LAG_LIMIT
 
 TITLE = "Do the simulator and the real thing say the same?"
 
@@ -70,14 +70,14 @@ def drawings(
             "Simulated over measured",
             "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest "
             "on no valid run and are not judged.",
-            lambda sheet: plot.scatter(scenario_results, sheet),
+            lambda: plot.scatter(scenario_results),
         ),
         Drawing(
             "distributions",
             "Whole distributions",
             "Latency of successes from the fastest, left, to the slowest in a thousand, right. Where the dashed line "
             "leaves the solid one, the model lacks something. Grey rests on no valid run.",
-            lambda sheet: plot.distributions(pairs, sheet),
+            lambda: plot.distributions(pairs),
         ),
     ]
 

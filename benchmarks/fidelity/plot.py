@@ -14,28 +14,27 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs
-from experiments.campaign import statistics
-from experiments.campaign.results import Results
-from experiments.load.samples import Floats
-from experiments.report.canvas import STYLE, Sheet, blank, milliseconds
+from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
 from experiments.report.palette import GRID, INVALID, NEGLIGIBLE_WEIGHT, policy_colour
+from experiments.results.directory import Results
+from experiments.stats import measures
+from experiments.stats.samples import Floats
 
 MARKERS = "osD^vP*Xph<>"
 TAIL = 1 - np.logspace(0, -3, 200)
 """Quantiles at which distributions are drawn: the same number of points for each nine."""
 
 
-def scatter(scenario_results: Sequence[ScenarioResult], sheet: Sheet) -> Figure:
+def scatter(scenario_results: Sequence[ScenarioResult]) -> Figure:
     """Scatter plots of simulated against measured mean and p99, each with the band of agreement."""
     with mpl.rc_context(STYLE):
-        rows, columns = (len(LATENCY), 1) if sheet.is_narrow else (1, len(LATENCY))
-        figure, axes = blank(sheet, 4.2 * rows + 1.2, rows, columns)
+        figure, axes = blank(5.4, columns=len(LATENCY))
         for axis, quantity in zip(axes, LATENCY, strict=True):
             draw_scatter(axis, scenario_results, quantity)
         figure.legend(
             handles=[*policy_handles(scenario_results), *scenario_handles(scenario_results)],
             loc="outside lower center",
-            ncols=2 if sheet.is_narrow else 5,
+            ncols=5,
             fontsize=8,
         )
     return figure
@@ -72,12 +71,11 @@ def bound_text(quantity: str) -> str:
     return f"{BOUNDS[quantity] * 100:.0f} %"
 
 
-def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Figure:
+def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:
     """One panel for each scenario: latency against the share of requests that take longer; simulated is dashed."""
     with mpl.rc_context(STYLE):
-        columns = sheet.columns
-        rows = -(-len(pairs) // columns)
-        figure, axes = blank(sheet, 3.1 * rows + 0.8, rows, columns)
+        rows = -(-len(pairs) // COLUMNS)
+        figure, axes = blank(3.1 * rows + 0.8, rows, COLUMNS)
         for axis in axes[len(pairs) :]:
             axis.set_visible(False)
         for axis, (measured, simulated) in zip(axes, pairs, strict=False):
@@ -89,7 +87,7 @@ def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Fig
         figure.legend(
             handles=[*handles, *worlds],
             loc="outside lower center",
-            ncols=2 if sheet.is_narrow else 5,
+            ncols=5,
             fontsize=8,
         )
     return figure
@@ -104,7 +102,7 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
         is_judged = any(run.facts.is_valid for run in ours)
         colour = policy_colour(entry.policy.name, names) if is_judged else INVALID
         for runs, style in ((ours, "solid"), (theirs, "dashed")):
-            latency = statistics.success_latency(runs) if runs else np.empty(0)
+            latency = measures.success_latency(runs) if runs else np.empty(0)
             if len(latency):
                 curve = tail_of(latency)
                 shown += curve.tolist()

@@ -23,12 +23,8 @@ from rich.console import Console
 from rich.status import Status
 
 from benchmarks.fidelity.undisturbed import without_disturbed
-from experiments.campaign import blocks
-from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.patience import Patience
-from experiments.campaign.playable import require_live
-from experiments.campaign.progress import Progress, clock, expected_seconds
-from experiments.campaign.results import (
+from experiments.errors import BadInputError
+from experiments.results.directory import (
     CAMPAIGN_FILE,
     RUNS,
     Campaign,
@@ -37,11 +33,17 @@ from experiments.campaign.results import (
     load_results,
     save_result,
 )
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.session import carried_out, run_loop
-from experiments.campaign.shelf import load_scenario
-from experiments.errors import BadInputError
-from experiments.load.samples import Run, Samples, load_run
+from experiments.results.plan import plan
+from experiments.run import execute
+from experiments.run.measured import MeasuredWorld
+from experiments.run.patience import Patience
+from experiments.run.progress import Progress, expected_seconds
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.supported import require_live
+from experiments.stats.samples import Run, Samples, load_run
+from experiments.terminal import clock
 from policies import registry
 
 SCENARIOS = (
@@ -75,7 +77,7 @@ Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 @dataclass(frozen=True, slots=True)
 class Session:
     """What to measure and where. `mend`: measure invalid runs again. `patience`: seconds to wait for a quiet machine
-    before each run, see `campaign/patience.py`.
+    before each run, see `experiments/run/patience.py`.
     """
 
     scenarios: tuple[Scenario, ...]
@@ -104,7 +106,7 @@ def known_policies() -> tuple[str, ...]:
 
 
 def run_session(session: Session, console: Console, simulate: Simulate) -> None:
-    """Measure missing runs and simulate all. Raises `ExperimentError`, and `CancelledError` when interrupted."""
+    """Measure missing runs and simulate all. Raises `ExperimentError`, and `KeyboardInterrupt`."""
     scenarios = session.scenarios
     for number, scenario in enumerate(scenarios):
         left = sum(seconds_left(each, session) for each in scenarios[number:])
@@ -142,7 +144,7 @@ def seconds_left(scenario: Scenario, session: Session) -> float:
     """Expected seconds to measure the missing runs of a scenario."""
     directory = session.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
-        return sum(expected_seconds(scenario, run) for run in blocks.plan(scenario))
+        return sum(expected_seconds(scenario, run) for run in plan(scenario))
     rest = missing(read_campaign(directory), directory, session.mend)
     return sum(expected_seconds(scenario, run) for run in rest)
 
@@ -154,13 +156,14 @@ def measure(scenario: Scenario, session: Session, directory: Path, console: Cons
         if campaign.scenario != scenario:
             raise BadInputError(f"--out: {directory} holds runs of other numbers; name another directory")
     else:
-        campaign = blocks.prepare(scenario, session.command, directory)
+        campaign = execute.prepare(scenario, session.command, directory)
     left = missing(campaign, directory, session.mend)
     if not left:
         return
     rest = campaign.model_copy(update={"plan": left})
     with Progress(rest, console) as progress:
-        run_loop(carried_out(rest, directory, progress, Patience(session.patience, cannot_be_judged)))
+        patience = Patience(session.patience, cannot_be_judged)
+        execute.execute(rest, directory, MeasuredWorld(), progress, patience)
 
 
 def read_campaign(directory: Path) -> Campaign:
@@ -196,7 +199,7 @@ def simulate_again(campaign: Campaign, directory: Path, console: Console, simula
     if (directory / CAMPAIGN_FILE).exists():
         shutil.rmtree(directory)
     entries = {entry.label: entry for entry in campaign.scenario.entries}
-    blocks.prepare(campaign.scenario, campaign.command, directory, world="simulated")
+    execute.prepare(campaign.scenario, campaign.command, directory, world="simulated")
     with Status("simulating", console=console) as status:
         for number, run in enumerate(campaign.plan, 1):
             status.update(f"simulating, run {number} of {len(campaign.plan)}")

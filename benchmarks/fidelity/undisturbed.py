@@ -15,9 +15,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from experiments.campaign.results import Results
-from experiments.campaign.statistics import LAG, LAG_LIMIT, lag_percentiles
-from experiments.load.samples import Flags, Ints, Run, Samples
+from experiments.results.directory import Results
+from experiments.stats.measures import LAG, LAG_LIMIT, lag_percentiles
+from experiments.stats.samples import Flags, Ints, Run, Samples
 
 LATE = 0.01
 """Share of late requests above which a second is disturbed; the same as for whole runs."""

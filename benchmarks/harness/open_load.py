@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.harness.closed_load import Place, report_of, started
 from experiments import cpu_time
-from experiments.campaign.statistics import percentile
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import OpenLoop, Record
-from experiments.load.samples import Floats, Kind
 from experiments.processes import program
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Floats, Kind
 
 TIMEOUT = 10.0
 """Seconds after which a request has failed."""

@@ -20,10 +20,10 @@ from benchmarks.processes.runs import QUICK, Plan, run_plan
 from benchmarks.processes.throughput import PARTS, ThroughputRun, absence
 from benchmarks.processes.verdicts import latency_table, throughput_table, verdicts
 from experiments.build import describe_build
-from experiments.campaign.progress import clock
 from experiments.cpu_time import is_known_here
 from experiments.errors import BadInputError
 from experiments.terminal import (
+    clock,
     console_here,
     require_writable,
     write_json,

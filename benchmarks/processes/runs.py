@@ -20,9 +20,9 @@ from benchmarks.harness.serving import answering, folder_in
 from benchmarks.processes.latency import PATH, SERVICE, SETUPS, BalancerSetup, LatencyRun, stretch
 from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
 from experiments import processes
-from experiments.campaign.fleet import all_ready
 from experiments.ports import free_ports
 from experiments.processes import Child, program
+from experiments.run.fleet import all_ready
 
 COUNTS = (1, 2)
 POLICY = "least-in-flight"

@@ -18,10 +18,10 @@ from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.figures import FIRST, Figures, success
 from benchmarks.storm.plan import Episode, Pace
 from benchmarks.storm.runs import Storm
-from experiments.load.samples import Flags, Floats, Place
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, WIDE
+from experiments.report.canvas import STYLE
 from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, worker_colours
+from experiments.stats.samples import Flags, Floats, Place
 
 FAULT_COLOURS = {
     "killed": "#222222",
@@ -45,7 +45,7 @@ def storm_figure(storm: Storm, figures: Figures, pace: Pace) -> Figure:
     """Figure of one run with all four panels."""
     assert storm.account is not None
     rows = storm.account
-    figure, panels = canvas.blank(WIDE, 9.0, 4, 1, sharex=True, height_ratios=(1.15, 1, 1.5, 1.5))
+    figure, panels = canvas.blank(9.0, 4, 1, sharex=True, height_ratios=(1.15, 1, 1.5, 1.5))
     schedule, failed, latency, share = panels
     draw_schedule(schedule, storm.episodes)
     draw_failures(failed, rows, pace)

@@ -1,1 +1,1 @@
-"""`experiments capacity` and `experiments load`: highest sustainable rate, and latency by offered rate."""
+"""Capacity search and load curves: the highest rate within an SLO, and latency by offered rate."""

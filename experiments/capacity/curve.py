@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.campaign import statistics
-from experiments.campaign.comparison import Interval, as_interval
-from experiments.campaign.estimates import logarithms, paired_student
-from experiments.campaign.results import Results, believable, load_results
-from experiments.campaign.run_summary import summarise_run
 from experiments.capacity.criteria import WATCHED, queue_growth
 from experiments.errors import BadInputError
-from experiments.load.samples import Run
+from experiments.results.directory import Results, believable, load_results
+from experiments.stats import measures
+from experiments.stats.comparison import Interval, as_interval
+from experiments.stats.estimates import logarithms, paired_student
+from experiments.stats.run_summary import summarise_run
+from experiments.stats.samples import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ class Curve:
         return None if best is None or best in (points[0], points[-1]) else best
 
 
+def is_curve(directory: Path) -> bool:
+    """Whether the directory has results of any rate."""
+    return any(directory.glob("rate-*/runs/*.npz"))
+
+
 def read_curve(directory: Path) -> Curve:
     """Read every `rate-*` in the directory. Raises `BadInputError` if none has runs."""
     folders = sorted(folder for folder in directory.glob("rate-*") if any((folder / "runs").glob("*.npz")))
@@ -94,9 +99,9 @@ def point_of(results: Results, label: str) -> Point:
         p99=over_blocks([one.p99 for one in summaries]),
         mean=math.exp(float(np.mean(logarithms([one.mean for one in summaries])))),
         answered=float(np.mean([answered_rate(run) for run in runs])) * scenario.time_scale,
-        goodput=statistics.goodput(runs, scenario.slo * scenario.time_scale),
+        goodput=measures.goodput(runs, scenario.slo * scenario.time_scale),
         errors=1 - sum(int(run.samples.ok.sum()) for run in runs) / requests,
-        few=statistics.has_few_beyond(requests, 99.0),
+        few=measures.has_few_beyond(requests, 99.0),
         valid=all(run.facts.is_valid for run in runs),
         keeps_up=2 * sum(map(bears, runs)) >= len(runs),
     )
@@ -117,4 +122,4 @@ def answered_rate(run: Run) -> float:
 
 def bears(run: Run) -> bool:
     """Whether no queue grew and nearly all requests succeeded."""
-    return not any(queue_growth(run.samples)) and float(run.samples.ok.mean()) >= statistics.ACHIEVED_LIMIT
+    return not any(queue_growth(run.samples)) and float(run.samples.ok.mean()) >= measures.ACHIEVED_LIMIT

@@ -6,8 +6,8 @@ load that a system sustains or not.
 
 from __future__ import annotations
 
-from experiments.campaign.scenario import Scenario
 from experiments.errors import BadInputError
+from experiments.scenario.scenario import Scenario
 from workers.service import parse_profile
 
 STEADY = ("poisson", "constant")
@@ -34,3 +34,19 @@ def pooled(scenario: Scenario) -> float:
         for region in scenario.regions
         for number in range(region.workers)
     )
+
+
+def rates_in(text: str, whole: float) -> list[float]:
+    """Ascending rates per second; `70%` is of `whole`. Raises `BadInputError`."""
+    try:
+        found = [rate_in(part.strip(), whole) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) <= 0 or len(set(found)) < len(found):
+        raise BadInputError(f"--rates: {text!r}: positive rates like 60,120 or 50%,90%, each once")
+    return sorted(found)
+
+
+def rate_in(part: str, whole: float) -> float:
+    """Parse one rate. Raises `ValueError`."""
+    return float(part[:-1]) / 100 * whole if part.endswith("%") else float(part)

@@ -1,1 +1,1 @@
-"""`experiments compare`: compare two result sets or two revisions."""
+"""Comparison of two result sets or two revisions."""

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.campaign.comparison import (
+from experiments.compare.sides import Side, common_labels
+from experiments.results.summary import MEASURES
+from experiments.stats.comparison import (
     Interval,
     Standing,
     as_interval,
@@ -23,9 +25,7 @@ from experiments.campaign.comparison import (
     paired_interval,
     standing,
 )
-from experiments.campaign.estimates import logarithms, welch
-from experiments.campaign.summary import MEASURES
-from experiments.compare.sides import Side, common_labels
+from experiments.stats.estimates import logarithms, welch
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 

@@ -20,9 +20,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from experiments.campaign.results import Results, load_results
 from experiments.errors import BadInputError, FleetFailedError
-from experiments.load.samples import Run
+from experiments.results.directory import Results, load_results
+from experiments.stats.samples import Run
 
 RAN = (0, 1)
 """Exit codes of `experiments run` that leave results; 1 is a failed threshold."""

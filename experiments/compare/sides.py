@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.campaign.results import Results
-from experiments.campaign.run_summary import RunSummary, summarise_run
-from experiments.campaign.scenario import Scenario
 from experiments.errors import BadInputError
+from experiments.results.directory import Results
+from experiments.scenario.scenario import Scenario
+from experiments.stats.run_summary import RunSummary, summarise_run
 
 UNIMPORTANT = frozenset(
     {

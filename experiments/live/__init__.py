@@ -1,1 +1,1 @@
-"""`experiments live`: compare policies on a running balancer with its own traffic."""
+"""Switchback experiments on a running balancer with its own traffic."""

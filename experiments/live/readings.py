@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from experiments.errors import ExperimentError
-from experiments.load.samples import Ints
+from experiments.stats.samples import Ints
 
 
 class UnitRestarted(ExperimentError):
@@ -37,18 +37,18 @@ class Reading:
     fallback_picks: int = 0
 
     @classmethod
-    def of(cls, told: dict[str, Any], at: float) -> Self:
+    def of(cls, status: dict[str, Any], at: float) -> Self:
         """Parse the response of /-/latency; `at` in seconds. Raises `KeyError` and `TypeError` for another document."""
-        policy = told["policy"]
-        worker_errors = sum(each["outcomes"]["error_status"] for each in told["endpoints"])
+        policy = status["policy"]
+        worker_errors = sum(each["outcomes"]["error_status"] for each in status["endpoints"])
         return cls(
             at,
             policy["spec"],
-            told["requests"],
-            sum(told["errors"].values()) + worker_errors,
-            {each["id"]: np.asarray(each["buckets"], dtype=np.int64) for each in told["endpoints"]},
-            float(told["shortest"]),
-            float(told["ratio"]),
+            status["requests"],
+            sum(status["errors"].values()) + worker_errors,
+            {each["id"]: np.asarray(each["buckets"], dtype=np.int64) for each in status["endpoints"]},
+            float(status["shortest"]),
+            float(status["ratio"]),
             policy["fallback_picks"],
         )
 
@@ -110,7 +110,7 @@ def between(earlier: Reading, later: Reading) -> Window:
     left = earlier.buckets.keys() - later.buckets.keys()
     if requests < 0 or (errors < 0 and not left) or any((counts < 0).any() for counts in grown.values()):
         raise UnitRestarted(
-            "the unit's counters have shrunk: it was started anew, or an endpoint was replaced"
+            "the balancer's counters have shrunk: it was restarted, or an endpoint was replaced"
         )
     buckets = sum(grown.values(), start=nothing)
     whole = int(buckets.sum())

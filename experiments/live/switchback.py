@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from experiments.errors import BadInputError, ExperimentError
+from experiments.live.balancer import LiveBalancer
 from experiments.live.rails import JUDGED, Rails, Watch
 from experiments.live.readings import Reading, Window, between
-from experiments.live.unit import LiveBalancer
 
 
 class RailBroken(ExperimentError):
@@ -90,13 +90,13 @@ class Switchback:
 
     def __init__(
         self,
-        unit: LiveBalancer,
+        balancer: LiveBalancer,
         plan: Plan,
         observer: Observer,
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        self._unit = unit
+        self._balancer = balancer
         self._plan = plan
         self._observer = observer
         self._now = now
@@ -109,7 +109,7 @@ class Switchback:
     async def run(self) -> Findings:
         """Run the whole evaluation. Raises `ExperimentError`; `findings` keeps what was measured by then."""
         for policy in self._plan.policies.values():
-            await self._unit.check(policy)
+            await self._balancer.check(policy)
         first = await self._read()
         self.findings.initial = self._expected = first.policy
         try:
@@ -159,15 +159,15 @@ class Switchback:
         return between(first, last)
 
     async def _read(self) -> Reading:
-        told = await self._unit.look()
+        status = await self._balancer.look()
         try:
-            reading = Reading.of(told, self._now())
+            reading = Reading.of(status, self._now())
         except (KeyError, TypeError, AttributeError) as error:
             raise BadInputError(f"URL: what it answers is no account of latencies: {error!r}") from None
         if self._expected and reading.policy != self._expected:
             self._is_ours = False
             raise PolicyChangedExternally(
-                f"somebody else has put '{reading.policy['name']}' in force; it was left as it is, and nothing "
+                f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
                 "measured after it counts"
             )
         problem = self._watch.look(reading) if self._watch is not None else None
@@ -178,7 +178,7 @@ class Switchback:
         return reading
 
     async def _put(self, policy: dict[str, Any]) -> None:
-        await self._unit.use(policy)
+        await self._balancer.use(policy)
         self._expected = policy
 
     async def _restore(self) -> None:
@@ -187,7 +187,7 @@ class Switchback:
             return
         initial = self.findings.initial
         try:
-            await self._unit.use(initial)
+            await self._balancer.use(initial)
         except ExperimentError as error:
             raise RestoreFailed(
                 f"'{initial['name']}' could not be put in force again, '{self._expected['name']}' still is: {error}"

@@ -1,6 +1,6 @@
 """Result of a switchback as rows and sentences.
 
-The unit of comparison is the period of a policy within a block, never the request (`campaign/comparison.py`). Errors
+The unit of comparison is the period of a policy within a block, never the request (`stats/comparison.py`). Errors
 are shown as they are: without errors there is no ratio.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.campaign.comparison import Comparison, Interval, compare
-from experiments.campaign.verdict import show
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan
+from experiments.results.verdict import show
+from experiments.stats.comparison import Comparison, Interval, compare
 
 MEASURES = ("p99", "p50", "mean")
 
@@ -62,7 +62,7 @@ class Verdict:
         }
 
 
-def conclude(plan: Plan, findings: Findings, twins: tuple[str, str] | None) -> Verdict:
+def conclude(plan: Plan, findings: Findings, control: tuple[str, str] | None) -> Verdict:
     """Compare the policies with what was measured, even if that is less than planned."""
     windows = {label: findings.windows.get(label, {}) for label in plan.policies}
     baseline = baseline_of(plan, findings)
@@ -73,7 +73,7 @@ def conclude(plan: Plan, findings: Findings, twins: tuple[str, str] | None) -> V
             label: {block: value_of(measure, window) for block, window in periods.items()}
             for label, periods in windows.items()
         }
-        compared, floor = compare(measure, values, baseline, twins, plan.seed)
+        compared, floor = compare(measure, values, baseline, control, plan.seed)
         comparisons += compared
         floors.append(floor)
     rows = tuple(row_of(label, list(periods.values())) for label, periods in windows.items())

@@ -1,1 +1,1 @@
-"""Load generators and the samples that they write."""
+"""Load generators: arrivals, demand, connections, and the ledger of what was sent."""

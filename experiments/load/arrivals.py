@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.campaign.demand import Arrivals, Load
-from experiments.load.recording import recorded
-from experiments.load.samples import Floats
-from experiments.load.streams import stream
+from experiments.record.instants import recorded
+from experiments.scenario.load import Arrivals, Load
+from experiments.scenario.streams import stream
+from experiments.stats.samples import Floats
 
 Rng = np.random.Generator
 

@@ -18,7 +18,7 @@ from balancer.upstream.connection import Response, UpstreamConnection
 from experiments.load.alarm import open_alarm
 from experiments.load.connections import Connections
 from experiments.load.ledger import Ledger
-from experiments.load.samples import Floats, Kind, Place
+from experiments.stats.samples import Floats, Kind, Place
 
 WORKER_FIELD = re.compile(rb"\r\nx-worker-name:[ \t]*([^\r]*)", re.IGNORECASE)
 
@@ -131,8 +131,10 @@ class Generator:
         self._is_closed_loop = len(instants) < count
         host = f"{address[0]}:{address[1]}"
         self._demand = demand
-        told = "X-Service-Times: %b\r\n" if demand else ""
-        self._head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n{told}\r\n".encode()
+        demand_field = "X-Service-Times: %b\r\n" if demand else ""
+        self._head = (
+            f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n{demand_field}\r\n".encode()
+        )
         self._flights: deque[InFlightRequest] = deque()
         self._finished: asyncio.Future[None] | None = None
 

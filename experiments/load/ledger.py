@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.campaign.statistics import percentile
-from experiments.load.samples import Kind, Place, Samples
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Kind, Place, Samples
 
 UNKNOWN = -1
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from experiments.errors import FleetFailedError
 from experiments.load.alarm import Timerfd
-from experiments.load.samples import Flags, Floats, Ints, Kind
+from experiments.stats.samples import Flags, Floats, Ints, Kind
 
 HEAD_START = 0.02
 """Seconds from the last connection made to the first instant."""

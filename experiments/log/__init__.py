@@ -1,1 +1,1 @@
-"""`experiments from-log`: report of real traffic from a balancer's access log."""
+"""Report of real traffic from a balancer's access log."""

@@ -10,18 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.load.samples import Floats
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, Sheet
+from experiments.report.canvas import STYLE
 from experiments.report.palette import INK, INVALID, Competitor
+from experiments.stats.samples import Floats
 
 BINS = 60
 
 
 @mpl.rc_context(STYLE)
-def throughput_over_time(whole: Competitor, regions: Sequence[Competitor], sheet: Sheet) -> Figure:
+def throughput_over_time(whole: Competitor, regions: Sequence[Competitor]) -> Figure:
     """Successes per second in total and by region, and failures per second in grey."""
-    figure, (axes,) = canvas.blank(sheet, 3.4 if sheet.is_narrow else 3.2)
+    figure, (axes,) = canvas.blank(3.2)
     samples = whole.runs[0].samples
     edges = np.linspace(0, max(samples.span, 1e-3), BINS + 1)
     if not samples.ok.all():
@@ -35,7 +35,7 @@ def throughput_over_time(whole: Competitor, regions: Sequence[Competitor], sheet
     named = [("all successes", INK), *((one.label, one.colour) for one in regions if len(regions) > 1)]
     shown = [*named, *([] if samples.ok.all() else [("failed", INVALID)])]
     handles = [Line2D([], [], color=colour, linewidth=2.2, label=name) for name, colour in shown]
-    canvas.legend_above(figure, handles, sheet)
+    canvas.legend_above(figure, handles)
     return figure
 
 

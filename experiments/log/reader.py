@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
 from experiments.printable import checked_name
+from experiments.stats.samples import Kind
 
 KINDS = {
     "ok": Kind.OK,

@@ -51,27 +51,27 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "throughput-over-time",
             "Throughput over time",
             "Successes per second, counted when they ended: all, and those of each region. Grey: failures.",
-            lambda sheet: figure.throughput_over_time(whole, regions, sheet),
+            lambda: figure.throughput_over_time(whole, regions),
         ),
         Drawing(
             "latency-distribution",
             "Latency distribution",
             "By policy: the share of all requests that were answered within a time, from the first byte of the "
             "request to the last of the response; then the same turned to the tail, each nine as wide.",
-            lambda sheet: figures.latency_distribution(policies, sheet),
+            lambda: figures.latency_distribution(policies),
         ),
         Drawing(
             "service-time-by-request",
             "Service time against request number",
             "Each dot is a request, from sent to last byte; a panel for each policy, a colour for each worker. "
             f"Level bands are round trips; a slope is a queue that grows.{thinning(policies)}",
-            lambda sheet: figures_workers.service_by_request(few, sheet),
+            lambda: figures_workers.service_by_request(few),
         ),
         Drawing(
             "latency-over-time",
             "Latency over time",
             f"By policy, from its first request on.{thinning(policies)}",
-            lambda sheet: figures_workers.latency_over_time(few, sheet),
+            lambda: figures_workers.latency_over_time(few),
         ),
     ]
     return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
@@ -87,13 +87,13 @@ def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> lis
             "Latency by region and endpoint",
             "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
             "rest on fewer than 100 samples beyond them.",
-            lambda sheet: figures.latency_quantiles(rows, sheet),
+            lambda: figures.latency_quantiles(rows),
         ),
         Drawing(
             "share-per-worker",
             "Share per worker",
             "Who answered, by policy. One hue per region, one shade per worker.",
-            lambda sheet: figures_workers.worker_share(policies, sheet),
+            lambda: figures_workers.worker_share(policies),
         ),
     ]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from experiments.load.samples import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples
 from experiments.log.reader import Columns
 from experiments.report.palette import INK, REGION_COLOURS, Competitor, policy_colour, worker_colours
+from experiments.stats.samples import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples
 
 ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
 

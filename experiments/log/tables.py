@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments.campaign import statistics
-from experiments.load.samples import Flags, Floats
 from experiments.log.runs import LogRuns
 from experiments.report.palette import Competitor
 from experiments.report.tables import Cell, Table, milliseconds
+from experiments.stats import measures
+from experiments.stats.samples import Flags, Floats
 
 QUANTILES = (50.0, 75.0, 95.0, 99.0, 99.9)
 
@@ -37,7 +37,7 @@ def statistics_of_log(log: LogRuns) -> Table:
 
 def statistics_cells(one: Competitor) -> tuple[Cell, ...]:
     """Cells of one row of the statistics."""
-    row, latency = statistics.statistics_row(one.runs), statistics.success_latency(one.runs)
+    row, latency = measures.statistics_row(one.runs), measures.success_latency(one.runs)
     quantiles = (quantile_cell(latency, percent) for percent in QUANTILES)
     return (
         Cell(one.label),
@@ -56,8 +56,8 @@ def statistics_cells(one: Competitor) -> tuple[Cell, ...]:
 
 def quantile_cell(values: Floats, percent: float) -> Cell:
     """Cell of a percentile, grey if few samples lie beyond it."""
-    few = statistics.has_few_beyond(len(values), percent)
-    return milliseconds(statistics.percentile(values, percent), few)
+    few = measures.has_few_beyond(len(values), percent)
+    return milliseconds(measures.percentile(values, percent), few)
 
 
 def phase_table(log: LogRuns) -> Table:

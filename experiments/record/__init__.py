@@ -1,1 +1,1 @@
-"""Read recordings of a running balancer, as arrivals and for what-if simulations."""
+"""Recordings of a running balancer, and recorded arrivals."""

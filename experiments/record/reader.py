@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from experiments.errors import BadInputError
-from experiments.load.samples import Floats
 from experiments.printable import PrintableName
+from experiments.stats.samples import Floats
 
 HEAD = struct.Struct("<cI")
 ROW = np.dtype([
@@ -212,9 +212,9 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     parts = []
     for segment in segments:
         numbers = np.full(NOWHERE + 1, -1, dtype=np.int64)
-        for number, told in segment.endpoints.items():
-            endpoints[told.id] = merged(endpoints.get(told.id), told)
-            numbers[number] = places.setdefault(told.id, len(places))
+        for number, endpoint in segment.endpoints.items():
+            endpoints[endpoint.id] = merged(endpoints.get(endpoint.id), endpoint)
+            numbers[number] = places.setdefault(endpoint.id, len(places))
         rows = np.concatenate(segment.rows)
         wide = np.empty(len(rows), dtype=[(n, "<i8" if n == "endpoint" else ROW[n]) for n in ROW.names or ()])
         for name in ROW.names or ():
@@ -233,10 +233,10 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     return Recording(rows, known, began, about.policy, about.home_region, dropped, left_out)
 
 
-def merged(known: Endpoint | None, told: Named) -> Endpoint:
+def merged(known: Endpoint | None, endpoint: Named) -> Endpoint:
     """Merge two entries of an endpoint; the shortest handshake is nearest to the round trip."""
-    seen = [seconds for seconds in (known.connect if known else 0.0, told.connect) if seconds > 0]
-    return Endpoint(told.id, told.region, told.weight, min(seen, default=0.0))
+    seen = [seconds for seconds in (known.connect if known else 0.0, endpoint.connect) if seconds > 0]
+    return Endpoint(endpoint.id, endpoint.region, endpoint.weight, min(seen, default=0.0))
 
 
 def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
@@ -255,8 +255,8 @@ def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
                     segments[-1].rows.append(rows)
                     most -= len(rows)
                 elif kind == b"E":
-                    told = document(Named, payload)
-                    segments[-1].endpoints[told.number] = told
+                    endpoint = document(Named, payload)
+                    segments[-1].endpoints[endpoint.number] = endpoint
                 elif kind == b"Z":
                     segments[-1].dropped = document(End, payload).dropped
                 if most < 0:

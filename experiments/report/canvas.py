@@ -1,15 +1,14 @@
 """Base of all figures: sizes, axes, and export to SVG and PNG.
 
-Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure exists in two widths,
-because text that is readable at 1280 pixels is not on a phone. Text becomes outlines and identifiers are seeded, so a
-file depends only on its data.
+Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width; a page
+scrolls it sideways on a narrow screen, so that its text stays readable. Text becomes outlines and identifiers are
+seeded, so a file depends only on its data.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -52,29 +51,16 @@ STYLE: Any = {
 PNG_DPI = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A figure width in inches, and the number of small multiples side by side."""
+WIDTH = 10.6
+"""Width of every figure in inches."""
 
-    name: str
-    width: float
-    columns: int
-
-    @property
-    def is_narrow(self) -> bool:
-        return self.columns == 1
+COLUMNS = 3
+"""Number of small multiples side by side."""
 
 
-WIDE = Sheet("wide", 10.6, 3)
-NARROW = Sheet("narrow", 4.6, 1)
-SHEETS = (WIDE, NARROW)
-
-
-def blank(
-    sheet: Sheet, height: float, rows: int = 1, columns: int = 1, **grid: Any
-) -> tuple[Figure, list[Axes]]:
+def blank(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
     """Empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
-    figure = Figure(figsize=(sheet.width, height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **grid)
     return figure, [axis for line in axes for axis in line]
@@ -135,7 +121,7 @@ def log_limits(values: Sequence[float]) -> tuple[float, float]:
     return low / 1.06, max(high * 1.06, low * 1.5)
 
 
-def legend_above(figure: Figure, handles: Sequence[Any], sheet: Sheet, columns: int = 5) -> None:
+def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 5) -> None:
     """Add one legend for the whole figure, outside of the axes."""
-    ncols = min(2 if sheet.is_narrow else columns, max(1, len(handles)))
+    ncols = min(columns, max(1, len(handles)))
     figure.legend(handles=list(handles), loc="outside upper left", ncols=ncols, fontsize=9, handlelength=2.2)

@@ -1,6 +1,6 @@
 """Figures that compare the entries: latency quantiles, latency distribution, throughput.
 
-Each function takes the results or the summary and a sheet, and returns a figure. Axes carry units; failures, and values
+Each function takes the results or the summary and returns a figure. Axes carry units; failures, and values
 that rest on too few samples, are marked and stay visible.
 """
 
@@ -18,11 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from experiments.campaign.statistics import quantiles, success_latency, throughput
-from experiments.load.samples import Ints
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, Sheet
+from experiments.report.canvas import STYLE
 from experiments.report.palette import INK, INVALID, NEGLIGIBLE_WEIGHT, Competitor
+from experiments.stats.measures import quantiles, success_latency, throughput
+from experiments.stats.samples import Ints
 
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42
@@ -35,9 +35,9 @@ millions of requests, without a visible difference.
 
 
 @mpl.rc_context(STYLE)
-def latency_quantiles(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+def latency_quantiles(field: Sequence[Competitor]) -> Figure:
     """p50 to max of every entry on one log axis, entries as rows."""
-    figure, (axes,) = canvas.blank(sheet, 1.5 + ROW * len(field))
+    figure, (axes,) = canvas.blank(1.5 + ROW * len(field))
     shown = [quantiles(success_latency(one.runs)) for one in field]
     values = [quantile.seconds * 1e3 for row in shown for quantile in row if math.isfinite(quantile.seconds)]
     for y, (one, row) in enumerate(zip(field, shown, strict=True)):
@@ -47,7 +47,7 @@ def latency_quantiles(field: Sequence[Competitor], sheet: Sheet) -> Figure:
     canvas.milliseconds(axes.xaxis, values)
     axes.set_xlabel("latency, ms (log)")
     entry_rows(axes, field)
-    canvas.legend_above(figure, quantile_legend(), sheet, columns=7)
+    canvas.legend_above(figure, quantile_legend(), columns=7)
     return figure
 
 
@@ -92,18 +92,17 @@ def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:
 
 
 @mpl.rc_context(STYLE)
-def latency_distribution(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+def latency_distribution(field: Sequence[Competitor]) -> Figure:
     """Cumulative distribution over a log axis (left), and percentile spectrum of the tail (right)."""
-    shape = (2, 1) if sheet.is_narrow else (1, 2)
-    legend = 0.26 * math.ceil(len(field) / (2 if sheet.is_narrow else 5))
-    figure, (left, right) = canvas.blank(sheet, (7.2 if sheet.is_narrow else 4.2) + legend, *shape)
+    legend = 0.26 * math.ceil(len(field) / 5)
+    figure, (left, right) = canvas.blank(4.2 + legend, columns=2)
     ends = [value for one in field for value in draw_distribution(left, right, one)]
     canvas.milliseconds(left.xaxis, ends)
     canvas.milliseconds(right.yaxis, ends)
     left.set(xlabel="latency, ms (log)", ylabel="requests answered by then, %", ylim=(0, 101))
     right.set(xlabel="percentile of all requests", ylabel="latency, ms (log)")
     spectrum_axis(right, max(sum(len(run.samples) for run in one.runs) for one in field))
-    canvas.legend_above(figure, [line_of(one) for one in field], sheet)
+    canvas.legend_above(figure, [line_of(one) for one in field])
     return figure
 
 
@@ -151,18 +150,18 @@ def line_of(one: Competitor) -> Line2D:
 
 
 @mpl.rc_context(STYLE)
-def throughput_bars(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+def throughput_bars(field: Sequence[Competitor]) -> Figure:
     """Bars of successes per second, followed by failures per second in grey, with a tick per block."""
-    figure, (axes,) = canvas.blank(sheet, 1.1 + ROW * len(field))
+    figure, (axes,) = canvas.blank(1.1 + ROW * len(field))
     totals = [completion_rate(one) for one in field]
     for y, (one, total) in enumerate(zip(field, totals, strict=True)):
-        throughput_bar(axes, y, one, total, sheet)
-    axes.set_xlim(0, max(totals) * (1.35 if sheet.is_narrow else 1.16))
+        throughput_bar(axes, y, one, total)
+    axes.set_xlim(0, max(totals) * 1.16)
     axes.set_xlabel("successes per second" + (", a tick per block" if any_blocks(field) else ""))
     entry_rows(axes, field)
     if max(total - throughput(one.runs) for one, total in zip(field, totals, strict=True)) > 0:
         failed = Patch(facecolor=INVALID, hatch="xxx", edgecolor="white", label="failed")
-        canvas.legend_above(figure, [failed], sheet)
+        canvas.legend_above(figure, [failed])
     return figure
 
 
@@ -171,13 +170,13 @@ def any_blocks(field: Sequence[Competitor]) -> bool:
     return any(len(one.runs) > 1 for one in field)
 
 
-def throughput_bar(axes: Axes, y: int, one: Competitor, total: float, sheet: Sheet) -> None:
+def throughput_bar(axes: Axes, y: int, one: Competitor, total: float) -> None:
     """One entry: bar of successes, bar of failures, the number, and a tick per block."""
     rate = throughput(one.runs)
     axes.barh(y, rate, height=0.66, color=one.colour, hatch=one.hatch, ec="white", lw=0)
     axes.barh(y, total - rate, left=rate, height=0.66, color=INVALID, hatch="xxx", ec="white", lw=0)
     blocks = [throughput([run]) for run in one.runs]
-    end, text = max(total, *blocks), rate_text(rate, total, sheet)
+    end, text = max(total, *blocks), rate_text(rate, total)
     axes.annotate(text, (end, y), (6, 0), textcoords="offset points", va="center")
     if len(one.runs) > 1:
         axes.plot(blocks, [y] * len(blocks), "|", color=INK, markersize=9, alpha=0.7)
@@ -188,8 +187,8 @@ def completion_rate(one: Competitor) -> float:
     return sum(len(run.samples) for run in one.runs) / sum(run.samples.span for run in one.runs)
 
 
-def rate_text(rate: float, total: float, sheet: Sheet) -> str:
-    """Label such as `187/s`, with the failed part if there is one and the sheet is wide."""
-    if sheet.is_narrow or total - rate < 1e-9:
+def rate_text(rate: float, total: float) -> str:
+    """Label such as `187/s`, with the failed part if there is one."""
+    if total - rate < 1e-9:
         return f"{rate:.0f}/s"
     return f"{rate:.0f}/s, {100 * (1 - rate / total):.2g} % KO"

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from experiments.campaign.comparison import EQUAL_WITHIN, Comparison, Interval
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, Sheet
+from experiments.report.canvas import STYLE
 from experiments.report.figures import ROW
 from experiments.report.palette import GRID, NEGLIGIBLE_WEIGHT, Competitor
+from experiments.stats.comparison import EQUAL_WITHIN, Comparison, Interval
 
 RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
 CLOSE_RATIOS = (0.8, 0.9, 1, 1.1, 1.25)
@@ -29,17 +29,13 @@ NOISE = "#F0E442"
 
 @mpl.rc_context(STYLE)
 def forest(
-    field: Sequence[Competitor],
-    comparisons: Sequence[Comparison],
-    floors: dict[str, Interval],
-    sheet: Sheet,
+    field: Sequence[Competitor], comparisons: Sequence[Comparison], floors: dict[str, Interval]
 ) -> Figure:
     """Paired ratios to the baseline with their confidence intervals, one panel per measure."""
     measures = list(dict.fromkeys(comparison.measure for comparison in comparisons))[:2]
-    shape = (len(measures), 1) if sheet.is_narrow else (1, len(measures))
     rows = len(comparisons) // max(1, len({c.measure for c in comparisons}))
     height = 1.4 + ROW * rows
-    figure, panels = canvas.blank(sheet, height * shape[0], *shape, sharey=not sheet.is_narrow)
+    figure, panels = canvas.blank(height, columns=len(measures), sharey=True)
     colours = {one.label: one.colour for one in field}
     for axes, measure in zip(panels, measures, strict=True):
         ours = [comparison for comparison in comparisons if comparison.measure == measure]
@@ -47,7 +43,7 @@ def forest(
     handles = [Patch(facecolor=GRID, label="±5 %: practically equal")]
     if floors:
         handles.append(Patch(facecolor=NOISE, alpha=0.55, label="noise floor (A/A pair)"))
-    canvas.legend_above(figure, handles, sheet)
+    canvas.legend_above(figure, handles)
     return figure
 
 

@@ -15,11 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.statistics import percentile
-from experiments.load.samples import Floats, Place, Run, Samples
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, Sheet
+from experiments.report.canvas import STYLE
 from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
 from experiments.report.palette import (
     INK,
@@ -32,6 +29,9 @@ from experiments.report.palette import (
     region_colours,
     worker_colours,
 )
+from experiments.scenario.scenario import Scenario
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Floats, Place, Run, Samples
 
 SHADE = "#F6DDB0"
 MOST_BINS = 40
@@ -43,19 +43,19 @@ INSTANTS = 400
 
 
 @mpl.rc_context(STYLE)
-def tail_over_time(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet) -> Figure:
+def tail_over_time(field: Sequence[Competitor], scenario: Scenario) -> Figure:
     """p99 and median by scheduled instant, all valid runs of an entry pooled, events shaded."""
-    figure, panels = multiples(field, sheet, sharex=is_alike(scenario))
+    figure, panels = multiples(field, sharex=is_alike(scenario))
     drawn: list[float] = []
     for axes, one in zip(panels, field, strict=False):
         edges = bin_edges(field if is_alike(scenario) else [one])
         drawn += draw_tail(axes, one, edges)
         frame(axes, one, scenario, float(edges[-1]))
     canvas.milliseconds(panels[0].yaxis, drawn)
-    for axes in outer_bottom(panels, len(field), sheet):
+    for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("seconds from the start of the run")
-    label_left(panels, sheet, "latency, ms (log)")
-    canvas.legend_above(figure, tail_legend(field, scenario), sheet)
+    label_left(panels, "latency, ms (log)")
+    canvas.legend_above(figure, tail_legend(field, scenario))
     return figure
 
 
@@ -128,22 +128,22 @@ def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
 
 
 @mpl.rc_context(STYLE)
-def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet) -> Figure:
+def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Figure:
     """Requests in flight per worker over the first run of each entry.
 
     One line per worker; with too many workers, the median of each region in a band from least to most.
     """
-    figure, panels = multiples(field, sheet, sharex=is_alike(scenario))
+    figure, panels = multiples(field, sharex=is_alike(scenario))
     places = field[0].runs[0].facts.places
     for axes, one in zip(panels, field, strict=False):
         end = max(other.runs[0].samples.span for other in (field if is_alike(scenario) else [one]))
         draw_in_flight(axes, one.runs[0], places, end)
         frame(axes, one, scenario, end)
-    for axes in outer_bottom(panels, len(field), sheet):
+    for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("seconds from the start of the run")
-    label_left(panels, sheet, "requests in flight")
+    label_left(panels, "requests in flight")
     panels[0].set_ylim(bottom=0)
-    canvas.legend_above(figure, place_handles(places), sheet, columns=6)
+    canvas.legend_above(figure, place_handles(places), columns=6)
     return figure
 
 

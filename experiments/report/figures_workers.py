@@ -16,10 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.campaign.statistics import share_per_region, share_per_worker
-from experiments.load.samples import Run
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, Sheet
+from experiments.report.canvas import STYLE
 from experiments.report.figures import ROW, entry_rows
 from experiments.report.palette import (
     INK,
@@ -31,6 +29,8 @@ from experiments.report.palette import (
     region_colours,
     worker_colours,
 )
+from experiments.stats.measures import share_per_region, share_per_worker
+from experiments.stats.samples import Run
 
 READABLE_SHARE = 0.07
 """Minimum share (0..1) of a bar segment that carries a number."""
@@ -39,10 +39,10 @@ BINS = 48
 
 
 @mpl.rc_context(STYLE)
-def worker_share(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+def worker_share(field: Sequence[Competitor]) -> Figure:
     """Stacked bars of the share of answers per worker, a hue per region; with too many workers, per region."""
     places = field[0].runs[0].facts.places
-    figure, (axes,) = canvas.blank(sheet, 1.4 + ROW * len(field) + (0.5 if sheet.is_narrow else 0))
+    figure, (axes,) = canvas.blank(1.4 + ROW * len(field) + 0)
     colours = worker_colours(places)
     if len(places) > MOST_DRAWN:
         colours = list(region_colours(places).values())
@@ -50,21 +50,21 @@ def worker_share(field: Sequence[Competitor], sheet: Sheet) -> Figure:
         shares = share_per_worker(one.runs)
         if len(places) > MOST_DRAWN:
             shares = share_per_region(shares, places)
-        share_bar(axes, y, list(shares.values()), colours, sheet)
+        share_bar(axes, y, list(shares.values()), colours)
     axes.set_xlim(0, 100)
     axes.set_xlabel("part of the answered requests, %")
     entry_rows(axes, field)
     axes.grid(visible=False)
-    canvas.legend_above(figure, place_handles(places), sheet, columns=6)
+    canvas.legend_above(figure, place_handles(places), columns=6)
     return figure
 
 
-def share_bar(axes: Axes, y: int, shares: Sequence[float], colours: Sequence[str], sheet: Sheet) -> None:
+def share_bar(axes: Axes, y: int, shares: Sequence[float], colours: Sequence[str]) -> None:
     """Bar of one entry, with numbers in the segments that are wide enough."""
     left = 0.0
     for share, colour in zip(shares, colours, strict=True):
         axes.barh(y, 100 * share, left=100 * left, height=0.7, color=colour, edgecolor="white", linewidth=1)
-        if share >= READABLE_SHARE * (2 if sheet.is_narrow else 1):
+        if share >= READABLE_SHARE * 1:
             middle = 100 * (left + share / 2)
             tint = "white" if is_dark(colour) else INK
             axes.text(middle, y, f"{100 * share:.0f}", ha="center", va="center", color=tint, fontsize=9)
@@ -78,20 +78,20 @@ def is_dark(colour: str) -> bool:
 
 
 @mpl.rc_context(STYLE)
-def service_by_request(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+def service_by_request(field: Sequence[Competitor]) -> Figure:
     """The source report's plot: service time of every request of one run against its number, by worker."""
-    figure, panels = multiples(field, sheet, sharex=True)
+    figure, panels = multiples(field, sharex=True)
     places = field[0].runs[0].facts.places
     for axes, one in zip(panels, field, strict=False):
         draw_requests(axes, one.runs[0], worker_colours(places))
         title(axes, one)
-    for axes in outer_bottom(panels, len(field), sheet):
+    for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("request number")
-    label_left(panels, sheet, "service time, ms")
+    label_left(panels, "service time, ms")
     panels[0].set_ylim(bottom=0)
     handles = place_handles(places)
     failed = Line2D([], [], linestyle="", marker="x", color=NEGLIGIBLE_WEIGHT, label="failed")
-    canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])], sheet, columns=7)
+    canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])], columns=7)
     return figure
 
 
@@ -110,21 +110,21 @@ def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
 
 
 @mpl.rc_context(STYLE)
-def latency_over_time(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+def latency_over_time(field: Sequence[Competitor]) -> Figure:
     """Median line in a band from p5 to p95 over the time of one run; each panel has its own time axis."""
-    figure, panels = multiples(field, sheet, sharex=False)
+    figure, panels = multiples(field, sharex=False)
     for axes, one in zip(panels, field, strict=False):
         draw_over_time(axes, one)
         title(axes, one)
     for axes in panels[: len(field)]:
         axes.set_xlim(left=0)
-    for axes in outer_bottom(panels, len(field), sheet):
+    for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("seconds from the start of the run")
-    label_left(panels, sheet, "latency, ms")
+    label_left(panels, "latency, ms")
     panels[0].set_ylim(bottom=0)
     handles = [Line2D([], [], color=INK, label="median"), Patch(facecolor=INK, alpha=0.2, label="p5 to p95")]
     failed = Line2D([], [], linestyle="", marker="|", color=INVALID, label="failed request")
-    canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])], sheet)
+    canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])])
     return figure
 
 
@@ -144,12 +144,12 @@ def draw_over_time(axes: Axes, one: Competitor) -> None:
     axes.plot(failed, np.full(len(failed), 0.97), "|", color=NEGLIGIBLE_WEIGHT, markersize=8, transform=top)
 
 
-def multiples(field: Sequence[Competitor], sheet: Sheet, sharex: bool) -> tuple[Figure, list[Axes]]:
+def multiples(field: Sequence[Competitor], sharex: bool) -> tuple[Figure, list[Axes]]:
     """Grid of panels with a common vertical axis; unused panels are hidden."""
-    columns = min(sheet.columns, len(field))
+    columns = min(canvas.COLUMNS, len(field))
     rows = math.ceil(len(field) / columns)
-    height = 1.0 + rows * (1.75 if sheet.is_narrow else 2.05)
-    figure, panels = canvas.blank(sheet, height, rows, columns, sharex=sharex, sharey=True)
+    height = 1.0 + rows * 2.05
+    figure, panels = canvas.blank(height, rows, columns, sharex=sharex, sharey=True)
     for axes in panels[len(field) :]:
         axes.set_visible(False)
     return figure, panels
@@ -160,18 +160,18 @@ def title(axes: Axes, one: Competitor) -> None:
     axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else NEGLIGIBLE_WEIGHT)
 
 
-def outer_bottom(panels: Sequence[Axes], count: int, sheet: Sheet) -> list[Axes]:
+def outer_bottom(panels: Sequence[Axes], count: int) -> list[Axes]:
     """Lowest visible panel of every column."""
-    columns = min(sheet.columns, count)
+    columns = min(canvas.COLUMNS, count)
     lowest = list(panels[max(0, count - columns) : count])
     for axes in lowest:
         axes.tick_params(axis="x", labelbottom=True)
     return lowest
 
 
-def label_left(panels: Sequence[Axes], sheet: Sheet, text: str) -> None:
+def label_left(panels: Sequence[Axes], text: str) -> None:
     """Label the vertical axis in the first column only."""
-    for axes in panels[:: min(sheet.columns, len(panels))]:
+    for axes in panels[:: min(canvas.COLUMNS, len(panels))]:
         axes.set_ylabel(text)
 
 

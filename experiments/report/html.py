@@ -10,22 +10,21 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.campaign.summary import Summary
 from experiments.report.markup import BREAK, Html, element, joined, listing, opened
 from experiments.report.style import STYLE
 from experiments.report.tables import Cell, Table, tables_of
 from experiments.report.text import invalid_lines
+from experiments.results.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn figure: SVG bytes for wide and for narrow screens."""
+    """A drawn figure as SVG bytes."""
 
     name: str
     title: str
     caption: str
-    wide: bytes
-    narrow: bytes
+    svg: bytes
 
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -130,11 +129,10 @@ def cell_html(cell: Cell) -> Html:
 
 
 def picture_html(picture: Picture) -> Html:
-    """Figure that shows its narrow drawing on narrow screens."""
-    narrow = opened("source", media="(max-width: 640px)", srcset=data_uri(picture.narrow))
-    wide = opened("img", src=data_uri(picture.wide), alt=f"{picture.title}. {picture.caption}")
-    caption = element("figcaption", picture.caption)
-    return section(picture.title, element("figure", element("picture", narrow, wide), caption))
+    """Figure in a frame that scrolls on narrow screens."""
+    image = opened("img", src=data_uri(picture.svg), alt=f"{picture.title}. {picture.caption}")
+    frame = element("div", image, class_="scroll", tabindex="0")
+    return section(picture.title, element("figure", frame, element("figcaption", picture.caption)))
 
 
 def data_uri(svg: bytes) -> str:

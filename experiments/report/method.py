@@ -5,11 +5,11 @@ Only facts from the files are stated.
 
 from __future__ import annotations
 
-from experiments.campaign.comparison import ENOUGH_BLOCKS
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.statistics import ACHIEVED_LIMIT, LAG_LIMIT
-from experiments.campaign.summary import Summary
-from experiments.campaign.verdict import noise_line
+from experiments.results.summary import Summary
+from experiments.results.verdict import noise_line
+from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.stats.measures import ACHIEVED_LIMIT, LAG_LIMIT
 
 
 def method_lines(summary: Summary) -> list[str]:

@@ -14,16 +14,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments.campaign.results import Results, load_results
-from experiments.campaign.summary import Summary, summarise
 from experiments.errors import BadInputError
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
-from experiments.report.canvas import Sheet
 from experiments.report.html import Picture, to_html
 from experiments.report.method import method_lines
 from experiments.report.palette import MOST_DRAWN, competitors
 from experiments.report.text import to_csv, to_json, to_markdown
 from experiments.report.thinning import thinned, thinning
+from experiments.results.directory import Results, load_results
+from experiments.results.summary import Summary, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Drawing:
     name: str
     title: str
     caption: str
-    draw: Callable[[Sheet], Figure]
+    draw: Callable[[], Figure]
 
 
 def write_report(directory: Path) -> Summary:
@@ -59,14 +58,13 @@ def write(path: Path, text: str) -> None:
 
 
 def save_drawing(drawing: Drawing, directory: Path) -> Picture:
-    """Draw both widths; save the wide one as SVG and PNG and the narrow one as SVG."""
+    """Draw a figure and save it as SVG and PNG."""
     directory.mkdir(parents=True, exist_ok=True)
-    wide, narrow = (canvas.settle(drawing.draw(sheet)) for sheet in canvas.SHEETS)
-    svg, small = canvas.to_svg(wide), canvas.to_svg(narrow)
+    figure = canvas.settle(drawing.draw())
+    svg = canvas.to_svg(figure)
     (directory / f"{drawing.name}.svg").write_bytes(svg)
-    (directory / f"{drawing.name}-narrow.svg").write_bytes(small)
-    (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(wide))
-    return Picture(drawing.name, drawing.title, drawing.caption, svg, small)
+    (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
+    return Picture(drawing.name, drawing.title, drawing.caption, svg)
 
 
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
@@ -79,42 +77,42 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Throughput",
             "Longer is better. Successes per second over the whole run, the slow start and the last "
             "stragglers included; entries of one policy share its colour and differ by hatching.",
-            lambda sheet: figures.throughput_bars(field, sheet),
+            lambda: figures.throughput_bars(field),
         ),
         Drawing(
             "latency-quantiles",
             "Latency quantiles",
             "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks "
             "rest on fewer than 100 samples beyond them and should not be ranked.",
-            lambda sheet: figures.latency_quantiles(field, sheet),
+            lambda: figures.latency_quantiles(field),
         ),
         Drawing(
             "latency-distribution",
             "Latency distribution",
             "First the share of all requests that were answered within a time: each step is a region, and a "
             "curve that ends below 100 % had failures. Then the same turned to the tail, each nine as wide.",
-            lambda sheet: figures.latency_distribution(field, sheet),
+            lambda: figures.latency_distribution(field),
         ),
         Drawing(
             "share-per-worker",
             "Share per worker",
             "Who answered. One hue per region, one shade per worker: blind policies give equal parts, and "
             "one that knows the regions leans towards the near ones without leaving the rest idle.",
-            lambda sheet: figures_workers.worker_share(field, sheet),
+            lambda: figures_workers.worker_share(field),
         ),
         Drawing(
             "service-time-by-request",
             "Service time against request number",
             "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
             f"round trips; a slope is a queue that grows at a worker. Vertical axes are equal.{thinning(field)}",
-            lambda sheet: figures_workers.service_by_request(few, sheet),
+            lambda: figures_workers.service_by_request(few),
         ),
         Drawing(
             "tail-over-time",
             "p99 over time",
             "All valid runs of an entry together, by the instant at which a request was due. Shaded: what the scenario "
             "does to workers. A tail that comes down before the shade ends has found a way around it.",
-            lambda sheet: figures_time.tail_over_time(field, results.scenario, sheet),
+            lambda: figures_time.tail_over_time(field, results.scenario),
         ),
         Drawing(
             "in-flight-per-worker",
@@ -122,14 +120,14 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
             "load; one that climbs alone is a queue that the policy feeds. Of more than "
             f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
-            lambda sheet: figures_time.in_flight_per_worker(field, results.scenario, sheet),
+            lambda: figures_time.in_flight_per_worker(field, results.scenario),
         ),
         Drawing(
             "latency-over-time",
             "Latency over time",
             "The first run of each entry over its own time; vertical axes are equal. A band that keeps its "
             "height is a system in balance, one that climbs is overloaded.",
-            lambda sheet: figures_workers.latency_over_time(field, sheet),
+            lambda: figures_workers.latency_over_time(field),
         ),
     ]
     return [*made, *paired_drawing(results, summary)]
@@ -145,5 +143,5 @@ def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
         f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % "
         "interval. What touches the grey band is practically equal; what lies inside the yellow one is noise."
     )
-    draw = lambda sheet: figures_paired.forest(field, paired, summary.noise_floor, sheet)  # noqa: E731
+    draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
     return [Drawing("paired-ratios", "Against the baseline", caption, draw)]

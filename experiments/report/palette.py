@@ -13,8 +13,8 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
-from experiments.campaign.results import Results, believable
-from experiments.load.samples import Place, Run
+from experiments.results.directory import Results, believable
+from experiments.stats.samples import Place, Run
 
 INK = "#222222"
 NEGLIGIBLE_WEIGHT = "#8a8a8a"

@@ -50,10 +50,7 @@ td.few { color: var(--few); font-style: italic; }
 td.bad { color: var(--bad); font-weight: 600; }
 td.good { color: var(--good); font-weight: 600; }
 figure { margin: .6rem 0 0; }
-figure img {
-  display: block; width: 100%; height: auto; background: #fff;
-  border: 1px solid var(--line); border-radius: 6px;
-}
+figure img { display: block; width: 100%; min-width: 46rem; height: auto; background: #fff; }
 figcaption { margin-top: .5rem; }
 @media print { .scroll { overflow: visible; } section { break-inside: avoid; } }
 """

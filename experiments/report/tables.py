@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from experiments.campaign.comparison import Interval
-from experiments.campaign.crew import places_of
-from experiments.campaign.run_summary import RunSummary
-from experiments.campaign.statistics import Quantile, share_per_region
-from experiments.campaign.summary import EntrySummary, Summary
-from experiments.campaign.verdict import show
+from experiments.results.summary import EntrySummary, Summary
+from experiments.results.verdict import show
+from experiments.scenario.places import places_of
+from experiments.stats.comparison import Interval
+from experiments.stats.measures import Quantile, share_per_region
+from experiments.stats.run_summary import RunSummary
 
 Mark = Literal["", "few", "bad", "good"]
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel
-
-from experiments.campaign.summary import EntrySummary, Summary
+from experiments.json_values import json_value
 from experiments.report.tables import Cell, Table, tables_of
+from experiments.results.summary import EntrySummary, Summary
 
 CSV_COLUMNS = (
     "label", "policy", "load", "valid", "invalid_reasons", "runs", "valid_runs", "total", "ok", "ko",
@@ -42,18 +40,8 @@ def to_json(summary: Summary) -> str:
 
 
 def plainly(value: Any) -> Any:
-    """Convert data classes, models and floats to plain JSON values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plainly(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, BaseModel):
-        return plainly(value.model_dump(mode="json"))
-    if isinstance(value, dict):
-        return {key: plainly(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [plainly(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.9g}") if math.isfinite(value) else None
-    return value
+    """Plain JSON values, floats rounded to nine significant digits."""
+    return json_value(value, digits=9)
 
 
 def to_csv(summary: Summary) -> str:

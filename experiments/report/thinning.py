@@ -10,8 +10,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from experiments.load.samples import Flags, Run, Samples
 from experiments.report.palette import Competitor
+from experiments.stats.samples import Flags, Run, Samples
 
 MOST_DOTS = 30_000
 """Maximum number of drawn successes per panel, and of drawn failures."""

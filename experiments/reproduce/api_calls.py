@@ -63,8 +63,8 @@ class Made:
 class Users:
     """Virtual users of one address. `made` holds finished calls, `span` the total seconds."""
 
-    def __init__(self, address: tuple[str, int], told: Callable[[int], None]) -> None:
-        self._address, self._told = address, told
+    def __init__(self, address: tuple[str, int], progress: Callable[[int], None]) -> None:
+        self._address, self._progress = address, progress
         self.made: list[Made] = []
         self.span = 0.0
 
@@ -102,7 +102,7 @@ class Users:
         answer = await client.ask(call.method, "/work", call.body)
         self.made.append(Made(call.name, at, answer.took, answer.status))
         if len(self.made) % 100 == 0:
-            self._told(len(self.made))
+            self._progress(len(self.made))
 
 
 def trickling(calls: int, gap: float, rng: Random) -> Iterator[tuple[Call, float]]:

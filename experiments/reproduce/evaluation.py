@@ -11,11 +11,11 @@ from statistics import median
 
 import numpy as np
 
-from experiments.campaign.crew import places_of
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import load_scenario
-from experiments.load.samples import Samples
 from experiments.reproduce.medians import interval
+from experiments.scenario.files import load_scenario
+from experiments.scenario.places import places_of
+from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import Samples
 
 SCENARIO: Scenario = load_scenario("regions")
 PLACES = places_of(SCENARIO)

@@ -9,12 +9,10 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from experiments.campaign.fleet import all_ready
 from experiments.cpu_time import cpu_of, is_known_here
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import closed
 from experiments.load.generator import Generator
-from experiments.load.samples import Kind, Place, Samples
 from experiments.ports import free_ports
 from experiments.processes import Child, program
 from experiments.reproduce import launch
@@ -36,6 +34,8 @@ from experiments.reproduce.evaluation import (
 from experiments.reproduce.header_share import listening
 from experiments.reproduce.keepalive_runs import kept
 from experiments.reproduce.launch import BalancerFile
+from experiments.run.fleet import all_ready
+from experiments.stats.samples import Kind, Place, Samples
 
 TRIP = 0.032
 """Round trip in seconds to the worker of the comparison: the source's cost of a new connection."""

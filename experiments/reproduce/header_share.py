@@ -64,7 +64,9 @@ def shares_of(turns: list[Turn]) -> list[Share]:
     return found
 
 
-async def run_plan(blocks: int, requests: int, seed: int, folder: Path, told: Callable[[Turn], None]) -> None:
+async def run_plan(
+    blocks: int, requests: int, seed: int, folder: Path, progress: Callable[[Turn], None]
+) -> None:
     """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
@@ -77,7 +79,7 @@ async def run_plan(blocks: int, requests: int, seed: int, folder: Path, told: Ca
             for strips, repeats in rng.sample(sides, len(sides)):
                 micros = await asyncio.to_thread(cost_of, units[strips], requests, repeats)
                 if block >= 0:
-                    told(Turn(block, strips, repeats, micros))
+                    progress(Turn(block, strips, repeats, micros))
 
 
 async def listening(child: Child, port: int) -> None:

@@ -67,9 +67,9 @@ class KeepaliveReproduction(Session):
         return introduction(self._setup)
 
     async def run_plan(self, seed: int, folder: Path) -> None:
-        await run_plan(self._setup, seed, folder, self._told)
+        await run_plan(self._setup, seed, folder, self._progress)
 
-    def _told(self, visit: Visit) -> None:
+    def _progress(self, visit: Visit) -> None:
         self._visits.append(visit)
         total = self._setup.visits * 2 * (len(CELLS) + 1)
         self.status.update(f"[{len(self._visits)}/{total}] {visit.cell.name}")

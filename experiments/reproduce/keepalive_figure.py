@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, WIDE
+from experiments.report.canvas import STYLE
 from experiments.report.palette import INK
 from experiments.reproduce.keepalive_matrix import Row
 from experiments.reproduce.removal import Cost
@@ -20,7 +20,7 @@ HEIGHT = 0.36
 @mpl.rc_context(STYLE)
 def matrix_figure(rows: Sequence[Row]) -> Figure:
     """First and later calls of every cell, in milliseconds."""
-    figure, (axes,) = canvas.blank(WIDE, 1.4 + 0.48 * len(rows), 1, 1)
+    figure, (axes,) = canvas.blank(1.4 + 0.48 * len(rows), 1, 1)
     for at, row in enumerate(reversed(rows)):
         for value, expected, (low, high), place, colour in (
             (row.first, row.first_expected, row.first_interval, at + HEIGHT / 2, FIRST),
@@ -47,7 +47,7 @@ def matrix_figure(rows: Sequence[Row]) -> Figure:
 @mpl.rc_context(STYLE)
 def ways_figure(costs: Sequence[Cost]) -> Figure:
     """Cost of each way in microseconds."""
-    figure, (axes,) = canvas.blank(WIDE, 1.4 + 0.5 * len(costs), 1, 1)
+    figure, (axes,) = canvas.blank(1.4 + 0.5 * len(costs), 1, 1)
     for at, one in enumerate(reversed(costs)):
         low, high = one.interval
         error = [[max(0.0, one.micros - low)], [max(0.0, high - one.micros)]]

@@ -24,7 +24,7 @@ from experiments.reproduce.launch import BalancerFile
 NAP = 0.002
 
 
-async def run_plan(setup: Setup, seed: int, folder: Path, told: Callable[[Visit], None]) -> None:
+async def run_plan(setup: Setup, seed: int, folder: Path, progress: Callable[[Visit], None]) -> None:
     """Visit every cell `setup.visits` times. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         far = await targets_of(setup, folder, stack)
@@ -35,7 +35,7 @@ async def run_plan(setup: Setup, seed: int, folder: Path, told: Callable[[Visit]
             for cell in rng.sample(list(targets), len(targets)):
                 visit = await asyncio.to_thread(visited, cell, targets[cell], setup.calls, block)
                 if block >= 0:
-                    told(visit)
+                    progress(visit)
 
 
 async def targets_of(setup: Setup, folder: Path, stack: AsyncExitStack) -> dict[Cell, Target]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import control, processes
-from experiments.campaign.crew import toml
 from experiments.errors import FleetFailedError
 from experiments.processes import Child, program
+from experiments.run.process_config import toml
 
 Keys = Mapping[str, object]
 

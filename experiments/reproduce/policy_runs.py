@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from experiments.campaign.demand import Load
-from experiments.campaign.results import PlannedRun
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.trial import Interrupted, run_trial
 from experiments.reproduce.evaluation import SCENARIO, Evaluation, PolicyRun, Setup
+from experiments.results.directory import PlannedRun
+from experiments.run.measured import measure
+from experiments.run.world import Interrupted
+from experiments.scenario.load import Load
+from experiments.scenario.scenario import Scenario
 
 WARM = 20
 """Warm-up requests to each worker before a run, and as many through the balancer."""
@@ -27,15 +28,15 @@ def scenario_of(setup: Setup) -> Scenario:
     return SCENARIO.model_copy(update=changes)
 
 
-async def run_policies(setup: Setup, seed: int, found: Evaluation, told: Callable[[str], None]) -> None:
+async def run_policies(setup: Setup, seed: int, found: Evaluation, progress: Callable[[str], None]) -> None:
     """Run every policy once in each block. Raises `FleetFailedError`."""
     scenario, rng = scenario_of(setup), Random(seed)
     for block in range(setup.policy_blocks):
         for order, label in enumerate(rng.sample(setup.labels, len(setup.labels))):
-            told(f"policies, block {block + 1} of {setup.policy_blocks}: {label}")
+            progress(f"policies, block {block + 1} of {setup.policy_blocks}: {label}")
             planned = PlannedRun(block=block, order=order, label=label, seed=seed + block)
             try:
-                run = await run_trial(scenario, planned, lambda ledger: None)
+                run = await measure(scenario, planned, lambda ledger: None)
             except Interrupted:
                 raise asyncio.CancelledError from None
             samples = run.samples

@@ -52,23 +52,23 @@ class RegionsReproduction(Session):
         return introduction(self._setup)
 
     async def run_plan(self, seed: int, folder: Path) -> None:
-        setup, found, told = self._setup, self._found, self.status.update
+        setup, found, progress = self._setup, self._found, self.status.update
         limit = file_limit()
         async with AsyncExitStack() as stack:
             workers = await six(stack)
-            told("calling each worker, one call after the other")
+            progress("calling each worker, one call after the other")
             await calm(setup, workers, found)
-            told(f"{setup.requests} requests to each worker, {setup.batch} at once")
+            progress(f"{setup.requests} requests to each worker, {setup.batch} at once")
             await machines(setup, workers, found)
-        told(f"up to {setup.crowds[-1]} at once before one worker")
+        progress(f"up to {setup.crowds[-1]} at once before one worker")
         await crowds(setup, found)
-        told("calling straight and through units, by turns")
+        progress("calling straight and through units, by turns")
         await added(setup, seed, folder, found)
-        told("as much as a unit forwards")
+        progress("as much as a unit forwards")
         await bottleneck(setup, folder, found)
-        told(f"up to {setup.crushes[-1][0]} clients before a unit of {setup.descriptors} descriptors")
+        progress(f"up to {setup.crushes[-1][0]} clients before a unit of {setup.descriptors} descriptors")
         await crushes(setup, folder, found, limit)
-        await run_policies(setup, seed, found, told)
+        await run_policies(setup, seed, found, progress)
 
     def present(self) -> list[Verdict]:
         found, console = self._found, self.console

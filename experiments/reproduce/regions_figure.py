@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, WIDE
+from experiments.report.canvas import STYLE
 from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, policy_colour, worker_colours
 from experiments.reproduce.evaluation import FIVE, PATIENCE, PLACES, TRIPS, Evaluation, spans_of
 
@@ -18,7 +18,7 @@ GOOD, BAD = "#0072B2", "#D55E00"
 @mpl.rc_context(STYLE)
 def regions_figure(found: Evaluation) -> Figure:
     """Figure with two rows of three panels."""
-    figure, panels = canvas.blank(WIDE, 7.4, 2, 3)
+    figure, panels = canvas.blank(7.4, 2, 3)
     drawings = (draw_machines, draw_crowds, draw_calm, draw_added, draw_crushes, draw_policies)
     for axes, draw in zip(panels, drawings, strict=True):
         draw(axes, found)

@@ -94,7 +94,7 @@ def through_the_trie(fields: dict[str, str]) -> dict[str, str]:
 
 OURS = "ours, on the bytes of the head"
 ANYWAY, WITH_NAMES = "the pass that every new head takes", "  the same, for the names too"
-_nobody, _fields = InternalFields(()), InternalFields(INTERNAL)
+_no_fields, _fields = InternalFields(()), InternalFields(INTERNAL)
 
 
 def in_lower_case(text: str) -> bytes:
@@ -111,7 +111,7 @@ WAYS = (
     RemovalMethod("  of it: the search", in_lower_case, _fields._next),
     # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
     # one.
-    RemovalMethod(ANYWAY, in_lower_case, _nobody.find_special),
+    RemovalMethod(ANYWAY, in_lower_case, _no_fields.find_special),
     RemovalMethod(WITH_NAMES, in_lower_case, _fields.find_special),
 )
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, WIDE
+from experiments.report.canvas import STYLE
 from experiments.report.palette import NEGLIGIBLE_WEIGHT
 from experiments.reproduce.quantities import Quantities
 
@@ -24,11 +24,11 @@ def reuse_figure(
     taken: Mapping[str, Sequence[float]], rows: Mapping[str, Quantities], source: Mapping[str, Quantities]
 ) -> Figure:
     """Figure with both panels. `taken`: seconds of each call, by way."""
-    figure, (spectrum, rate) = canvas.blank(WIDE, 4.6, 1, 2, width_ratios=(2.2, 1))
+    figure, (spectrum, rate) = canvas.blank(4.6, 1, 2, width_ratios=(2.2, 1))
     colours = dict(zip([*source, *rows], [*THEIRS, *COLOURS], strict=False))
     draw_spectrum(spectrum, taken, source, colours)
     handles, _ = spectrum.get_legend_handles_labels()
-    canvas.legend_above(figure, handles, WIDE, columns=3)
+    canvas.legend_above(figure, handles, columns=3)
     draw_rates(rate, {**source, **rows}, colours)
     return figure
 

@@ -91,31 +91,33 @@ class Run:
     few_connections: dict[str, int]
 
 
-Told = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 Crowd = tuple[Users, dict[str, int]]
 
 
-async def run_plan(setup: Setup, seed: int, folder: Path, told: Told, ended: Callable[[Run], None]) -> None:
+async def run_plan(
+    setup: Setup, seed: int, folder: Path, progress: ReportProgress, ended: Callable[[Run], None]
+) -> None:
     """Measure every available way. Raises `FleetFailedError`."""
     ways = [way for way in WAYS if not way.absence]
     crowds: dict[Transport, Crowd] = {}
     for way in Random(seed).sample(ways, len(ways)):
-        told(f"{way.name}: starting")
-        crowds[way] = await crowd(way, setup, seed, folder, told)
-    told(f"little traffic by all {len(ways)} at once")
+        progress(f"{way.name}: starting")
+        crowds[way] = await crowd(way, setup, seed, folder, progress)
+    progress(f"little traffic by all {len(ways)} at once")
     few = await little_traffic(ways, setup, seed, folder)
     for way in ways:
         users, connections = crowds[way]
         ended(Run(way, users.made, users.span, connections, few[way][0].made, few[way][1]))
 
 
-async def crowd(way: Transport, setup: Setup, seed: int, folder: Path, told: Told) -> Crowd:
+async def crowd(way: Transport, setup: Setup, seed: int, folder: Path, progress: ReportProgress) -> Crowd:
     """Run all users in one way; returns them with the balancer's connection counters."""
     async with AsyncExitStack() as stack:
         numbers = range(setup.machines)
         parties = [await third_party(setup, setup.time_scale, seed + number, stack) for number in numbers]
         unit = await unit_for(way, parties, setup.at_once, folder, stack)
-        users = Users(unit.address, lambda made: told(f"{way.name}: {made} of {setup.calls} calls"))
+        users = Users(unit.address, lambda made: progress(f"{way.name}: {made} of {setup.calls} calls"))
         await users.run(setup.users)
         return users, await connections_of(unit)
 

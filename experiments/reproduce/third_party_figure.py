@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, WIDE
+from experiments.report.canvas import STYLE
 from experiments.report.palette import NEGLIGIBLE_WEIGHT
 from experiments.reproduce.provider import BEATS, MODES, WITHOUT, ModeResult
 from experiments.reproduce.reuse_figure import nines
@@ -26,7 +26,7 @@ SOURCE = {WITHOUT: (400, 600), BEATS: (150, 300)}
 def third_party_figure(stays: Sequence[ModeResult]) -> Figure:
     """Figure with a panel for each group that was measured."""
     groups = [group for group in TITLES if any(stay.mode.group == group for stay in stays)]
-    figure, panels = canvas.blank(WIDE, 4.4, 1, len(groups))
+    figure, panels = canvas.blank(4.4, 1, len(groups))
     for axes, group in zip(panels, groups, strict=True):
         axes.set_title(TITLES[group], fontweight="bold")
         own = sorted(

@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from experiments.campaign.fleet import all_ready
 from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
 from experiments.processes import Child
@@ -35,6 +34,7 @@ from experiments.reproduce.provider import (
     RouteChange,
     Setup,
 )
+from experiments.run.fleet import all_ready
 
 NAME = "provider.test"
 TTL = 30
@@ -53,16 +53,16 @@ class Place:
 
 
 async def run_plan(
-    setup: Setup, seed: int, folder: Path, told: Callable[[str], None], stays: list[ModeResult]
+    setup: Setup, seed: int, folder: Path, progress: Callable[[str], None], stays: list[ModeResult]
 ) -> RouteChange:
     """Run all phases and the route change in parallel. Raises `FleetFailedError`."""
-    told(f"a route becomes {DETOUR} times as long")
+    progress(f"a route becomes {DETOUR} times as long")
     watching = asyncio.ensure_future(route_changed(setup, seed, folder))
     try:
         for groups in PHASES:
             modes = [mode for mode in setup.modes if mode.group in groups]
-            stays += await phase(modes, setup, seed, folder, told)
-        told("waiting for the watch")
+            stays += await phase(modes, setup, seed, folder, progress)
+        progress("waiting for the watch")
         return await watching
     finally:
         watching.cancel()
@@ -70,17 +70,17 @@ async def run_plan(
 
 
 async def phase(
-    modes: Sequence[Mode], setup: Setup, seed: int, folder: Path, told: Callable[[str], None]
+    modes: Sequence[Mode], setup: Setup, seed: int, folder: Path, progress: Callable[[str], None]
 ) -> list[ModeResult]:
     """Run these modes in parallel. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
-        told(f"starting: {names}")
+        progress(f"starting: {names}")
         parties = await start_providers(modes, seed, stack)
         _, port = await name_server(LOOKUP, TTL, stack)
         places = [Place(mode, await unit_for(mode, parties, port, setup, folder, stack)) for mode in modes]
         await asyncio.gather(*(settled(place) for place in places))
-        told(f"{setup.seconds:g} s of calls: {names}")
+        progress(f"{setup.seconds:g} s of calls: {names}")
         return await asyncio.gather(*(stay(place, setup, seed) for place in places))
 
 

@@ -12,7 +12,7 @@ from experiments.simulator.clock import Event
 from policies.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from experiments.simulator.post import WorkerConnections
+    from experiments.simulator.worker_connections import WorkerConnections
     from policies.routing.assignment import Assignment
 
 ARRIVING: Final = 0
@@ -33,6 +33,7 @@ class Attempt(Event):
 
     __slots__ = (
         "assignment",
+        "connections",
         "due_at",
         "ended_at",
         "is_first",
@@ -41,7 +42,6 @@ class Attempt(Event):
         "is_over",
         "kind",
         "number",
-        "post",
         "report",
         "rival",
         "sent_at",
@@ -52,9 +52,9 @@ class Attempt(Event):
     )
 
     def __init__(
-        self, post: WorkerConnections, assignment: Assignment, number: int, is_first: bool, now: float
+        self, connections: WorkerConnections, assignment: Assignment, number: int, is_first: bool, now: float
     ) -> None:
-        self.post = post
+        self.connections = connections
         self.assignment = assignment
         self.number = number
         self.is_first = is_first
@@ -73,21 +73,21 @@ class Attempt(Event):
         self.kind = OutcomeKind.REFUSED
         self.stage = RETURNING
         self.due_at = now
-        self.post.agenda.add(now, self)
+        self.connections.agenda.add(now, self)
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Perform the next step of the attempt's stage."""
         stage = self.stage
         if self.is_over:
             return
         if stage == RETURNING:
             if self.due_at > now:
-                self.post.agenda.add(self.due_at, self)
+                self.connections.agenda.add(self.due_at, self)
             else:
-                self.post.unit.returned(self, now)
+                self.connections.balancer.returned(self, now)
         elif stage == ARRIVING:
-            self.post.worker.arrive(self, now)
+            self.connections.worker.arrive(self, now)
         elif self.due_at > now:
-            self.post.agenda.add(self.due_at, self)
+            self.connections.agenda.add(self.due_at, self)
         else:
-            self.post.worker.served(self, now)
+            self.connections.worker.served(self, now)

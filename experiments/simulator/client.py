@@ -9,14 +9,14 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from experiments.load.samples import Floats
+from experiments.load.demand import BATCH, MASK, Demand
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
-from experiments.simulator.demand import BATCH, MASK, Demand
+from experiments.stats.samples import Floats
 
 if TYPE_CHECKING:
-    from experiments.simulator.unit import SimulatedBalancer
+    from experiments.simulator.balancer import SimulatedBalancer
 
 TIMEOUT: Final = 3
 
@@ -27,7 +27,7 @@ class Next(Event):
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         self._client.arrive(now)
 
 
@@ -37,14 +37,14 @@ class Deadline(Event):
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         self._client.give_up(now)
 
 
 class Client:
     """Clients of all balancers, as one load generator.
 
-    `units` are the balancers at which requests enter. `left` is the number of requests still to end; `open` maps a
+    `balancers` are the balancers at which requests enter. `left` is the number of requests still to end; `open` maps a
     request to the attempt it waits for, oldest first, and is kept where there are timeouts. `flying` counts attempts
     that no router has settled. `area` is the integral of the number of requests in the system; by Little's law it
     equals the sum of their latencies.
@@ -55,7 +55,7 @@ class Client:
     ) -> None:
         self.clock = clock
         self.timeout = timeout
-        self.units: list[SimulatedBalancer] = []
+        self.balancers: list[SimulatedBalancer] = []
         self._agenda = agenda
         self._demand = demand
         self._overhead = overhead
@@ -115,11 +115,11 @@ class Client:
             if not self._deadline_is_set:
                 self._deadline_is_set = True
                 self._agenda.add(now + self.timeout, self._deadline)
-        units = self.units
-        if len(units) == 1:
-            units[0].start(number, now)
+        balancers = self.balancers
+        if len(balancers) == 1:
+            balancers[0].start(number, now)
         else:
-            units[demand.entrance[number & MASK]].start(number, now)
+            balancers[demand.entrance[number & MASK]].start(number, now)
 
     def is_open(self, number: int) -> bool:
         """Whether the client still waits for the request."""
@@ -165,7 +165,7 @@ class Client:
         attempt, attempts = self.open.get(number), 0
         if isinstance(attempt, Attempt):
             attempts = attempt.tries
-            attempt.post.unit.abandon(attempt, now)
+            attempt.connections.balancer.abandon(attempt, now)
         self.ended(number, TIMEOUT, 0, -1, attempts, now)
 
     def error(self) -> float:

@@ -29,7 +29,7 @@ class VirtualClock:
 class Event:
     """Base class of events that the agenda executes."""
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Execute the event at the instant `now`."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class Call(Event):
     def __init__(self, what: Callable[[float], None]) -> None:
         self._what = what
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         self._what(now)
 
 

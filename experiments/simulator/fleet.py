@@ -8,15 +8,15 @@ from __future__ import annotations
 from math import ceil, inf
 from random import Random
 
+from experiments.load.demand import Demand, Keys
+from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.client import Client
 from experiments.simulator.clock import EventQueue, VirtualClock
-from experiments.simulator.demand import Demand, Keys
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.oracles import make_policy
-from experiments.simulator.post import WorkerConnections
-from experiments.simulator.unit import SimulatedBalancer
 from experiments.simulator.worker import Worker
+from experiments.simulator.worker_connections import WorkerConnections
 from policies.facts import Endpoint
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -29,7 +29,7 @@ from workers.service import Profile
 class Fleet:
     """Workers and balancers of a simulation.
 
-    `workers` are keyed by id, in the model's order; `units` are the balancers. `label` separates the random streams of
+    `workers` are keyed by id, in the model's order; `balancers` in order. `label` separates the random streams of
     the policies from those of another run under the same seed, for example of an A/A control.
     """
 
@@ -45,9 +45,9 @@ class Fleet:
         self.workers = {worker.id: self._worker(worker, n) for n, worker in enumerate(model.workers)}
         self._by_number = list(self.workers.values())
         self._present = {worker.id for worker in model.workers} - self._absent_at_first()
-        self.units = [self._unit(number) for number in range(model.balancers)]
-        self._posts: dict[tuple[int, str], WorkerConnections] = {}
-        self.client.units = self.units
+        self.balancers = [self._balancer(number) for number in range(model.balancers)]
+        self._worker_connections: dict[tuple[int, str], WorkerConnections] = {}
+        self.client.balancers = self.balancers
         self.began_at = 0.0
         self.connect()
 
@@ -57,11 +57,11 @@ class Fleet:
 
     def _absent_at_first(self) -> set[str]:
         steps = self.model.steps
-        return {self._by_number[s.worker].id for s in steps if s.at <= 0 and s.trouble.is_absent}
+        return {self._by_number[s.worker].id for s in steps if s.at <= 0 and s.fault_state.is_absent}
 
     def _worker(self, worker: WorkerModel, number: int) -> Worker:
-        steps = [step.trouble for step in self.model.steps if step.worker == number]
-        is_stopped = any(trouble.pause is not None or trouble.is_gone for trouble in steps)
+        steps = [step.fault_state for step in self.model.steps if step.worker == number]
+        is_stopped = any(fault_state.pause is not None or fault_state.is_gone for fault_state in steps)
         return Worker(
             worker,
             number,
@@ -77,11 +77,11 @@ class Fleet:
     @property
     def in_flight(self) -> int:
         """Number of requests that no router has settled."""
-        return sum(unit.router.in_flight for unit in self.units)
+        return sum(balancer.router.in_flight for balancer in self.balancers)
 
     def all_connections(self) -> list[WorkerConnections]:
         """Worker connections of every balancer, including those of replaced endpoints."""
-        return [post for worker in self.workers.values() for post in worker.posts]
+        return [connections for worker in self.workers.values() for connections in worker.worker_connections]
 
     def endpoints(self) -> list[Endpoint]:
         """Configured endpoints, without those of absent workers."""
@@ -91,7 +91,7 @@ class Fleet:
             if one.id in self._present
         ]
 
-    def _unit(self, number: int) -> SimulatedBalancer:
+    def _balancer(self, number: int) -> SimulatedBalancer:
         model, rules = self.model, self.model.mechanisms
         rng = Random(f"{self._stream}:policy:{number}")
         health = Health(
@@ -110,14 +110,14 @@ class Fleet:
             in_flight_limit=rules.in_flight,
             health=health,
         )
-        unit = SimulatedBalancer(router, self._agenda, self.client, rules, model.home)
+        balancer = SimulatedBalancer(router, self._agenda, self.client, rules, model.home)
         if rules.hedging is not None:
             hedge = rules.hedging
             hedging = Hedging(hedge.quantile, hedge.share, hedge.least)
-            unit.hedges = Hedges(unit, self._agenda, hedging, hedge.after)
+            balancer.hedges = Hedges(balancer, self._agenda, hedging, hedge.after)
         if model.keys:
-            unit.keys = Keys(model.keys, model.key_skew, self._seed)
-        return unit
+            balancer.keys = Keys(model.keys, model.key_skew, self._seed)
+        return balancer
 
     def set_present(self, worker: str, is_present: bool) -> None:
         """Add the worker to the endpoints of every balancer, or remove it."""
@@ -125,30 +125,32 @@ class Fleet:
             self._present.add(worker)
         else:
             self._present.discard(worker)
-        for unit in self.units:
-            unit.router.replace(self.endpoints())
+        for balancer in self.balancers:
+            balancer.router.replace(self.endpoints())
         self.connect()
 
     def set_enabled(self, worker: str, is_enabled: bool) -> None:
         """Enable or drain the worker at every balancer."""
-        for unit in self.units:
+        for balancer in self.balancers:
             if worker in self._present:
-                unit.router.set_enabled(worker, is_enabled)
+                balancer.router.set_enabled(worker, is_enabled)
 
     def connect(self) -> None:
         """Create each balancer's worker connections for its current endpoints."""
-        for number, unit in enumerate(self.units):
-            unit.posts = [self._post(number, unit, state.id) for state in unit.router.states]
+        for number, balancer in enumerate(self.balancers):
+            balancer.worker_connections = [
+                self._connections(number, balancer, state.id) for state in balancer.router.states
+            ]
 
-    def _post(self, number: int, unit: SimulatedBalancer, worker_id: str) -> WorkerConnections:
-        state = unit.router.find(worker_id)
-        post = self._posts.get((number, worker_id))
-        if post is None or post.state is not state:
+    def _connections(self, number: int, balancer: SimulatedBalancer, worker_id: str) -> WorkerConnections:
+        state = balancer.router.find(worker_id)
+        connections = self._worker_connections.get((number, worker_id))
+        if connections is None or connections.state is not state:
             worker = self.workers[worker_id]
-            post = WorkerConnections(unit, worker, state, self._agenda, self.model.mechanisms.pool)
-            self._posts[number, worker_id] = post
-            worker.posts.append(post)
-        return post
+            connections = WorkerConnections(balancer, worker, state, self._agenda, self.model.mechanisms.pool)
+            self._worker_connections[number, worker_id] = connections
+            worker.worker_connections.append(connections)
+        return connections
 
 
 def most_in_flight(model: Model, worker: WorkerModel) -> int | None:

@@ -13,7 +13,7 @@ from experiments.simulator.clock import Event, EventQueue
 from policies.overload.hedging import Hedging
 
 if TYPE_CHECKING:
-    from experiments.simulator.unit import SimulatedBalancer
+    from experiments.simulator.balancer import SimulatedBalancer
 
 TICK: Final = 0.005
 """Seconds per bucket of the timer wheel, as in the balancer."""
@@ -27,7 +27,7 @@ class Bucket(Event):
         self._hedges = hedges
         self._tick = tick
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Judge all attempts of the bucket."""
         self._hedges.turn(self._tick, now)
 
@@ -39,7 +39,7 @@ class Late(Event):
         self._hedges = hedges
         self._attempt = attempt
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Hedge the attempt unless it has been answered."""
         self._hedges.ask(self._attempt, now)
 
@@ -48,10 +48,10 @@ class Hedges:
     """Hedging of one balancer. With `after`, the delay is fixed and there is no budget."""
 
     def __init__(
-        self, unit: SimulatedBalancer, agenda: EventQueue, hedging: Hedging, after: float | None
+        self, balancer: SimulatedBalancer, agenda: EventQueue, hedging: Hedging, after: float | None
     ) -> None:
         self.hedging = hedging
-        self._unit = unit
+        self._balancer = balancer
         self._agenda = agenda
         self._after = after
         self._wheel: dict[int, Bucket] = {}
@@ -81,14 +81,14 @@ class Hedges:
     def _hedge(self, attempt: Attempt, now: float) -> None:
         if attempt.rival is not None or attempt.is_loser:
             return
-        router = self._unit.router
+        router = self._balancer.router
         others = self.hedging.others(attempt.assignment.state, router.available)
         if others and router.has_room and self.hedging.take(now):
             wanted = {state.id for state in others}
             avoided = frozenset(state.id for state in router.available if state.id not in wanted)
-            self._unit.race(attempt, avoided, now)
+            self._balancer.race(attempt, avoided, now)
 
     def ask(self, attempt: Attempt, now: float) -> None:
         """Hedge after a fixed delay, at another endpoint, without a budget."""
         if not attempt.is_over:
-            self._unit.race(attempt, frozenset((attempt.assignment.state.id,)), now)
+            self._balancer.race(attempt, frozenset((attempt.assignment.state.id,)), now)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from balancer.upstream.idle_timeout import MIN_IDLE_AGE, IdleTimeout, IdleTimeoutRules
+from balancer.config.pool_limits import IdleTimeoutRules
+from balancer.upstream.idle_timeout import MIN_IDLE_AGE, IdleTimeout
 
 ESTIMATE_INTERVAL: Final = 1.0
 """Seconds between two updates of the idle-timeout estimate."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from experiments.campaign.timeline import Step
+from experiments.scenario.timeline import Step
 from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules
 from workers.service import Exponential, Profile

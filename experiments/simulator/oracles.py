@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import BadInputError
+from experiments.scenario.oracles import ORACLE_NAMES
 from experiments.simulator.theory import static_split
 from policies import registry
 from policies.endpoint.available import Available
@@ -92,17 +93,8 @@ class StaticSplit:
         return next((state for state in available if drawn < self._until[state.id]), available[-1])
 
 
-ORACLES: dict[str, Callable[..., Policy]] = {
-    "oracle-least-work": LeastWork,
-    "oracle-least-work-of-two": LeastWorkOfFew,
-    "oracle-central-queue": CentralQueue,
-    "oracle-static-split": StaticSplit,
-}
-
-
-def is_oracle(name: str) -> bool:
-    """Whether the policy exists in the simulator only."""
-    return name in ORACLES
+CONSTRUCTORS: tuple[Callable[..., Policy], ...] = (LeastWork, LeastWorkOfFew, CentralQueue, StaticSplit)
+ORACLES = dict(zip(ORACLE_NAMES, CONSTRUCTORS, strict=True))
 
 
 def make_policy(model: Model, workers: Mapping[str, Worker], rng: Random) -> Policy:

@@ -6,19 +6,23 @@ figures accept; its `world` is "simulated".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from experiments.campaign.crew import places_of
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.statistics import achieved_rate
-from experiments.campaign.versions import versions
-from experiments.campaign.warming import first_connections, warm_requests
 from experiments.load.arrivals import first_instants
-from experiments.load.samples import Run, RunFacts, Samples
+from experiments.scenario.places import places_of
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
+from experiments.stats.measures import achieved_rate
+from experiments.stats.samples import Run, RunFacts, Samples
+from experiments.versions import versions
+
+Simulate = Callable[[Scenario, Entry, int, int, int], Run]
+"""(scenario, entry, block, order, seed of the block) -> run; pure."""
 
 
 def simulate(
@@ -89,9 +93,9 @@ def facts_of(
 
 def balancer_status(simulation: Simulation) -> dict[str, Any]:
     """Status of the balancers, added up."""
-    units = simulation.fleet.units
-    routers = [unit.router for unit in units]
-    posts = simulation.fleet.all_connections()
+    balancers = simulation.fleet.balancers
+    routers = [balancer.router for balancer in balancers]
+    worker_connections = simulation.fleet.all_connections()
     return {
         "policy": {
             "name": simulation.model.policy["name"],
@@ -99,20 +103,20 @@ def balancer_status(simulation: Simulation) -> dict[str, Any]:
             "fallback_picks": sum(router.fallback_picks for router in routers),
             "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
         },
-        "requests": sum(unit.requests for unit in units),
-        "retried": sum(unit.retried for unit in units),
-        "hedged": sum(unit.hedged for unit in units),
-        "hedges_won": sum(unit.hedges_won for unit in units),
+        "requests": sum(balancer.requests for balancer in balancers),
+        "retried": sum(balancer.retried for balancer in balancers),
+        "hedged": sum(balancer.hedged for balancer in balancers),
+        "hedges_won": sum(balancer.hedges_won for balancer in balancers),
         "connections": {
-            "opened": sum(p.opened_in_all for p in posts),
-            "reused": sum(p.reused for p in posts),
+            "opened": sum(p.opened_in_all for p in worker_connections),
+            "reused": sum(p.reused for p in worker_connections),
         },
     }
 
 
 def faults(simulation: Simulation, samples: Samples) -> tuple[str, ...]:
     """Reasons why the run is invalid: fallback picks by another policy."""
-    routers = [unit.router for unit in simulation.fleet.units]
+    routers = [balancer.router for balancer in simulation.fleet.balancers]
     fallback_picks = sum(router.fallback_picks for router in routers)
     if not fallback_picks and bool(np.isfinite(samples.ended_at).all()):
         return ()

@@ -12,13 +12,13 @@ from math import inf
 from random import Random
 from typing import Final
 
-from experiments.load.samples import Floats
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
+from experiments.simulator.events import Change, Check, Gossip, Tick
 from experiments.simulator.fleet import Fleet
-from experiments.simulator.happenings import Change, Check, Gossip, Tick
 from experiments.simulator.model import Model
+from experiments.stats.samples import Floats
 
 TOLERANCE: Final = 1e-6
 """Relative tolerance for sums of millions of floats."""
@@ -34,19 +34,19 @@ class Simulation:
         self.fleet = Fleet(model, seed, label, self.clock, self.agenda)
         self.columns = Columns(0, None, 0.0)
         self._seed = seed
-        self._begin_happenings()
+        self._schedule_periodic_events()
 
-    def _begin_happenings(self) -> None:
+    def _schedule_periodic_events(self) -> None:
         model, fleet = self.model, self.fleet
-        for number, unit in enumerate(fleet.units):
-            if model.mechanisms.need_ticks or hasattr(unit.router.policy, "tick"):
-                self.agenda.add(1.0, Tick(unit, fleet.workers, self.agenda))
+        for number, balancer in enumerate(fleet.balancers):
+            if model.mechanisms.need_ticks or hasattr(balancer.router.policy, "tick"):
+                self.agenda.add(1.0, Tick(balancer, fleet.workers, self.agenda))
             if model.mechanisms.checks is not None:
                 rng = Random(f"{self._seed}:checks:{number}")
-                for state in unit.router.states:
-                    Check(unit, state, fleet.workers[state.id], model.mechanisms.checks, rng, self.agenda)
-        if model.staleness is not None and len(fleet.units) > 1:
-            self.agenda.add(model.staleness, Gossip(fleet.units, model.staleness, self.agenda))
+                for state in balancer.router.states:
+                    Check(balancer, state, fleet.workers[state.id], model.mechanisms.checks, rng, self.agenda)
+        if model.staleness is not None and len(fleet.balancers) > 1:
+            self.agenda.add(model.staleness, Gossip(fleet.balancers, model.staleness, self.agenda))
 
     def closed(self, width: int, count: int) -> Columns:
         """Run a closed loop: `count` requests, `width` of them outstanding. Raises `AuditError`, `StuckError`."""
@@ -68,7 +68,7 @@ class Simulation:
         """Schedule the fault-state changes, relative to the current instant."""
         self.fleet.began_at = self.clock.at
         for step in self.model.steps:
-            change = Change(self.fleet, self.fleet.worker(step.worker), step.trouble, self.agenda)
+            change = Change(self.fleet, self.fleet.worker(step.worker), step.fault_state, self.agenda)
             self.agenda.add(self.clock.at + step.at, change)
 
     def _go(self) -> Columns:
@@ -99,7 +99,7 @@ def turn(clock: VirtualClock, agenda: EventQueue, fleet: Fleet) -> None:
     while client.left > 0 or client.flying > 0:
         if instants and instants[0] <= next_at:
             clock.at = now = instants[0]
-            agenda.take().happen(now)
+            agenda.take().fire(now)
         elif next_at < inf:
             clock.at = next_at
             client.arrive(next_at)
@@ -117,17 +117,20 @@ def audit(fleet: Fleet) -> None:
     )
     must(client.error() < TOLERANCE, f"Little's law of the whole is missed by {client.error():g}")
     routed = 0
-    for unit in fleet.units:
-        must(unit.router.in_flight == 0, f"{unit.router.in_flight} requests are in flight for ever")
-        routed += unit.router.routed
+    for balancer in fleet.balancers:
+        must(balancer.router.in_flight == 0, f"{balancer.router.in_flight} requests are in flight for ever")
+        routed += balancer.router.routed
     settled = 0
-    for post in fleet.all_connections():
-        settled += post.settled
+    for connections in fleet.all_connections():
+        settled += connections.settled
         must(
-            post.routed == post.settled,
-            f"{post.state.id}: {post.routed} went there, {post.settled} came back",
+            connections.routed == connections.settled,
+            f"{connections.state.id}: {connections.routed} went there, {connections.settled} came back",
         )
-        must(post.error() < TOLERANCE, f"{post.state.id}: Little's law is missed by {post.error():g}")
+        must(
+            connections.error() < TOLERANCE,
+            f"{connections.state.id}: Little's law is missed by {connections.error():g}",
+        )
     must(routed == settled, f"{routed} were routed, {settled} settled")
     for worker in fleet.workers.values():
         ended = worker.done + worker.refused + worker.broken + len(worker.present) + len(worker.hung)

@@ -114,8 +114,8 @@ class Slots:
     def error(self) -> float:
         """Relative difference between elapsed time and the sum of work and idle time."""
         spent = sum(self._all_free())
-        told = self.work + self.idle + self.stopped - self.lost
-        return abs(spent - told) / (1.0 + abs(spent))
+        accounted = self.work + self.idle + self.stopped - self.lost
+        return abs(spent - accounted) / (1.0 + abs(spent))
 
 
 class Shared:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any, Final
 
-from experiments.campaign.mechanisms import Mechanisms as Tables
-from experiments.campaign.scenario import Entry, Region, Scenario
-from experiments.campaign.timeline import timeline
+from experiments.scenario.mechanisms import Mechanisms as Tables
+from experiments.scenario.scenario import Entry, Region, Scenario
+from experiments.scenario.timeline import timeline
 from experiments.simulator.model import (
     CheckModel,
     HedgeModel,

@@ -10,16 +10,16 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from experiments.campaign.timeline import WELL
+from experiments.load.demand import BATCH, MASK, Demand
+from experiments.scenario.timeline import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Event, EventQueue
-from experiments.simulator.demand import BATCH, MASK, Demand
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from experiments.simulator.post import WorkerConnections
+    from experiments.simulator.worker_connections import WorkerConnections
 
 AVERAGED_OVER: Final = 1.0
 """Time constant of the reported utilisation, in seconds."""
@@ -32,7 +32,7 @@ class Departure(Event):
         self._worker = worker
         self._version = version
 
-    def happen(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         self._worker.departed(self._version, now)
 
 
@@ -40,8 +40,8 @@ class Worker:
     """One worker.
 
     `half` is the one-way delay of its link in seconds; `pace` multiplies the work of a request. `arrived`, `done`,
-    `refused` and `broken` count requests. `posts` are the balancers' connections. `is_tracked`: the requests `present`
-    are known at every instant, at one more event each; needed for pauses, crashes and load reports.
+    `refused` and `broken` count requests. `worker_connections` are those of the balancers. `is_tracked`: the requests
+    `present` are known at every instant, at one more event each; needed for pauses, crashes and load reports.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Worker:
         self.is_tracked = is_tracked
         self.present: dict[Attempt, None] = {}
         self.hung: dict[Attempt, None] = {}
-        self.posts: list[WorkerConnections] = []
+        self.worker_connections: list[WorkerConnections] = []
         self.coming = self.arrived = self.done = self.refused = self.broken = 0
         self.slots = Slots(model.slots, model.queue)
         self.shared: Shared | None = (
@@ -86,7 +86,7 @@ class Worker:
         self._version = 0
         self._rng = Random(f"{seed}:{model.id}:faults")
         self._reports = reports
-        self.trouble = WELL
+        self.fault_state = HEALTHY
         self._staleness = staleness
         self._snapshot: ReportedLoad | None = None
         self._snapshot_at = self._last_service = 0.0
@@ -240,8 +240,8 @@ class Worker:
     def link(self, rtt: float) -> None:
         """Change the round trip, in seconds."""
         self.rtt, self.half = rtt, rtt / 2
-        for post in self.posts:
-            post.relink()
+        for connections in self.worker_connections:
+            connections.relink()
 
     def pause(self, now: float, until: float) -> None:
         """Suspend service until `until`. Requires `is_tracked`, except for processor sharing."""
@@ -266,11 +266,11 @@ class Worker:
             self.shared.clear(now)
             self._by_number.clear()
             self._version += 1
-        for post in self.posts:
-            post.drop_idle()
+        for connections in self.worker_connections:
+            connections.drop_idle()
 
     def leave(self) -> None:
         """Shut down gracefully: finish the requests present and accept no new connections."""
         self.is_down = True
-        for post in self.posts:
-            post.drop_idle()
+        for connections in self.worker_connections:
+            connections.drop_idle()

@@ -23,7 +23,7 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.sweep.cells import Cell
 from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import Outcome
-from experiments.sweep.schema import APPLICATION, SCHEMA, TABLES
+from experiments.sweep.schema import APPLICATION, READABLE, SCHEMA, TABLES
 
 PATIENCE = 5.0
 """Seconds to wait while another program holds the file's lock."""
@@ -189,7 +189,8 @@ SELECT cells.id, cells.scenario, cells.label, cells.policy, cells.knobs, cells.s
 FROM planned JOIN cells ON cells.id = planned.cell LEFT JOIN results ON results.cell = cells.id
 WHERE planned.grid = ? ORDER BY planned.place
 """
-OF_THE_CELL = ("id", "scenario", "label", "policy", "knobs", "seed", "cell", "state")
+NO_RESULT = ("id", "scenario", "label", "policy", "knobs", "seed", "cell", "state", "histogram")
+"""Columns that are not results; `histogram` is of schema 1 only."""
 
 
 def facts_of(row: sqlite3.Row) -> GridFacts:
@@ -209,7 +210,7 @@ def facts_of(row: sqlite3.Row) -> GridFacts:
 
 def row_of(row: sqlite3.Row) -> Row:
     """Convert a row of the query `ROWS`."""
-    numbers = {name: row[name] for name in row.keys() if name not in OF_THE_CELL}  # noqa: SIM118 (not a dict)
+    numbers = {name: row[name] for name in row.keys() if name not in NO_RESULT}  # noqa: SIM118 (not a dict)
     asked = (row["id"], row["scenario"], row["label"], row["policy"], row["knobs"], row["seed"])
     return Row(*asked, state=row["state"] or "missing", numbers=numbers)
 
@@ -306,9 +307,10 @@ def require_ours(catalogue: Catalogue) -> None:
     if mark_of(catalogue.connection) != APPLICATION:
         raise BadInputError(f"{catalogue.path}: is not a catalogue")
     version = int(catalogue.connection.execute("PRAGMA user_version").fetchone()[0])
-    if version != SCHEMA:
+    if version not in READABLE:
         raise BadInputError(
-            f"{catalogue.path}: is a catalogue of schema {version}; this release reads schema {SCHEMA}"
+            f"{catalogue.path}: is a catalogue of schema {version}; this release reads schema "
+            f"{' and '.join(map(str, READABLE))}"
         )
 
 

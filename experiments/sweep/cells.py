@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
-from experiments.simulator.oracles import is_oracle
+from experiments.scenario.files import load_scenario
+from experiments.scenario.oracles import is_oracle
+from experiments.scenario.scenario import Entry, Scenario
 from experiments.sweep.grid import POLICY_KNOB, Competitor, Grid
 from experiments.sweep.knobs import (
     Setting,

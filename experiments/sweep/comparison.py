@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from experiments.campaign.comparison import Interval, Standing, holm, paired, standing
-from experiments.campaign.estimates import paired_student
-from experiments.campaign.verdict import show
 from experiments.errors import BadInputError
 from experiments.report.tables import Cell, Mark, Table
+from experiments.results.verdict import show
+from experiments.stats.comparison import Interval, Standing, holm, paired, standing
+from experiments.stats.estimates import paired_student
 from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import believable, policy_name, scenario_name
 

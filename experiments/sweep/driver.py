@@ -6,29 +6,33 @@ equals that of an undisturbed one.
 
 from __future__ import annotations
 
-import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from experiments.simulator.run import Simulate
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue
 from experiments.sweep.cells import Cell, cells_of
-from experiments.sweep.cluster import dask, joined
 from experiments.sweep.code import version_of
+from experiments.sweep.computation import Computation
+from experiments.sweep.executor import Computers, dask, dask_cluster, local_processes
 from experiments.sweep.grid import Grid
 from experiments.sweep.lock import only_driver
-from experiments.sweep.outcome import Simulate
+from experiments.sweep.outcome import Outcome
 from experiments.sweep.progress import Progress
-from experiments.terminal import STOPPED, interruptible, print_stopped
+from experiments.terminal import STOPPED, print_stopped, sigterm_interrupts
 
 FAILED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class SweepOptions:
     """Options of one execution of a sweep; none of them changes a result."""
 
     command: str
@@ -38,23 +42,25 @@ class Session:
     keep_samples: bool = False
 
 
-def run_session(grid: Grid, sitting: Session, simulate: Simulate, console: Console) -> int:
+def run_sweep(grid: Grid, options: SweepOptions, simulate: Simulate, console: Console) -> int:
     """Compute the missing cells; returns the exit code. Raises `ExperimentError`."""
-    dask()
+    if options.scheduler is not None:
+        dask()
     code = version_of(simulate)
     cells = cells_of(grid, code)
-    with only_driver(sitting.out), catalogues.to_write(sitting.out) as catalogue:
-        missing = missing_of(cells, catalogue, sitting.keep_samples)
-        catalogue.plan(grid, code, sitting.command, cells)
-        console.print(greeting(len(cells), len(missing), sitting.out), highlight=False, soft_wrap=True)
+    with only_driver(options.out), catalogues.to_write(options.out) as catalogue:
+        missing = missing_of(cells, catalogue, options.keep_samples)
+        catalogue.plan(grid, code, options.command, cells)
+        console.print(greeting(len(cells), len(missing), options.out), highlight=False, soft_wrap=True)
         progress = Progress(len(cells), missing, console)
         try:
-            asyncio.run(interruptible(carried_out(missing, catalogue, sitting, simulate, progress)))
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            left = len(missing_of(cells, catalogue, sitting.keep_samples))
+            with sigterm_interrupts(), progress:
+                compute_missing(missing, catalogue, options, simulate, progress)
+        except KeyboardInterrupt:
+            left = len(missing_of(cells, catalogue, options.keep_samples))
             print_stopped(console, f"{left} cells are missing; the same command goes on with them.")
             return STOPPED
-    return farewell(progress, sitting.out, console)
+    return farewell(progress, options.out, console)
 
 
 def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> list[Cell]:
@@ -63,18 +69,33 @@ def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> l
     return [cell for cell in cells if cell.identity not in finished]
 
 
-async def carried_out(
-    missing: list[Cell], catalogue: Catalogue, sitting: Session, simulate: Simulate, progress: Progress
+def compute_missing(
+    missing: list[Cell], catalogue: Catalogue, options: SweepOptions, simulate: Simulate, progress: Progress
 ) -> None:
     """Compute cells and store each in the catalogue before the next outcome is handled."""
-    if not missing:
-        return
-    with progress:
-        async with joined(sitting.scheduler, sitting.workers) as cluster:
-            progress.threads = lambda: cluster.threads
-            async for cell, outcome in cluster.outcomes(missing, simulate, sitting.keep_samples):
-                catalogue.record(cell, outcome)
-                progress.cell_ended(cell, outcome)
+
+    def ended(cell: Cell, outcome: Outcome) -> None:
+        catalogue.record(cell, outcome)
+        progress.cell_ended(cell, outcome)
+
+    @contextmanager
+    def opened() -> Iterator[Computers]:
+        with computers_of(options, len(missing)) as computers:
+            progress.threads = computers.count
+            yield computers
+
+    Computation(missing, simulate, options.keep_samples, ended).run(opened)
+
+
+@contextmanager
+def computers_of(options: SweepOptions, cells: int) -> Iterator[Computers]:
+    """The chosen cluster, or as many local processes as chosen, as there are processors, at most as many as cells."""
+    if options.scheduler is not None:
+        with dask_cluster(options.scheduler) as computers:
+            yield computers
+    else:
+        with local_processes(min(options.workers or os.cpu_count() or 1, cells)) as computers:
+            yield computers
 
 
 def greeting(planned: int, missing: int, out: Path) -> str:
@@ -89,7 +110,7 @@ def farewell(progress: Progress, out: Path, console: Console) -> int:
         return 0
     console.print(
         Text(f"{progress.failed} cells failed", style="bold red"),
-        f"; the same command tries them again, and `experiments catalogue show {out}` says why they did.",
+        f"; the same command tries them again, and `experiments show {out}` says why they did.",
         sep="",
         highlight=False,
         soft_wrap=True,

@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.report import canvas
-from experiments.report.canvas import STYLE, Sheet
+from experiments.report.canvas import STYLE
 from experiments.report.palette import GRID, INK
 from experiments.sweep.matrix import Matrix, Square
 
@@ -30,44 +30,42 @@ DARKEST = 4.0
 """Ratio from which on all squares are equally dark."""
 
 TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
-CLOSE = 1.25
-"""Tick that is too close to its neighbours on a narrow sheet."""
 ROW, HEAD, FOOT = 0.34, 1.5, 0.75
 """Heights in inches: a policy, the scenario names, the scale."""
 
-MOST = {False: 18, True: 4}
-"""Maximum number of scenarios side by side; more go below. Keyed by whether the sheet is narrow."""
+MOST = 18
+"""Maximum number of scenarios side by side; more go below."""
 
 SOME_FAILED = 0.001
 """Fraction of failed requests from which on a square shows it."""
 
 
 @mpl.rc_context(STYLE)
-def heat_map(matrix: Matrix, ours: str, sheet: Sheet) -> Figure:
+def heat_map(matrix: Matrix, ours: str) -> Figure:
     """Ratios to the best policy, policies from best to worst, `ours` in bold."""
-    strips = strips_of(matrix.scenarios, MOST[sheet.is_narrow])
+    strips = strips_of(matrix.scenarios, MOST)
     policies = matrix.ranked()
     height = len(strips) * (ROW * len(policies) + HEAD) + FOOT
-    figure, panels = canvas.blank(sheet, height, rows=len(strips))
+    figure, panels = canvas.blank(height, rows=len(strips))
     norm = LogNorm(1.0, DARKEST, clip=True)
     for axes, scenarios in zip(panels, strips, strict=True):
-        strip(axes, matrix, policies, scenarios, max(map(len, strips)), norm, sheet)
+        strip(axes, matrix, policies, scenarios, max(map(len, strips)), norm)
         embolden(axes, ours)
-    explain(figure, panels, norm, matrix.measure, sheet)
+    explain(figure, panels, norm, matrix.measure)
     return figure
 
 
-def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str, sheet: Sheet) -> None:
+def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str) -> None:
     """Add the colour scale below, and the legend of the marks."""
-    shrink, aspect = (1.0, 30) if sheet.is_narrow else (0.6, 45)
+    shrink, aspect = 0.6, 45
     shades = mpl.cm.ScalarMappable(norm, SHADES)
     scale = figure.colorbar(
         shades, ax=list(panels), location="bottom", shrink=shrink, aspect=aspect, pad=0.01
     )
-    scale.ax.xaxis.set_major_locator(FixedLocator([t for t in TICKS if t != CLOSE or not sheet.is_narrow]))
+    scale.ax.xaxis.set_major_locator(FixedLocator(TICKS))
     scale.ax.xaxis.set_minor_locator(NullLocator())
     scale.ax.xaxis.set_major_formatter(FuncFormatter(tick))
-    legend = ("\n" if sheet.is_narrow else "   ").join(LEGEND)
+    legend = "   ".join(LEGEND)
     scale.set_label(f"{measure} / best {measure} of the scenario\n{legend}", fontsize=9)
 
 
@@ -79,13 +77,7 @@ def strips_of(scenarios: Sequence[str], most: int) -> list[list[str]]:
 
 
 def strip(
-    axes: Axes,
-    matrix: Matrix,
-    policies: Sequence[str],
-    scenarios: Sequence[str],
-    width: int,
-    norm: LogNorm,
-    sheet: Sheet,
+    axes: Axes, matrix: Matrix, policies: Sequence[str], scenarios: Sequence[str], width: int, norm: LogNorm
 ) -> None:
     """Draw some of the scenarios; all strips are `width` squares wide, so that squares have equal size."""
     for y, policy in enumerate(policies):
@@ -101,7 +93,7 @@ def strip(
         rotation_mode="anchor",
         fontsize=8.5,
     )
-    axes.set_yticks([y + 0.5 for y in range(len(policies))], [shortened(name, sheet) for name in policies])
+    axes.set_yticks([y + 0.5 for y in range(len(policies))], [shortened(name) for name in policies])
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelcolor=INK)
     axes.grid(visible=False)
@@ -109,9 +101,9 @@ def strip(
         spine.set_visible(False)
 
 
-def shortened(name: str, sheet: Sheet) -> str:
-    """Wrap a long name at the sheet's width for labels."""
-    return fill(name, 18 if sheet.is_narrow else 30)
+def shortened(name: str) -> str:
+    """Wrap a long name for labels."""
+    return fill(name, 30)
 
 
 def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size: float) -> None:
@@ -119,9 +111,9 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
     ratio = square.ratio.ratio if square else math.nan
     shade = to_rgb(SHADES(norm(max(1.0, ratio))) if square else GRID)
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.2))
-    text = f"{MARKS[square.told]}{number(ratio)}" if square else "–"
+    text = f"{MARKS[square.shown_mark]}{number(ratio)}" if square else "–"
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(shade)}
-    weight = "bold" if square and square.told in ("best", "equal") else "normal"
+    weight = "bold" if square and square.shown_mark in ("best", "equal") else "normal"
     has_failures = square is not None and square.failed >= SOME_FAILED
     axes.text(x + 0.5, y + (0.36 if has_failures else 0.52), text, fontsize=size, weight=weight, **style)
     if square is not None and has_failures:

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from experiments.campaign.documents import read_toml
-from experiments.campaign.scenario import Policy, require_unique
-from experiments.campaign.shelf import grouped, packaged
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
+from experiments.scenario.files import grouped, packaged
+from experiments.scenario.scenario import Policy, require_unique
+from experiments.scenario.toml_files import read_toml
 from policies import registry
 
 EVERYTHING = "all"

@@ -12,10 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import first_complaint
 from experiments.errors import BadInputError
-from experiments.simulator.oracles import ORACLES, is_oracle
+from experiments.scenario.files import first_complaint
+from experiments.scenario.oracles import is_oracle
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.oracles import ORACLES
 from experiments.sweep.grid import POLICY_KNOB
 from policies import registry
 

@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from experiments.campaign.comparison import ENOUGH_BLOCKS, Interval, holm, is_comparable, paired, standing
-from experiments.campaign.estimates import paired_student
-from experiments.simulator.oracles import is_oracle
+from experiments.scenario.oracles import is_oracle
+from experiments.stats.comparison import ENOUGH_BLOCKS, Interval, holm, is_comparable, paired, standing
+from experiments.stats.estimates import paired_student
 from experiments.sweep.catalogue import Row
 from experiments.sweep.grid import POLICY_KNOB
 
@@ -50,7 +50,7 @@ class Square:
         return self.mark in ("best", "equal")
 
     @property
-    def told(self) -> Mark:
+    def shown_mark(self) -> Mark:
         """Displayed mark: "no verdict" with too few seeds, although the ratios still refer to a best policy."""
         return self.mark if self.seeds >= ENOUGH_BLOCKS else "no verdict"
 

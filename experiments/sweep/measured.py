@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.campaign.results import Results, load_results
 from experiments.errors import BadInputError
-from experiments.load.samples import Run
+from experiments.results.directory import Results, load_results
+from experiments.stats.samples import Run
 from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.outcome import numbers_of

@@ -11,20 +11,17 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.campaign import statistics
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.load.samples import Floats, Run, write_run
-from experiments.sweep import histogram
+from experiments.json_values import finite
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import Simulate
+from experiments.stats import measures
+from experiments.stats.samples import Floats, Run, write_run
 from experiments.sweep.cells import Cell
 from experiments.sweep.code import version_of
-
-Simulate = Callable[[Scenario, Entry, int, int, int], Run]
-"""(scenario, entry, block, order, seed) -> run; pure, and importable on every worker."""
 
 Number = float | int | str | bytes | None
 
@@ -73,32 +70,26 @@ def in_words(fault: BaseException) -> str:
 
 def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
     """Numbers that the catalogue stores of a run, by column name."""
-    samples, mapped = run.samples, statistics.deadline_mapped(run)
-    successes = statistics.success_latency([run])
+    samples, mapped = run.samples, measures.deadline_mapped(run)
+    successes = measures.success_latency([run])
     return {
         "requests": len(samples),
         "ok": len(successes),
-        "failures": text(statistics.errors_by_kind([run])),
+        "failures": text(measures.errors_by_kind([run])),
         "invalid": text(list(run.facts.invalid_reasons)),
         **latency(mapped, ""),
         **latency(successes, "ok_"),
-        "throughput": known(statistics.throughput([run])),
-        "goodput": known(statistics.goodput([run], scenario.slo * scenario.time_scale)),
-        "shares": text(statistics.share_per_worker([run])),
-        "histogram": histogram.packed(mapped),
+        "throughput": finite(measures.throughput([run])),
+        "goodput": finite(measures.goodput([run], scenario.slo * scenario.time_scale)),
+        "shares": text(measures.share_per_worker([run])),
     }
 
 
 def latency(seconds: Floats, prefix: str) -> dict[str, Number]:
     """Mean and percentiles; None where there are no samples."""
     mean = float(np.mean(seconds)) if len(seconds) else math.nan
-    found = {name: statistics.percentile(seconds, percent) for name, percent in PERCENTS.items()}
-    return {f"{prefix}{name}": known(value) for name, value in {"mean": mean, **found}.items()}
-
-
-def known(value: float) -> float | None:
-    """The value, or None (SQL NULL) if it is not finite."""
-    return value if math.isfinite(value) else None
+    found = {name: measures.percentile(seconds, percent) for name, percent in PERCENTS.items()}
+    return {f"{prefix}{name}": finite(value) for name, value in {"mean": mean, **found}.items()}
 
 
 def text(value: object) -> str:

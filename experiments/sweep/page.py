@@ -2,9 +2,9 @@
 
 A function of the input files alone. It writes, into one directory,
 
-    matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg  figures/matrix-narrow.svg
+    matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg
 
-and, with measured campaigns, figures/measured.png, figures/measured.svg and figures/measured-narrow.svg.
+and, with measured campaigns, figures/measured.png and figures/measured.svg.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from experiments.campaign.progress import clock
 from experiments.errors import BadInputError
 from experiments.report.html import box, heading, page, picture_html, section, table_html, verdict_box
 from experiments.report.markup import BREAK, Html, joined, listing
@@ -28,6 +27,7 @@ from experiments.sweep.figure import heat_map
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.sentences import has_no_verdict, headline, sentences
 from experiments.sweep.tables import best_table, failure_table, matrix_table
+from experiments.terminal import clock
 
 CAPTION = (
     "Lighter is better. Each square is the ratio to the best policy of its scenario, over all seeds; policies are "
@@ -54,8 +54,8 @@ def write_page(
             header(facts, matrix, rows),
             picture_html(picture),
             *(
-                [section(f"Where {facts.grid.ours} stands", listing(told))]
-                if (told := said(facts, matrix))
+                [section(f"Where {facts.grid.ours} stands", listing(lines))]
+                if (lines := said(facts, matrix))
                 else []
             ),
             *([] if measured is None else [measured_section(measured, facts.grid.ours, directory)]),
@@ -97,11 +97,11 @@ def measured_section(measured: Matrix, ours: str, directory: Path) -> Html:
     draw = partial(heat_map, measured, ours)
     title = "Measured on real processes"
     picture = save_drawing(Drawing("measured", title, MEASURED_CAPTION, draw), directory / "figures")
-    told = [headline(measured, ours, "blocks"), *sentences(measured, ours)]
-    told += [
+    lines = [headline(measured, ours, "blocks"), *sentences(measured, ours)]
+    lines += [
         f"{count} runs are {kind} and compared with nothing." for kind, count in measured.left_out.items()
     ]
-    return joined([picture_html(picture), listing(told), table_html(matrix_table(measured))])
+    return joined([picture_html(picture), listing(lines), table_html(matrix_table(measured))])
 
 
 WARNINGS = {

@@ -9,7 +9,9 @@ from __future__ import annotations
 APPLICATION = 0x53544C59
 """SQLite application id `STLY`, which distinguishes a catalogue from other SQLite files."""
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
+"""Schema of new catalogues, and those that are read and continued. Schema 1 has one more column of `results`."""
 
 TABLES = """
 CREATE TABLE grids (            -- each by its name, as it was swept last
@@ -66,8 +68,7 @@ CREATE TABLE results (          -- what came out: seconds, requests per second, 
     ok_max     REAL,
     throughput REAL,            -- successes per second
     goodput    REAL,            -- part of all requests that succeeded within the scenario's slo
-    shares     TEXT,            -- worker -> part of the answered requests, as JSON
-    histogram  BLOB             -- pairs of bucket (int16) and count (uint32)
+    shares     TEXT             -- worker -> part of the answered requests, as JSON
 ) STRICT;
 CREATE TABLE samples (          -- with --keep-samples: the run as a results directory holds it
     cell TEXT PRIMARY KEY REFERENCES cells (id),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from experiments.campaign.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
-from experiments.campaign.verdict import show
+from experiments.results.verdict import show
+from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
 
 TELLING = 0.01
@@ -31,19 +31,20 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
         return f"{ours} takes no part; the best of each scenario stand below"
     if has_no_verdict(row):
         return f"No verdict: {row[0].seeds} {unit}, {ENOUGH_BLOCKS} needed for an interval"
-    told = judged(row)
-    good = sum(square.is_as_good for square in told)
-    others = len(row) - len(told)
+    squares = judged(row)
+    good = sum(square.is_as_good for square in squares)
+    others = len(row) - len(squares)
+    worst = max(square.ratio.ratio for square in squares)
     return (
-        f"{ours} is best or practically equal in {good} of {len(told)} scenarios ({percent(good / len(told), 0)}; "
-        f"wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{max(square.ratio.ratio for square in told):.2f}"
+        f"{ours} is best or practically equal in {good} of {len(squares)} scenarios "
+        f"({percent(good / len(squares), 0)}; wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{worst:.2f}"
         + (f"; {others} more have too few {unit} to be judged" if others else "")
     )
 
 
 def judged(row: list[Square]) -> list[Square]:
     """Squares with enough seeds for an interval."""
-    return [square for square in row if square.told != "no verdict"]
+    return [square for square in row if square.shown_mark != "no verdict"]
 
 
 def has_no_verdict(row: list[Square]) -> bool:
@@ -56,9 +57,9 @@ def is_met(matrix: Matrix, ours: str) -> bool | None:
     row = matrix.row(ours)
     if not row or has_no_verdict(row):
         return None
-    told = judged(row)
-    good = sum(square.is_as_good for square in told) / len(told)
-    return good >= OFTEN and max(square.ratio.ratio for square in told) <= WORSE
+    squares = judged(row)
+    good = sum(square.is_as_good for square in squares) / len(squares)
+    return good >= OFTEN and max(square.ratio.ratio for square in squares) <= WORSE
 
 
 def sentences(matrix: Matrix, ours: str) -> list[str]:
@@ -66,8 +67,8 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
     row = matrix.row(ours)
     if not row:
         return []
-    told = judged(row)
-    worst = max(told or row, key=lambda square: square.ratio.ratio)
+    squares = judged(row)
+    worst = max(squares or row, key=lambda square: square.ratio.ratio)
     kind = "within" if worst.ratio.ratio <= WORSE else "beyond"
     near = sum(abs(math.log(square.ratio.ratio)) <= EQUAL_WITHIN for square in row)
     first = (
@@ -77,7 +78,7 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
     return [
         first,
         *overloaded_scenarios(matrix),
-        *(loss_sentence(matrix, square) for square in told if not square.is_as_good),
+        *(loss_sentence(matrix, square) for square in squares if not square.is_as_good),
     ]
 
 
@@ -101,11 +102,11 @@ def loss_sentence(matrix: Matrix, ours: Square) -> str:
     best = matrix.best(ours.scenario)
     assert best is not None
     doubt = ", which chance may explain" if ours.mark == "undecided" else ""
-    told = (
+    squares = (
         f"{ours.scenario}: {best.policy} is best with {matrix.measure} {in_ms(best.value)}; {ours.policy} has "
         f"{in_ms(ours.value)}, ×\u00a0{show(ours.ratio)}{doubt}."
     )
-    return " ".join([told, *reasons(ours, best)])
+    return " ".join([squares, *reasons(ours, best)])
 
 
 def reasons(ours: Square, best: Square) -> list[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from experiments.campaign.progress import clock
-from experiments.campaign.verdict import show
 from experiments.report.tables import Cell, Mark, Table
+from experiments.results.verdict import show
 from experiments.sweep.catalogue import GridFacts, Row
 from experiments.sweep.equality import in_words
 from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
+from experiments.terminal import clock
 
 MARKS: dict[str, Mark] = {"best": "good", "equal": "good", "behind": "", "undecided": "", "no verdict": "few"}
 WORDS = {"best": "best", "equal": "equal", "undecided": "undecided", "behind": "behind", "no verdict": "–"}
@@ -36,7 +36,7 @@ def matrix_table(matrix: Matrix) -> Table:
 
 def square_cell(square: Square | None) -> Cell:
     """Table cell with the ratio and its interval, such as `1.12 [1.08–1.17]`."""
-    return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.told])
+    return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.shown_mark])
 
 
 def best_table(matrix: Matrix, ours: str) -> Table:
@@ -63,7 +63,7 @@ def best_table(matrix: Matrix, ours: str) -> Table:
 
 def own_cells(own: Square) -> tuple[Cell, Cell, Cell]:
     """Cells of `ours` for a scenario."""
-    standing = Cell(f"{WORDS[own.told]}, ×\u00a0{show(own.ratio)}", MARKS[own.told])
+    standing = Cell(f"{WORDS[own.shown_mark]}, ×\u00a0{show(own.ratio)}", MARKS[own.shown_mark])
     return Cell(in_ms(own.value)), Cell(f"{percent(own.failed, 2)}"), standing
 
 

@@ -82,9 +82,11 @@ def ends_with_failures(make: PolicyMaker) -> None:
 def returns_in_time(make: PolicyMaker) -> None:
     """An endpoint that failed every request for 3 s has at least a third of its fair share within three seconds of its
     recovery, whether a check, the end of an ejection or only its requests show it."""
-    for told in RecoverySignal:
-        share = share_after_return(make, told)
-        require(share >= 1 / 18, f"an endpoint that is well by {told.value} got {share:.1%} of the requests")
+    for signal in RecoverySignal:
+        share = share_after_return(make, signal)
+        require(
+            share >= 1 / 18, f"an endpoint that is well by {signal.value} got {share:.1%} of the requests"
+        )
 
 
 class RecoverySignal(Enum):
@@ -95,16 +97,16 @@ class RecoverySignal(Enum):
     BY_NOBODY = "nothing but requests"
 
 
-def share_after_return(make: PolicyMaker, told: RecoverySignal) -> float:
+def share_after_return(make: PolicyMaker, signal: RecoverySignal) -> float:
     """Return the share that one of six gets in the third second after its recovery: after the check passes again, the
     ejection ends, or its requests succeed."""
-    rules = EjectionRules(failures=2, base_time=2.0) if told is RecoverySignal.BY_ITS_TIME else None
+    rules = EjectionRules(failures=2, base_time=2.0) if signal is RecoverySignal.BY_ITS_TIME else None
     trial = Trial(
         make, endpoints(*[1] * 6), _failing_from_10_to_13(), health=Health(Random(4), ejection=rules)
     )
     state = trial.router.find(f"{REGION}-0")
     trial.open_loop(500, 10.5)
-    trial.router.set_healthy(state.id, told is not RecoverySignal.BY_A_CHECK)
+    trial.router.set_healthy(state.id, signal is not RecoverySignal.BY_A_CHECK)
     trial.open_loop(500, 2.5)
     trial.router.set_healthy(state.id, True)
     well_at = max(trial.clock.time, state.record.until or 0.0)

@@ -25,7 +25,7 @@ def begins_anywhere(make: PolicyMaker) -> None:
     A policy that compares all endpoints picks the new one if it knows the others to be busier: for 0 to 4 requests, 29
     % do.
     """
-    for name, earlier in (("started", 0), ("told of a newcomer", 5)):
+    for name, earlier in (("started", 0), ("a new endpoint was added", 5)):
         share = most_first(make, [1.0] * 6, earlier)
         require(
             share <= 0.35,
@@ -35,7 +35,7 @@ def begins_anywhere(make: PolicyMaker) -> None:
 
 def begins_by_weight(make: PolicyMaker) -> None:
     """As `begins_anywhere`, with an endpoint three times as heavy as the others: it is first for some, not for all."""
-    for name, earlier in (("started", 0), ("told of a newcomer", 5)):
+    for name, earlier in (("started", 0), ("a new endpoint was added", 5)):
         share = most_first(make, [1.0, 1.0, 3.0, 1.0, 1.0, 1.0], earlier)
         require(
             share <= 0.6,

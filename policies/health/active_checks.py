@@ -26,8 +26,8 @@ class CheckRules:
     fall: int = 3
 
 
-class Verdict:
-    """Result of the active checks of one endpoint.
+class CheckState:
+    """State of one endpoint as its active checks found it.
 
     `due_at` is when the next check is due, in seconds of the caller's clock. `last_fault` describes the last failure.
     The very first check decides alone, as there is no earlier result.

@@ -105,7 +105,7 @@ class Explanation:
 
     def __str__(self) -> str:
         """Return one line: `spilled-over(emea=0.46 us=0.41) less-loaded(us-0=3 us-1=2) -> us-1`."""
-        name = self.picked.id if self.picked is not None else "nobody"
+        name = self.picked.id if self.picked is not None else "none"
         return f"{' '.join(map(str, self.steps))} -> {name}"
 
 

@@ -36,12 +36,14 @@ class SharedLatency(NamedTuple):
 NOTHING = SharedLatency()
 
 
-def pooled(told: Sequence[SharedLatency], tau: float) -> SharedLatency:
+def pooled(reports: Sequence[SharedLatency], tau: float) -> SharedLatency:
     """Merge the measurements, as of the newest of them; sums decay by e^(−age/tau)."""
-    newest = max((evidence.at for evidence in told if evidence.successes or evidence.failures), default=-inf)
+    newest = max(
+        (evidence.at for evidence in reports if evidence.successes or evidence.failures), default=-inf
+    )
     if newest == -inf:
         return NOTHING
-    sums = [evidence.faded(exp(min(0.0, evidence.at - newest) / tau)) for evidence in told]
+    sums = [evidence.faded(exp(min(0.0, evidence.at - newest) / tau)) for evidence in reports]
     return SharedLatency(
         sum(evidence.successes for evidence in sums),
         sum(evidence.latency for evidence in sums),

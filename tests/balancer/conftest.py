@@ -22,7 +22,7 @@ import pytest
 from balancer.config.load import Settings
 from balancer.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
-from balancer.proxy import Proxy
+from balancer.exchange.proxy import Proxy
 from balancer.server import Server, new_event_loop
 from balancer.upstream.connection_pool import ConnectionPool
 from balancer.upstream.pool import Pool

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from balancer.upstream.connection_counts import PoolCounts
+from balancer.upstream.pool import Pool
 from tests.balancer.wireless import Peer, Wireless
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b\r\nok"
@@ -66,6 +68,7 @@ class Far(Wireless):
         self.says = b""
         self.requests: list[bytes] = []
         self.failed = 0
+        self.before: dict[Pool, PoolCounts] = {}
 
     def later(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
         """It happens then."""

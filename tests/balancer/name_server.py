@@ -1,6 +1,6 @@
-"""A name server on loopback for tests: authoritative for what it is told, over UDP (RFC 1035 § 4).
+"""Name server on loopback: authoritative for `records`, over UDP (RFC 1035 § 4).
 
-Rule of this file: it writes messages itself, so that a mistake of the library cannot hide in the test's.
+It builds messages without a DNS library, so that a mistake of the library cannot hide in the test.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ NOERROR, SERVFAIL, NXDOMAIN = 0, 2, 3
 
 
 def name_bytes(name: str) -> bytes:
-    """Labels, without compression."""
+    """Labels without compression."""
     return b"".join(bytes([len(label)]) + label.encode() for label in name.strip(".").split(".")) + b"\0"
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """`records` is by name and kind: data with its TTL. `code` is what all questions get, `is_silent`: none gets any;
-    `failing_kinds` get no answer but SERVFAIL.
+    """Answers from `records`: (TTL, data) by name and kind.
 
-    A name that has records of another kind has no data of this one; a name that has none does not exist.
+    A name with records of another kind has no data of this kind; a name without any does not exist. `code` is the
+    code of all answers; `is_silent` suppresses all of them; `failing_kinds` are answered SERVFAIL.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class NameServer(asyncio.DatagramProtocol):
     def stop(self) -> None:
         self._transport.close()
 
-    # --- what it is told
+    # --- records
 
     def address(self, name: str, *hosts: str, ttl: int = 0) -> None:
-        """A or AAAA, each according to its kind; these and no others."""
+        """Set A and AAAA records of `name`, each host by its family."""
         for kind, family in ((A, socket.AF_INET), (AAAA, socket.AF_INET6)):
             chosen = [host for host in hosts if (":" in host) == (kind == AAAA)]
             self.records[name, kind] = [(ttl, socket.inet_pton(family, host)) for host in chosen]
@@ -54,7 +54,7 @@ class NameServer(asyncio.DatagramProtocol):
         self.records[name, CNAME] = [(ttl, name_bytes(target))]
 
     def service(self, name: str, *targets: tuple[int, int, int, str], ttl: int = 0) -> None:
-        """Priority, weight, port, target."""
+        """Set SRV records: priority, weight, port, target."""
         self.records[name, SRV] = [
             (ttl, struct.pack("!HHH", priority, weight, port) + name_bytes(target))
             for priority, weight, port, target in targets
@@ -74,7 +74,7 @@ class NameServer(asyncio.DatagramProtocol):
             code = SERVFAIL
         if code:
             answers = []
-        authority = [] if answers else [self._soa()]  # RFC 2308 § 2: for how long there is nothing
+        authority = [] if answers else [self._soa()]  # RFC 2308 § 2: the TTL of the negative answer
         head = data[:2] + struct.pack("!HHHHH", 0x8580 | code, 1, len(answers), len(authority), 0)
         self._transport.sendto(head + data[12:end] + b"".join([*answers, *authority]), address)
 

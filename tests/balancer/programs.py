@@ -1,6 +1,6 @@
-"""The unit as a program, or several in a row on one port: started, listened to, and ended by the ids that it names.
+"""The balancer as a program: start, output, signals, its processes and successors.
 
-Rule of this file: nobody waits for a time; everything is waited for by what the program says or does.
+Nothing waits for a fixed time; every wait is for output or an effect of the program.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from balancer.admin.socket_path import found_socket
 from tests.balancer.conftest import ScriptedWorker, Wire, get
 
 PATIENCE = 30.0
-"""Seconds for a program to start on a machine that has other things to do."""
+"""Seconds for a program to start on a busy machine."""
 
 
 class Program:
-    """`python -m balancer serve …`. `lines` is what it and its successors have said."""
+    """`python -m balancer serve …`; `lines` is the output of it and its successors."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -36,38 +36,38 @@ class Program:
     async def start(
         cls, *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
     ) -> Program:
-        """Start it, and wait until it serves. `launcher` is Python that runs before it becomes the program."""
+        """Start the program and wait until it serves. `launcher` is Python code that runs before the exec."""
         program = cls(await process_of(arguments, launcher, descriptor, environment))
         program.port = int((await program.line(r"balancer ready on https?://[^ ]+:(\d+) "))[1])
         return program
 
     async def line(self, pattern: str) -> re.Match[str]:
-        """Read on to the next line that has this."""
+        """Read to the next line that matches `pattern`."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             while raw := await self._process.stdout.readline():
                 self.lines.append(raw.decode().rstrip("\n"))
                 if found := re.search(pattern, self.lines[-1]):
                     return found
-        raise AssertionError(f"never said {pattern!r}: {self.lines}")
+        raise AssertionError(f"no output matches {pattern!r}: {self.lines}")
 
     def signal(self, number: int, pid: int | None = None) -> None:
-        """To the program that was started, or to one of its processes."""
+        """Signal the program that was started, or one of its processes."""
         os.kill(pid or self._process.pid, number)
 
     async def replaced(self) -> int:
-        """The id of the program that has taken its place."""
+        """Wait for a hot restart; return the id of the successor."""
         pid = int((await self.line(r"balancer is replaced by process (\d+)"))[1])
         self._pids.add(pid)
         return pid
 
     async def ended(self) -> int:
-        """The exit code of the program that was started."""
+        """Wait for the exit code of the program that was started."""
         async with asyncio.timeout(PATIENCE):
             return await self._process.wait()
 
     async def rest(self) -> list[str]:
-        """Wait until all that write to its output have ended, and return what they said meanwhile."""
+        """Wait until all writers of the output have ended; return their remaining lines."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             return (await self._process.stdout.read()).decode().splitlines()
@@ -78,7 +78,7 @@ class Program:
         return wire
 
     async def control_client(self) -> Wire:
-        """A connection to its admin socket."""
+        """A connection to the admin socket."""
         path = found_socket(f"http://127.0.0.1:{self.port}")
         assert path is not None, self.lines
         wire = Wire(*await asyncio.open_unix_connection(path))
@@ -86,7 +86,7 @@ class Program:
         return wire
 
     async def ask(self, request: bytes) -> Any:
-        """A control request; returns what its answer's JSON says."""
+        """Send an admin request; return the JSON of its response."""
         client = await self.control_client()
         try:
             return json.loads((await client.ask(request)).body)
@@ -94,7 +94,7 @@ class Program:
             await client.close()
 
     async def asked_until_closed(self, client: Wire) -> None:
-        """Ask until an answer ends the connection: processes that are told to end at once do not do so at once."""
+        """Send requests until a response has `Connection: close`; a process starts to drain with a delay."""
         async with asyncio.timeout(PATIENCE):
             while (answer := await client.ask(get())).value(b"Connection") is None:
                 assert answer.status == 200
@@ -106,13 +106,13 @@ class Program:
         return await self.ask(get(b"/-/status").replace(b"example.org", b"localhost"))
 
     async def pids(self) -> list[int]:
-        """The processes that answer."""
+        """The ids of the processes that answer."""
         found = [row["pid"] for row in (await self.status())["processes"]["answering"]]
         self._pids.update(found)
         return found
 
     async def close(self) -> None:
-        """Whatever still runs is killed."""
+        """Kill what still runs."""
         for pid in self._pids:
             if pid != self._process.pid or self._process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -122,7 +122,7 @@ class Program:
 
 
 class Start(Protocol):
-    """Starts a program: `Program.start`, and ends it when the test is over."""
+    """`Program.start`, with an end when the test is over."""
 
     async def __call__(
         self, *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
@@ -131,7 +131,7 @@ class Start(Protocol):
 
 @asynccontextmanager
 async def starting(*always: str) -> AsyncIterator[Start]:
-    """What starts programs, each with the arguments `always`; whatever still runs at the end is killed."""
+    """A function that starts programs with the further arguments `always`; what still runs at the end is killed."""
     async with AsyncExitStack() as stack:
 
         async def started(
@@ -149,7 +149,7 @@ async def starting(*always: str) -> AsyncIterator[Start]:
 async def process_of(
     arguments: tuple[str, ...], launcher: str, descriptor: int | None, environment: dict[str, str]
 ) -> Process:
-    """Everything that is said in one stream."""
+    """Start `balancer serve` with one stream for stdout and stderr."""
     plain = {key: value for key, value in os.environ.items() if key not in ("PORT", "WEB_CONCURRENCY")}
     command = [sys.executable, "-m", "balancer", "serve", *arguments]
     if launcher:
@@ -164,13 +164,13 @@ async def process_of(
 
 
 def workers(*those: ScriptedWorker) -> list[str]:
-    """On any port, before these."""
+    """Arguments for any port and these workers."""
     options = [word for worker in those for word in ("--worker", f"r=http://127.0.0.1:{worker.port}")]
     return [*options, "--port", "0"]
 
 
 class Load:
-    """Clients that ask one thing after the other on connections that they keep as long as they may."""
+    """Clients that send one request after the other on connections kept as long as possible."""
 
     def __init__(self, program: Program, clients: int = 8) -> None:
         self._program = program
@@ -204,14 +204,14 @@ class Load:
             await client.close()
 
     async def answers(self, more: int) -> None:
-        """Wait for so many more."""
+        """Wait for `more` responses."""
         self._wanted = self.answered + more
         self._has_come.clear()
         async with asyncio.timeout(PATIENCE):
             await self._has_come.wait()
 
     async def end(self) -> list[str]:
-        """Stop; returns what went wrong."""
+        """Stop; return the failures."""
         self._is_over = True
         await asyncio.gather(*self._clients)
         return self.failures

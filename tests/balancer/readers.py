@@ -1,9 +1,8 @@
-"""Readers of HTTP that are not ours: what others would make of the bytes that the unit wrote.
+"""Strict and lenient HTTP readers, independent of the balancer's parser, for the bytes that it writes.
 
-Rule of this file: `strict` is h11, which takes nothing that RFC 9112 does not allow. `lenient` takes what careless
-servers take: bare LF, folded lines, space before the colon, any Transfer-Encoding that mentions chunked, and, of
-several lengths, the first or the last. Where readers that differ so much see the same messages, nobody can be made
-to see one more.
+The strict one is h11, which accepts nothing beyond RFC 9112. The lenient one accepts what careless servers accept:
+bare LF, folded lines, space before the colon, any Transfer-Encoding that contains "chunked", and the first or the
+last of several lengths. If readers so different see the same messages, none can be made to see another one.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ import h11
 Fields = list[tuple[bytes, bytes]]
 
 MOST = 1 << 24
-"""Bytes of a head that h11 may read."""
+"""Largest head that h11 reads, in bytes."""
 
 
 class Unreadable(Exception):
-    """The strict reader does not take these bytes."""
+    """The strict reader does not accept these bytes."""
 
 
 @dataclass(slots=True)
 class Read:
-    """A message as a reader saw it: where it `start`s, its first line's parts, and whether its end has come."""
+    """A message: where it starts, the parts of its first line, and whether it is complete."""
 
     start: int
     line: tuple[bytes, ...]
@@ -37,12 +36,12 @@ class Read:
 
     @property
     def gist(self) -> tuple[int, tuple[bytes, ...], bytes, bool]:
-        """What readers must agree on."""
+        """What all readers must agree on."""
         return self.start, self.line, self.body, self.is_whole
 
 
 def strict_requests(data: bytes) -> list[Read]:
-    """The requests that h11 reads in all that a worker was sent; raises `Unreadable`."""
+    """The requests that h11 reads in the bytes at a worker; raises `Unreadable`."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST)
     seen: list[Read] = []
     if data:
@@ -70,9 +69,9 @@ def strict_requests(data: bytes) -> list[Read]:
 
 
 def strict_responses(data: bytes, methods: Sequence[bytes], is_ended: bool) -> list[Read]:
-    """The responses, interim ones too, that h11 reads in all that a client got for `methods`; raises `Unreadable`.
+    """The responses, with interim ones, that h11 reads in the bytes at a client; raises `Unreadable`.
 
-    `is_ended`: the connection ended in good order behind them.
+    `methods` are those of its requests; `is_ended` says whether the connection ended cleanly after the bytes.
     """
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST)
     seen: list[Read] = []
@@ -107,7 +106,7 @@ def strict_responses(data: bytes, methods: Sequence[bytes], is_ended: bool) -> l
 
 
 def _events(connection: h11.Connection) -> Iterator[object]:
-    """Up to the end of a message, or as far as the bytes go."""
+    """Events up to the end of a message or of the bytes."""
     while True:
         event = _next(connection)
         if event in (h11.NEED_DATA, h11.PAUSED) or isinstance(event, h11.ConnectionClosed):
@@ -122,14 +121,14 @@ def _next(connection: h11.Connection) -> object:
         return connection.next_event()
     except h11.RemoteProtocolError as error:
         if "peer closed connection" in str(error) or "peer unexpectedly closed" in str(error):
-            return h11.NEED_DATA  # it was cut off: no message, and no fault of its bytes
+            return h11.NEED_DATA  # truncated: no message, and no error in its bytes
         raise Unreadable(str(error)) from error
 
 
 class Lenient:
-    """One pass over all bytes of a direction. `takes_last`: of several lengths the last counts, else the first.
+    """One pass over all bytes of a direction. `takes_last`: the last of several lengths counts, else the first.
 
-    `read` is where the last whole request has ended.
+    `read` is the end of the last complete request.
     """
 
     def __init__(self, data: bytes, takes_last: bool) -> None:
@@ -139,7 +138,7 @@ class Lenient:
         self.read = 0
 
     def requests(self) -> list[Read]:
-        """Every request, the last one perhaps not whole."""
+        """Every request; the last one may be incomplete."""
         seen: list[Read] = []
         while (message := self._head()) is not None:
             seen.append(message)
@@ -150,7 +149,7 @@ class Lenient:
         return seen
 
     def responses(self, methods: Sequence[bytes], is_ended: bool) -> list[Read]:
-        """Every response, interim ones too, to `methods`; a body may end with the connection if that `is_ended`."""
+        """Every response to `methods`, with interim ones; `is_ended` allows a body to end with the connection."""
         seen: list[Read] = []
         waiting = [*methods]
         while (message := self._head()) is not None:
@@ -235,7 +234,7 @@ class Lenient:
 
 
 def requests_seen(data: bytes) -> list[Read]:
-    """What the strict reader sees, once all readers have been asked and agree; raises `Unreadable`, AssertionError."""
+    """The requests of the strict reader, if all readers agree; raises `Unreadable` or AssertionError."""
     seen = strict_requests(data)
     for takes_last in (False, True):
         others = Lenient(data, takes_last).requests()
@@ -244,7 +243,7 @@ def requests_seen(data: bytes) -> list[Read]:
 
 
 def responses_seen(data: bytes, methods: Sequence[bytes], is_ended: bool) -> list[Read]:
-    """As `requests_seen`, for what a client got in answer to `methods`."""
+    """As `requests_seen`, for what a client got in response to `methods`."""
     seen = strict_responses(data, methods, is_ended)
     for takes_last in (False, True):
         others = Lenient(data, takes_last).responses(methods, is_ended)

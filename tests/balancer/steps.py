@@ -1,7 +1,6 @@
-"""The life of a request, step by step: how to bring one to each step, and how it would go on.
+"""Requests stopped at every step of their life, with what is still to come from client and worker.
 
-Rule of this file: it says where a request is, never what becomes of it. A worker that plays a step reads, sends
-`before`, and waits until it is told to go on; what then happens to the request is for the tests to ask.
+This module brings a request to a step and says nothing about what follows; that is for the tests.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from balancer.downstream.connection import DownstreamConnection
+from balancer.exchange.client_connection import ClientConnection
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, post_chunked, response
 from tests.balancer.test_admin import TOKEN
 
@@ -24,10 +23,10 @@ UNTIL_CLOSE_RESPONSE = b"HTTP/1.1 200 OK\r\n\r\n"
 
 @dataclass(frozen=True)
 class Step:
-    """A request that has come so far.
+    """A request that has reached a certain point.
 
-    The client has sent `sent` and has `rest` to send; the worker has sent `before` and has `after` to send.
-    `deadline` names the timeout that bounds the step; `arrives` is what the worker must have got by now.
+    The client has sent `sent` and will send `rest`; the worker has sent `before` and will send `after`. `deadline`
+    names the timeout that limits the step; `arrives` is the end of what the worker must have received by now.
     """
 
     sent: bytes = field(default_factory=get)
@@ -40,17 +39,17 @@ class Step:
     arrives: bytes = b""
     is_there: Callable[[Stage], object] = lambda stage: True
     ahead: bytes = b""
-    """What another client has sent before, and waits for."""
+    """A request that another client has sent before, and whose response is outstanding."""
 
     endpoints: tuple[Literal["worker", "dying", "hanging", "deaf", "dead"], ...] = ("worker",)
     receive_buffer: int | None = None
     max_in_flight: int | None = None
     timeouts: Mapping[str, float] = field(default_factory=dict)
     late: float = 0.0
-    """Seconds that pass when the first endpoint has the request; then it is hedged."""
+    """Seconds that pass once the first endpoint has the request, so that it is hedged."""
 
 
-def downstreams(stage: Stage) -> dict[DownstreamConnection, None]:
+def downstreams(stage: Stage) -> dict[ClientConnection, None]:
     return stage.proxy.downstreams
 
 
@@ -60,7 +59,7 @@ def half(data: bytes, short_of: int = 50) -> tuple[bytes, bytes]:
 
 
 def uploading(whole: bytes, rest: bytes, deadline: str = "request_idle") -> Step:
-    """A request whose last bytes have not come; the worker has what has."""
+    """A request without its last bytes; the worker has all others."""
     return Step(
         sent=whole.removesuffix(rest),
         rest=rest,
@@ -70,7 +69,7 @@ def uploading(whole: bytes, rest: bytes, deadline: str = "request_idle") -> Step
 
 
 def answering(before: bytes, after: bytes, deadline: str = "body_idle", **more: Any) -> Step:
-    """A POST, which must not be repeated, whose answer has begun."""
+    """A POST, which must not be repeated, with an incomplete response."""
     return Step(sent=post(b"once"), before=before, after=after, arrives=b"once", deadline=deadline, **more)
 
 
@@ -180,7 +179,7 @@ STEPS: dict[str, Step] = {
 
 
 class Scene:
-    """A request brought to a step, with all that take part in it."""
+    """A stage with its request at a step."""
 
     def __init__(self, stage: Stage, step: Step) -> None:
         self.stage = stage
@@ -193,7 +192,7 @@ class Scene:
         self.stopping: asyncio.Future[bool]
 
     async def _play(self, wire: Wire) -> None:
-        """The worker's part, the same on each of its connections."""
+        """The script of the worker, the same on each connection."""
         step = self.step
         while True:
             if step.reads == "nothing":
@@ -222,7 +221,7 @@ class Scene:
             await wire.send(response())
 
     async def set_up(self, grace: float) -> None:
-        """Bring the request there, in a unit that stops within `grace` seconds."""
+        """Bring the request to its step, in a balancer whose grace period is `grace` seconds."""
         stage, step = self.stage, self.step
         self.worker = await stage.worker(self._play)
         ports: list[ScriptedWorker | int] = []
@@ -256,17 +255,17 @@ class Scene:
         await stage.turn()
 
     async def go_on(self) -> None:
-        """Nobody hinders it any more."""
+        """Let the worker continue, and read the response of the request before."""
         self.go.set()
         if self.ahead is not None:
             await self.ahead.response()
 
     @property
     def connections(self) -> int:
-        """How many the workers have seen."""
+        """The number of connections to all workers."""
         return sum(len(worker.connections) for worker in self._all)
 
     @property
     def upstream(self) -> Wire:
-        """The worker's end of the connection."""
+        """The worker's end of the latest connection."""
         return self.worker.connections[-1]

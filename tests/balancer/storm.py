@@ -1,8 +1,7 @@
-"""Whatever may befall a unit, as a list of events, and what must hold whatever befell it.
+"""Storms: lists of events for a balancer without sockets, and the invariants that hold after each event.
 
-Rule of this file: a storm is plain data, so what a fuzzer finds is a file that can be read, kept and run again. Its
-bytes are events one after the other; each begins with 0xFE and a letter of `EVENTS`, and what follows up to the next
-0xFE is its payload. What stands before the first is sent by the side that the storm is about.
+A storm is plain bytes, so an input found by fuzzing can be kept and run again: events in a row, each 0xFE, a letter
+of `EVENTS`, and a payload up to the next 0xFE. Bytes before the first event are sent by the storm's unruly side.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Event = tuple[str, bytes]
 MARK = b"\xfe"
 
 SECONDS = (0.0, 0.3, 1.1, 2.5, 6.0)
-"""How long time passes."""
+"""Durations of a pause event, by its payload."""
 
 TIMEOUTS = (
     *(("head", 1.0), ("request_idle", 1.0), ("keep_alive", 2.0), ("connect", 1.0)),
@@ -28,7 +27,7 @@ TIMEOUTS = (
 LIMITS = (("head", 4096), ("queue", 3))
 
 MOST_HELD = 4 * 65536
-"""Bytes that may wait for one peer who takes nothing, beside the read that is on its way."""
+"""Bytes that may be buffered for one peer that reads nothing, without the read that is under way."""
 
 REQUESTS = (
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -39,7 +38,7 @@ REQUESTS = (
     b"OPTIONS * HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
 )
-"""What clients send where it is the worker that is unruly."""
+"""What clients send if the worker is the unruly side."""
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -47,14 +46,14 @@ _EVENT = re.compile(MARK + rb"(.)", re.S)
 
 
 def decode(data: bytes, side: str) -> list[Event]:
-    """The events of a file; `side` is "c" or "w": whose bytes those are that no letter stands before."""
+    """Decode a file into events; `side` is "c" or "w", the sender of bytes before the first event."""
     first, *rest = _EVENT.split(data)
     events = [(side, first)] if first else []
     return events + [(chr(letter[0]), payload) for letter, payload in zip(rest[::2], rest[1::2], strict=True)]
 
 
 def encode(events: list[Event]) -> bytes:
-    """The file of these events."""
+    """Encode events as a file."""
     return b"".join(MARK + letter.encode("latin-1") + payload for letter, payload in events)
 
 
@@ -67,7 +66,7 @@ def _of_worker(act: Callable[[Peer], None]) -> Callable[[Storm, bytes], None]:
 
 
 class Storm:
-    """A unit with two endpoints, and what is done to it. `side`: who is unruly; the other side keeps to HTTP."""
+    """A balancer with two endpoints under a list of events; `side` is the unruly side, the other one keeps to HTTP."""
 
     def __init__(self, side: str) -> None:
         self.side = side
@@ -82,7 +81,7 @@ class Storm:
     # --- events
 
     def run(self, events: list[Event]) -> None:
-        """Let it happen, and look after each event and at the end whether all is well."""
+        """Run the events; check the invariants after each, and the final ones at the end."""
         with self.stage:
             self.stage.client()
             if self.side == "w":
@@ -90,10 +89,10 @@ class Storm:
             for letter, payload in events:
                 self.EVENTS.get(letter, Storm._pass)(self, payload)
                 self.stage.turn()
-                self._stands()
-            self._comes_to_an_end()
-            self._was_understood()
-            self._leaves_nothing()
+                self._check_counts()
+            self._check_timeouts_end_everything()
+            self._check_readers_agree()
+            self._check_nothing_is_left()
 
     @property
     def _client(self) -> Peer:
@@ -121,7 +120,7 @@ class Storm:
             self._send(self._client, request)
 
     def _answer(self, peer: Peer) -> None:
-        """Answer every request that has come whole, as one who reads leniently counts them."""
+        """Respond to every complete request, as a lenient reader counts them."""
         answered = self._answered.get(id(peer), 0)
         reader = Lenient(bytes(peer.received[answered:]), takes_last=False)
         for request in reader.requests():
@@ -161,10 +160,10 @@ class Storm:
         "q": lambda self, _: self.stage.proxy.drain(),
     }
 
-    # --- what must hold
+    # --- invariants
 
-    def _stands(self) -> None:
-        """At any time: connections add up, nobody serves without a request, and what is held is bounded."""
+    def _check_counts(self) -> None:
+        """At any time: connection counts add up, nothing is leased without a request, and buffers are bounded."""
         proxy = self.stage.proxy
         pools = proxy.pools.by_id.values()
         held = sum(pool.idle + pool.leased + pool.opening for pool in pools)
@@ -174,13 +173,13 @@ class Storm:
         bound = MOST_HELD + 2 * self._longest
         assert all(peer.unread <= bound for peer in self.stage.clients + self.stage.workers)
 
-    def _comes_to_an_end(self) -> None:
-        """Nobody does anything any more: by its timeouts alone the unit ends every client's connection."""
+    def _check_timeouts_end_everything(self) -> None:
+        """Without further events, timeouts alone end every client connection."""
         proxy = self.stage.proxy
         times = 0
         while (
             times < 16 + 2 * proxy.counts.requests
-        ):  # those sent ahead have their timeouts one after the other
+        ):  # pipelined requests have their timeouts one after the other
             self.stage.advance(2.5)
             times += 1
         left = [peer for peer in self.stage.clients if peer.is_open]
@@ -189,8 +188,8 @@ class Storm:
         assert proxy.in_flight == len(proxy.queue) == 0
         assert not any(pool.leased or pool.opening or pool.idle for pool in proxy.pools.by_id.values())
 
-    def _was_understood(self) -> None:
-        """Every reader sees the same messages in what was written, and requests begin where the unit began one."""
+    def _check_readers_agree(self) -> None:
+        """All readers see the same messages, and each request at a worker starts where the balancer began one."""
         routed = 0
         for peer in self.stage.workers:
             seen = requests_seen(bytes(peer.received))
@@ -203,8 +202,8 @@ class Storm:
             final = [response for response in seen if response.line[1] >= b"2"]
             assert len(final) <= len(methods)
 
-    def _leaves_nothing(self) -> None:
-        """Everybody has gone: each request was settled, and nothing refers to a connection."""
+    def _check_nothing_is_left(self) -> None:
+        """When all peers are gone, each request was settled, and nothing refers to a connection."""
         stage, proxy = self.stage, self.stage.proxy
         stage.leave()
         assert [state.in_flight for state in proxy.router.states] == [0] * len(proxy.router.states)

@@ -1,8 +1,8 @@
-"""Workers that a test tells what to do without saying in which version of HTTP.
+"""Workers for tests whose scripts do not depend on the HTTP version.
 
-Rule of this file: a `Play` is one request's: it reads the request and writes the answer, by the one who plays. `Http1`
-parses with what the tests have, `Http2` with h2 as a server, so neither shares a line with the unit. What is written
-waits until the peer takes it: `written` bytes were taken, which is how a test sees back-pressure.
+A `Play` is one request with the means to answer it. `Http1` uses the parser of the tests, `Http2` uses h2 as a
+server, so neither shares code with the balancer. Writes wait until the peer reads; `written` counts the bytes taken,
+which shows back-pressure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class Play(Protocol):
-    """One request, and what is to be said to it. `fields` are as they came, names in lower case, Host among them."""
+    """One request and its response. `fields` are in order of arrival, names in lower case, with Host."""
 
     method: bytes
     target: bytes
@@ -41,12 +41,12 @@ class Play(Protocol):
     written: int
 
     async def read(self) -> tuple[bytes, Fields]:
-        """All of the body, and its trailers."""
+        """The whole body, and its trailers."""
 
     async def interim(self, status: int, *fields: tuple[bytes, bytes]) -> None: ...
 
     async def head(self, status: int, *fields: tuple[bytes, bytes], length: int | None = None) -> None:
-        """`length` None: the end is told by other means."""
+        """Send the head; `length` None: the framing of the protocol marks the end."""
 
     async def data(self, data: bytes) -> None: ...
 
@@ -60,7 +60,7 @@ Script = Callable[[Play], Awaitable[None]]
 
 
 def values(fields: Fields, name: bytes) -> list[bytes]:
-    """All that stand there, in order."""
+    """All values of the field `name`, in order."""
     return [value for other, value in fields if other == name]
 
 
@@ -119,7 +119,7 @@ class Http1:
 
 
 def over_http1(script: Script, plays: list[Play]) -> ScriptedWorker:
-    """Not started."""
+    """A worker over HTTP/1.1, not started."""
 
     async def serve(wire: Wire) -> None:
         wire.patience = 50.0
@@ -158,7 +158,7 @@ class Http2:
         return bytes(self.body), self.trailers
 
     def take(self, size: int) -> None:
-        """Give the window back as far as the script reads."""
+        """Open the flow-control window again as far as the script reads."""
         self.unread += size
         if self.is_reading and self.unread:
             size, self.unread = self.unread, 0
@@ -202,13 +202,13 @@ class Http2:
         self.peer.wire.reset()
 
     def reset(self, code: int) -> None:
-        """Give this stream up."""
+        """Reset this stream."""
         self.peer.h2.reset_stream(self.stream_id, code)
         self.peer.flush()
 
 
 class Http2Peer:
-    """The worker's end of one connection."""
+    """The worker's end of an HTTP/2 connection."""
 
     def __init__(self, wire: Wire, script: Script, plays: list[Play], streams: int | None) -> None:
         self.wire = wire
@@ -275,7 +275,7 @@ class Http2Peer:
 def over_http2(
     script: Script, plays: list[Play], streams: int | None = None, tls: ssl.SSLContext | None = None
 ) -> ScriptedWorker:
-    """Not started. `streams`: how many it takes at once."""
+    """A worker over HTTP/2, not started; `streams` is its MAX_CONCURRENT_STREAMS."""
 
     async def serve(wire: Wire) -> None:
         peer = Http2Peer(wire, script, plays, streams)

@@ -21,12 +21,12 @@ from balancer.admin.socket_path import found_socket, made_directory
 from balancer.admin.sockets import bind_unix, open_admin_sockets
 from balancer.config.admin import AdminConfig
 from balancer.config.load import ConfigError, Settings
-from balancer.downstream.networks import unmapped
 from balancer.errors import ListenFailed
+from balancer.networks import unmapped
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.programs import Program, Start, starting
 from tests.balancer.test_admin import TOKEN
-from tests.balancer.test_processes import are_two_without, patiently
+from tests.balancer.test_processes import are_two_without, eventually_true
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(tmp_path: Path, control: dict[str, str], problem: str) -> None:
-    from balancer.config.load import load
+    from balancer.configuration import load
 
     file = tmp_path / "balancer.toml"
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in control.items())
@@ -254,7 +254,7 @@ async def test_several_processes_share_it(start: Start, stage: Stage, runtime: P
     killed, _ = await program.pids()
     program.signal(signal.SIGKILL, killed)
     await program.line("started again")
-    await patiently(lambda: are_two_without(program, killed))
+    await eventually_true(lambda: are_two_without(program, killed))
     program.signal(signal.SIGTERM)
     assert await program.ended() == 0
     assert not os.listdir(runtime)

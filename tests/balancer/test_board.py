@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from math import inf
 
-from balancer.process.shared_counters import CAPACITY, Page, SharedCounters, key_of, page_size
+from balancer.shared_counters import CAPACITY, Page, SharedCounters, key_of, page_size
 from policies.stats.shared_latency import SharedLatency
 
 MEASURED = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 1000.0)
@@ -32,7 +32,7 @@ def test_a_row_that_is_left_is_given_again() -> None:
     one.leave(0)
     assert (one.in_flight[0], one.rows()) == (0, {key_of("b"): 1})
     assert one.enter(key_of("c")) == 0
-    assert (one.in_flight[0], one.told(0)) == (0, SharedLatency())
+    assert (one.in_flight[0], one.latency_of(0)) == (0, SharedLatency())
 
 
 def test_the_generation_tells_that_rows_have_changed() -> None:
@@ -62,9 +62,9 @@ def test_latency_arrives_as_it_was_told() -> None:
     one = page()
     one.enter(key_of("a"))
     one.tell(0, MEASURED)
-    assert one.told(0) == MEASURED
+    assert one.latency_of(0) == MEASURED
     one.tell(0, SharedLatency(failures=2.0, at=5.0))
-    assert one.told(0) == SharedLatency(0.0, 0.0, 0.0, 2.0, inf, inf, 5.0)
+    assert one.latency_of(0) == SharedLatency(0.0, 0.0, 0.0, 2.0, inf, inf, 5.0)
 
 
 def test_what_a_dead_process_had_in_flight_is_cleared() -> None:
@@ -75,7 +75,7 @@ def test_what_a_dead_process_had_in_flight_is_cleared() -> None:
     assert one.total_in_flight == 3
     one.clear()
     assert (one.in_flight[0], one.total_in_flight, one.rows()) == (0, 0, {})
-    assert one.told(0).successes == one.told(0).failures == 0.0
+    assert one.latency_of(0).successes == one.latency_of(0).failures == 0.0
 
 
 def test_pages_do_not_overlap() -> None:

@@ -24,13 +24,13 @@ async def check(stage: Stage, seconds: float = 6.0) -> None:
     """Let a check of each endpoint come due, and end."""
     stage.advance(seconds)
     await stage.turn(5)
-    await stage.eventually(lambda: all(w.check is None for w in stage.control_plane.checks.by_id.values()))
+    await stage.eventually(lambda: all(c.request is None for c in stage.control_plane.checks.by_id.values()))
 
 
 def checks(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
     """How many have passed and failed, and why the last one that did."""
-    verdict = stage.control_plane.checks.by_id[endpoint].verdict
-    return verdict.passed, verdict.failed, verdict.last_fault
+    state = stage.control_plane.checks.by_id[endpoint].state
+    return state.passed, state.failed, state.last_fault
 
 
 def in_order(*responses: bytes) -> Script:
@@ -132,11 +132,11 @@ async def test_which_answers_are_good(
     stage.advance(0.0)
     stage.advance(2.0)
     await stage.turn()
-    watch = stage.control_plane.checks.by_id["w0"]
+    check_ = stage.control_plane.checks.by_id["w0"]
     if fault == "no answer within 1 s":
         await stage.eventually(lambda: stage.pool().leased)
         stage.advance(1.0)
-    await stage.eventually(lambda: watch.check is None)
+    await stage.eventually(lambda: check_.request is None)
     passed, failed, said = checks(stage)
     assert (passed, failed) == (fault is None, fault is not None)
     assert (said or "").startswith(fault or "")
@@ -154,7 +154,7 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
     for _ in range(3):
         stage.advance(3.0)
         await stage.eventually(
-            lambda: stage.pool().leased and stage.control_plane.checks.by_id["w1"].check is None
+            lambda: stage.pool().leased and stage.control_plane.checks.by_id["w1"].request is None
         )
         stage.advance(1.0)
         assert stage.pool().leased == 0
@@ -271,6 +271,24 @@ async def test_the_plan_can_change(stage: Stage) -> None:
     assert not stage.state().available
     stage.control_plane.checks.apply(CheckPlan())
     assert stage.state().available
+
+
+async def test_a_check_in_flight_ends_when_checks_are_turned_off(stage: Stage) -> None:
+    """Its connection is closed at once: no sweep would end it later."""
+
+    async def silent(wire: Wire) -> None:
+        await wire.request()
+        await wire.closed()
+
+    worker = await stage.worker(silent)
+    await stage.serve(worker, health_checks=PATH)
+    stage.advance(0.0)
+    stage.advance(2.0)
+    await stage.eventually(lambda: worker.requests)
+    assert stage.pool().leased == 1
+    await stage.reload(health_checks={})
+    assert repr(stage.pool()) == "<Pool w0 idle=0 leased=0 opening=0>"
+    assert stage.state().passes_checks
 
 
 # --- live traffic

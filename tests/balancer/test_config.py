@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from balancer.config.listen import ListenAddress
-from balancer.config.load import ConfigError, Settings, endpoints_from_workers, load
+from balancer.config.load import ConfigError, Settings, endpoints_from_workers
+from balancer.configuration import load
 
 SAMPLE = """
 listen = "127.0.0.1:8080"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.load import ConfigError, load
+from balancer.config.load import ConfigError
 from balancer.config.renamed import RENAMED, renamed
-from balancer.config.sidecar import load_sidecar
+from balancer.configuration import load, load_sidecar
 from tests.test_project import KEYS
 
 ENDPOINT = {"id": "a", "address": "http://127.0.0.1:9001"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.process.connection_balance import ConnectionBalance
-from balancer.process.shared_counters import SharedCounters
+from balancer.downstream.connection_balance import ConnectionBalance
+from balancer.shared_counters import SharedCounters
 
 
 def several(*clients: int | None) -> list[ConnectionBalance]:

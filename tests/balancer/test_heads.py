@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.downstream.client import Client
 from balancer.errors import MalformedResponse, RequestRejected
+from balancer.http1.client import Client
 from balancer.http1.fields import Framing
 from balancer.http1.request_head import Request, outgoing_request
 from balancer.http1.response_head import StatusLines, incoming_response, outgoing_head

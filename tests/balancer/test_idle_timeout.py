@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
+from balancer.config.pool_limits import IdleTimeoutRules
 from balancer.upstream.idle_timeout import (
     CLASSES,
     DEFAULT_IDLE_TIMEOUT,
     MIN_IDLE_AGE,
     IdleTimeout,
-    IdleTimeoutRules,
     beginning,
     class_of,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.downstream.client import Client
+from balancer.http1.client import Client
 from balancer.http1.internal_fields import InternalFields
 from balancer.http1.request_head import outgoing_request
 from balancer.http1.response_head import ResponseHeads

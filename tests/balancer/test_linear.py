@@ -50,6 +50,7 @@ def test_it_is_linear(expression: Expression) -> None:
         assert slow_at(Counted(expression.pattern), method) is None, expression.pattern.pattern
 
 
+@pytest.mark.second_tier
 @pytest.mark.no_cover
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
 def test_it_is_linear_up_to_the_largest_head(expression: Expression) -> None:

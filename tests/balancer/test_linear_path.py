@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hpack import Decoder
 
-from balancer.downstream.client import Client
+from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.response_head import INTERIM_LIMIT
 from balancer.http2.settings import new_connection

@@ -202,6 +202,18 @@ async def test_a_reload_turns_them_on_and_off(stage: Stage) -> None:
     assert counts(stage) == (1, 1, 0, 0, 0)
 
 
+async def test_a_probe_requested_before_they_are_turned_off_is_not_sent(stage: Stage) -> None:
+    """The reload comes between the request for a probe and its sending, in the next loop iteration."""
+    worker = await stage.worker(reporting())
+    await serve(stage, worker)
+    probes = stage.control_plane.load_probes
+    probes.request(stage.state())
+    probes.apply(ProbePlan())
+    await settled(stage)
+    assert counts(stage) == (0, 0, 0, 0, 0)
+    assert worker.connections == []
+
+
 async def test_when_the_unit_stops_nothing_is_waited_for(stage: Stage) -> None:
     async def script(wire: Wire) -> None:
         while True:

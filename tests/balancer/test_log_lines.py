@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.downstream.client import Client
 from balancer.errors import (
     CLIENT_LEFT,
     ConnectFailed,
@@ -21,6 +20,7 @@ from balancer.errors import (
     RequestRejected,
     ResponseTimeout,
 )
+from balancer.http1.client import Client
 from balancer.http1.own_responses import error_body
 from balancer.log.formats import (
     HEAD_LIMIT,

@@ -7,13 +7,13 @@ random, so a gap is longer than t seconds with a chance of exp(-t/4).
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from math import exp
 from random import Random
 from typing import Any
 
 import pytest
 
-from balancer.upstream.connection_counts import PoolCounts
 from balancer.upstream.connection_pool import ConnectionPool
 from tests.balancer.conftest import get, post
 from tests.balancer.far import Far
@@ -39,8 +39,7 @@ def run(
     rng = Random(1)
     with far:
         far.traffic(rng, RATE * ENDPOINTS, LEARNING, request)
-        for each in pools(far):
-            each.counts = PoolCounts()
+        far.before = {each: copy(each.counts) for each in pools(far)}
         far.requests.clear()
         clients = far.traffic(rng, RATE * ENDPOINTS, NUMBER, request)
         answers = [bytes(client.received) for client in clients]
@@ -54,7 +53,7 @@ def pools(far: Far) -> list[ConnectionPool]:
 
 
 def total(far: Far, name: str) -> int:
-    return sum(getattr(pool.counts, name) for pool in pools(far))
+    return sum(getattr(pool.counts, name) - getattr(far.before[pool], name) for pool in pools(far))
 
 
 def cold(far: Far) -> float:

@@ -12,12 +12,12 @@ import pytest
 from hyperframe.frame import GoAwayFrame
 
 from balancer.admin.status import proxy_status
+from balancer.config.pool_limits import PoolLimits
 from balancer.errors import ConnectFailed
 from balancer.http2.settings import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.backoff import FAILURES
 from balancer.upstream.multiplexed_pool import MultiplexedPool
-from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
 from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.stream import MultiplexedConnection

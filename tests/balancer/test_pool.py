@@ -1,4 +1,4 @@
-"""Connections to a worker: which is leased, which is closed, and what is counted."""
+"""Pool of connections to a worker: leasing, closing, counting."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
 
 
-def gated(go: asyncio.Event) -> Script:
-    """Answers with its connection's number among those it has seen, once the gate is open."""
+def numbered(go: asyncio.Event) -> Script:
+    """Answer with the connection's number once `go` is set."""
     seen: list[Wire] = []
 
     async def script(wire: Wire) -> None:
@@ -22,10 +22,10 @@ def gated(go: asyncio.Event) -> Script:
     return script
 
 
-async def test_the_newest_idle_connection_is_leased_first(stage: Stage) -> None:
-    """The one given back last is the least likely to have been closed; the others are left to age out."""
+async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
+    """The connection given back last is the least likely to be closed; the others age out."""
     go = asyncio.Event()
-    worker = await stage.worker(gated(go))
+    worker = await stage.worker(numbered(go))
     await stage.serve(worker, pool={"idle_timeout": 4})
     clients = [await stage.client() for _ in range(3)]
     for client in clients:
@@ -44,8 +44,7 @@ async def test_the_newest_idle_connection_is_leased_first(stage: Stage) -> None:
     assert (await stage.ask(get())).body == newest
 
 
-async def test_a_connection_closed_while_idle_is_noticed(stage: Stage) -> None:
-    """It is gone from the pool before anybody could lease it, and counted."""
+async def test_connection_closed_while_idle_leaves_the_pool(stage: Stage) -> None:
     close = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -64,30 +63,30 @@ async def test_a_connection_closed_while_idle_is_noticed(stage: Stage) -> None:
     assert stage.proxy.counts.retried == 0
 
 
-async def test_a_post_asks_the_kernel_first(stage: Stage) -> None:
-    """A close that has arrived but was not read yet is seen: a POST cannot be sent again."""
+async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> None:
+    """A POST cannot be sent again, so a close that has arrived unread must be seen before the lease."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
     await client.ask(get())
     pool = stage.pool()
     assert pool.idle == 1
-    worker.connections[0].cut()  # the unit's kernel knows, and its loop has not turned
+    worker.connections[0].cut()  # the kernel has the close; the event loop has not read it
     assert pool.lease_quiet() is None
     assert (pool.idle, pool.leased, pool.counts.closed) == (0, 0, 1)
     assert (await client.ask(post(b"once"))).status == 200
     assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
 
 
-async def test_bytes_that_nobody_asked_for(stage: Stage) -> None:
-    """A worker that speaks on an idle connection loses it (Some send 408 before they close)."""
+async def test_unsolicited_bytes_close_an_idle_connection(stage: Stage) -> None:
+    """Some servers send 408 before they close."""
     speak = asyncio.Event()
 
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.send(response())
         await speak.wait()
-        await wire.send(response(b"who is there?", status=b"408 Request Timeout"))
+        await wire.send(response(b"unasked", status=b"408 Request Timeout"))
         await wire.closed()
 
     worker = await stage.worker(script)
@@ -100,8 +99,8 @@ async def test_bytes_that_nobody_asked_for(stage: Stage) -> None:
     assert len(worker.connections) == 2
 
 
-async def test_a_connection_given_back_serves_who_waits_for_one(stage: Stage) -> None:
-    """The opening that it makes unnecessary ends in the pool: nobody waits longer than needed."""
+async def test_connection_given_back_serves_a_waiting_request(stage: Stage) -> None:
+    """The connection that is opened meanwhile becomes idle in the pool."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     clients = [await stage.client() for _ in range(20)]
@@ -114,8 +113,8 @@ async def test_a_connection_given_back_serves_who_waits_for_one(stage: Stage) ->
     assert counts.opened + counts.reused >= 20
 
 
-async def test_at_the_limit_an_idle_connection_makes_way(stage: Stage) -> None:
-    """A needed connection is worth more than a kept one elsewhere; the fullest pool gives its oldest."""
+async def test_idle_connection_makes_way_at_the_limit(stage: Stage) -> None:
+    """The pool with the most idle connections closes its oldest."""
     workers = [await stage.worker(response()) for _ in range(2)]
     await stage.serve(*workers)
     stage.proxy.pools.limit = 1
@@ -126,8 +125,8 @@ async def test_at_the_limit_an_idle_connection_makes_way(stage: Stage) -> None:
     assert sum(pool.counts.lost_idle for pool in stage.proxy.pools.by_id.values()) == 0
 
 
-async def test_stopping_while_a_connection_is_opened(stage: Stage) -> None:
-    """The opening is cancelled and counted out; its request is cut off, and the pool is clean."""
+async def test_stop_cancels_dialling(stage: Stage) -> None:
+    """The dial is cancelled and counted out, and the request is abandoned."""
     server = await stage.serve(stage.deaf_port(), timeouts={"connect": 60, "shutdown": 0.01})
     client = await stage.client()
     await client.send(get())

@@ -1,4 +1,4 @@
-"""The pure parts of a pool's life: pauses, peaks, and what a worker says of its keeping connections."""
+"""Pure parts of a pool: backoff, recent peak, the Keep-Alive field, counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
 from balancer.upstream.peak import WINDOW, Peak
 
 
-def test_a_few_failures_are_no_trouble() -> None:
-    """Then there is one attempt at a time, each after a longer pause, up to the longest; a success ends it."""
+def test_backoff_after_repeated_failures() -> None:
+    """From `FAILURES` failures on, one attempt at a time after growing pauses, up to `longest`; a success ends it."""
     backoff = Backoff(Random(1), longest=1.0)
     for _ in range(FAILURES - 1):
         backoff.failed(0.0)
@@ -36,16 +36,15 @@ def test_a_few_failures_are_no_trouble() -> None:
     assert backoff.may_try(opening=100, now=now)
 
 
-def test_no_pauses_at_all() -> None:
-    """0 switches it off."""
+def test_backoff_of_zero_is_off() -> None:
     backoff = Backoff(Random(1), longest=0.0)
     for _ in range(100):
         backoff.failed(0.0)
     assert backoff.may_try(opening=100, now=0.0)
 
 
-def test_a_peak_lasts_for_a_window_or_two() -> None:
-    """It rises at once, and is forgotten when two windows have been lower, or nobody has looked for as long."""
+def test_peak_lasts_for_one_or_two_windows() -> None:
+    """It rises at once and is forgotten after two lower windows, or as long without a call."""
     peak = Peak()
     peak.note(5, 1000.0)
     peak.note(2, 1000.0 + WINDOW - 1)
@@ -73,13 +72,13 @@ def test_a_peak_lasts_for_a_window_or_two() -> None:
         (b"", 0.0),
     ],
 )  # fmt: skip
-def test_what_a_worker_announces(head: bytes, seconds: float) -> None:
-    """Only in a head, only as the field says it."""
+def test_keep_alive_timeout_of_a_head(head: bytes, seconds: float) -> None:
+    """Only within the head, only as a parameter of Keep-Alive."""
     assert keep_alive_timeout(head) == seconds
 
 
-def test_accounts_add_up() -> None:
-    """Who closed, at which idle age, and what setting up took."""
+def test_pool_counts_add_up() -> None:
+    """By cause, by idle age, and the phases of opening."""
     counts = PoolCounts()
     for by in (WORKER, WORKER, US, ERROR):
         counts.count_closed(by)

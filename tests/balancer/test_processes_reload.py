@@ -1,4 +1,4 @@
-"""A reload and what is ordered of endpoints, with several processes: all of them do it, and those that start later."""
+"""Reloads and endpoint commands with several processes, including processes that start later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.programs import Program, starting
-from tests.balancer.test_processes import are_two_without, control, patiently
+from tests.balancer.test_processes import are_two_without, control, eventually_true
 
 pytestmark = pytest.mark.second_tier
 
@@ -22,13 +22,13 @@ Start = Callable[..., Awaitable[Program]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts a unit of two processes that reads a file; whatever still runs at the end is killed."""
+    """Start a balancer of two processes with a configuration file; kill what still runs at the end."""
     path = str(tmp_path / "balancer.toml")
-    async with starting("--config", path, "--port", "0", "--processes", "2") as started_anew:
+    async with starting("--config", path, "--port", "0", "--processes", "2") as started_process:
 
         async def started(*workers: ScriptedWorker, more: str = "") -> Program:
             write(tmp_path, *workers, more=more)
-            return await started_anew()
+            return await started_process()
 
         yield started
 
@@ -41,14 +41,14 @@ def write(folder: Path, *workers: ScriptedWorker, more: str = "") -> None:
     (folder / "balancer.toml").write_text("\n".join([more, *endpoints]))
 
 
-def added(endpoint_id: str, worker: ScriptedWorker) -> bytes:
+def post_endpoint(endpoint_id: str, worker: ScriptedWorker) -> bytes:
     address = f"http://127.0.0.1:{worker.port}"
     body = json.dumps({"id": endpoint_id, "address": address, "region": "r"}).encode()
     return control(b"POST", b"/-/endpoints", body)
 
 
 async def bodies(program: Program) -> set[bytes]:
-    """What a client of either process is answered: new connections are spread evenly."""
+    """The response bodies from both processes; new connections are spread evenly over them."""
     clients = [await program.client() for _ in range(16)]
     found = {(await client.ask(get())).body for client in clients for _ in range(8)}
     for client in clients:
@@ -57,50 +57,50 @@ async def bodies(program: Program) -> set[bytes]:
 
 
 async def ids(program: Program) -> list[str]:
-    told = await program.ask(control(b"GET", b"/-/endpoints"))
-    return [endpoint["id"] for endpoint in told["endpoints"]]
+    shown = await program.ask(control(b"GET", b"/-/endpoints"))
+    return [endpoint["id"] for endpoint in shown["endpoints"]]
 
 
-async def renewed(program: Program) -> None:
-    """Both processes, one after the other."""
+async def restart_both(program: Program) -> None:
+    """Kill both processes, one after the other, and wait for their successors."""
     for pid in await program.pids():
         program.signal(signal.SIGKILL, pid)
         await program.line("started again")
-        await patiently(partial(are_two_without, program, pid))
+        await eventually_true(partial(are_two_without, program, pid))
 
 
-async def reloads(program: Program) -> Any:
+async def reload_status(program: Program) -> Any:
     return (await program.status())["reload"]
 
 
-async def test_an_endpoint_that_is_added_is_everybodys(start: Start, stage: Stage) -> None:
-    """Whoever is asked; what is told of it is of the whole unit; and those that start later know it."""
+async def test_added_endpoint_is_known_to_all_processes(start: Start, stage: Stage) -> None:
+    """Status adds up over processes, and a process that starts later knows the endpoint."""
     one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
     program = await start(one)
-    told = await program.ask(added("w1", other))
-    assert (told["id"], told["source"], told["latency"]["count"]) == ("w1", "command", 0)
+    shown = await program.ask(post_endpoint("w1", other))
+    assert (shown["id"], shown["source"], shown["latency"]["count"]) == ("w1", "command", 0)
     assert await bodies(program) == {b"one", b"other"}
-    told = await program.ask(control(b"GET", b"/-/endpoints/w1"))
+    shown = await program.ask(control(b"GET", b"/-/endpoints/w1"))
     whole = (await program.status())["endpoints"]
-    assert told["outcomes"]["ok"] == told["latency"]["count"] == whole[1]["outcomes"]["ok"]
+    assert shown["outcomes"]["ok"] == shown["latency"]["count"] == whole[1]["outcomes"]["ok"]
     assert sum(endpoint["outcomes"]["ok"] for endpoint in whole) == 16 * 8
-    assert "used already" in (await program.ask(added("w1", other)))["error"]
-    told = await program.ask(control(b"PATCH", b"/-/endpoints/w0", b'{"state": "drain", "weight": 3}'))
-    assert (told["state"], told["weight"]) == ("drain", 3.0)
+    assert "used already" in (await program.ask(post_endpoint("w1", other)))["error"]
+    shown = await program.ask(control(b"PATCH", b"/-/endpoints/w0", b'{"state": "drain", "weight": 3}'))
+    assert (shown["state"], shown["weight"]) == ("drain", 3.0)
     assert await bodies(program) == {b"other"}
-    await renewed(program)
+    await restart_both(program)
     assert await ids(program) == ["w0", "w1"]
     assert await bodies(program) == {b"other"}
     assert (await program.ask(control(b"GET", b"/-/endpoints/w0")))["weight"] == 3.0
 
 
-async def test_an_endpoint_that_is_removed_is_nobodys(start: Start, stage: Stage) -> None:
-    """Of the configuration too, and of those that start later, until a reload brings it back."""
+async def test_removed_endpoint_is_gone_from_all_processes(start: Start, stage: Stage) -> None:
+    """Also in processes that start later, until a reload restores it."""
     one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
     program = await start(one, other)
     assert await program.ask(control(b"DELETE", b"/-/endpoints/w0")) == {"id": "w0", "in_flight": 0}
     assert await bodies(program) == {b"other"}
-    await renewed(program)
+    await restart_both(program)
     assert await ids(program) == ["w1"]
     assert await bodies(program) == {b"other"}
     assert (await program.ask(control(b"POST", b"/-/reload")))["done"] == 1
@@ -109,14 +109,14 @@ async def test_an_endpoint_that_is_removed_is_nobodys(start: Start, stage: Stage
 
 
 @pytest.mark.parametrize("way", ["signal", "request"])
-async def test_a_reload_reaches_all(start: Start, stage: Stage, tmp_path: Path, way: str) -> None:
-    """It counts as one; limits are divided anew; and who starts later goes by what was read last."""
+async def test_reload_reaches_all_processes(start: Start, stage: Stage, tmp_path: Path, way: str) -> None:
+    """The reload counts once, limits are divided anew, and later processes use the new configuration."""
     one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
     program = await start(one, more="limits.queue = 10")
     write(tmp_path, other, more='limits.queue = 40\npolicy = "round-robin"\nprocesses = 3')
     if way == "signal":
         program.signal(signal.SIGHUP)
-        await program.line(r"balancer has reloaded")
+        await program.line("reloaded")
     else:
         await program.ask(control(b"POST", b"/-/reload"))
 
@@ -124,33 +124,33 @@ async def test_a_reload_reaches_all(start: Start, stage: Stage, tmp_path: Path, 
         status = await program.status()
         return bool(status["queue"]["limit"] == 40)
 
-    await patiently(is_everywhere)
+    await eventually_true(is_everywhere)
     assert await bodies(program) == {b"other"}
-    assert (await reloads(program)) == {"done": 1, "refused": 0, "problem": None, "waiting": []}
+    assert (await reload_status(program)) == {"done": 1, "refused": 0, "problem": None, "waiting": []}
     assert (await program.ask(control(b"PUT", b"/-/policy", b'"least-in-flight"')))["name"] == (
         "least-in-flight"
     )
-    await renewed(program)
+    await restart_both(program)
     assert (await program.status())["queue"]["limit"] == 40
     assert (await program.status())["policy"]["name"] == "least-in-flight"
     assert await bodies(program) == {b"other"}
 
 
-async def test_a_bad_file_changes_nobody(start: Start, stage: Stage, tmp_path: Path) -> None:
-    """Every process keeps what it has, and one says why."""
+async def test_bad_file_changes_no_process(start: Start, stage: Stage, tmp_path: Path) -> None:
+    """Every process keeps its configuration; one line gives the reason."""
     program = await start(await stage.worker(response(b"one")))
     write(tmp_path, more="limits.queue = -1")
-    told = await program.ask(control(b"POST", b"/-/reload"))
-    assert "limits.queue" in told["error"]
+    shown = await program.ask(control(b"POST", b"/-/reload"))
+    assert "limits.queue" in shown["error"]
     program.signal(signal.SIGHUP)
-    await program.line("balancer keeps the configuration that it has: limits.queue")
+    await program.line("limits.queue")
     assert await bodies(program) == {b"one"}
 
-    async def is_told() -> bool:
-        told = await reloads(program)
-        return told["done"] == 0 and told["refused"] > 0 and "limits.queue" in told["problem"]
+    async def is_reported() -> bool:
+        shown = await reload_status(program)
+        return shown["done"] == 0 and shown["refused"] > 0 and "limits.queue" in shown["problem"]
 
-    await patiently(is_told)
+    await eventually_true(is_reported)
     program.signal(signal.SIGTERM)
     assert await program.ended() == 0
-    assert [line for line in await program.rest() if "keeps" in line] == []
+    assert [line for line in await program.rest() if "limits.queue" in line] == []

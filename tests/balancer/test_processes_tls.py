@@ -1,4 +1,4 @@
-"""TLS with several processes: a client that comes back need not shake hands again, whoever of them takes it."""
+"""TLS with several processes: session tickets of one are taken by the other, certificates reload in both."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CLIENTS = 24
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Starts a unit of two processes; whatever still runs at the end is killed."""
+    """Start a balancer of two processes; kill what still runs at the end."""
     async with starting("--processes", "2") as started:
         yield started
 
 
 def write(folder: Path, pair: dict[str, str], worker: ScriptedWorker, minimum: str = "1.2") -> Path:
-    """The unit's file."""
+    """Write the configuration file."""
     path = folder / "balancer.toml"
     tls = "\n".join(f'{key} = "{value}"' for key, value in pair.items())
     path.write_text(
@@ -40,7 +40,7 @@ def write(folder: Path, pair: dict[str, str], worker: ScriptedWorker, minimum: s
 
 
 def greet(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> ssl.SSLSocket:
-    """A connection that has had an answer, and with it a ticket; it stays open."""
+    """Connect and get one response, and with it a ticket; the connection stays open."""
     plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
     try:
         client = context.wrap_socket(plain, server_hostname="localhost", session=session)
@@ -59,7 +59,7 @@ def greet(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = N
 async def greetings(
     program: Program, context: ssl.SSLContext, session: ssl.SSLSession | None = None, count: int = CLIENTS
 ) -> AsyncIterator[list[ssl.SSLSocket]]:
-    """So many one after the other, and all of them there at the end: both processes have some."""
+    """Greet `count` times and keep all connections, so that both processes have some."""
     clients: list[ssl.SSLSocket] = []
     try:
         for _ in range(count):
@@ -71,13 +71,13 @@ async def greetings(
 
 
 async def shown(program: Program, context: ssl.SSLContext) -> set[bytes | None]:
-    """The certificates of the processes."""
+    """The certificates that the processes show."""
     async with greetings(program, context) as clients:
         return {client.getpeercert(binary_form=True) for client in clients}
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_every_process_takes_the_tickets_of_the_others(
+async def test_ticket_of_one_process_resumes_at_the_other(
     start: Start, stage: Stage, tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     shelf, worker = Shelf(tmp_path), await stage.worker(response())
@@ -90,7 +90,7 @@ async def test_every_process_takes_the_tickets_of_the_others(
             assert [client.session_reused for client in clients] == [True] * CLIENTS
 
 
-async def test_other_certificates_after_a_reload_and_the_same_tickets(
+async def test_reload_changes_certificates_and_keeps_ticket_keys(
     start: Start, stage: Stage, tmp_path: Path
 ) -> None:
     shelf, worker = Shelf(tmp_path), await stage.worker(response())
@@ -100,7 +100,7 @@ async def test_other_certificates_after_a_reload_and_the_same_tickets(
     write(tmp_path, shelf.pair("localhost", "other.example"), worker)
     program.signal(signal.SIGHUP)
     async with asyncio.timeout(PATIENCE):
-        while before in (after := await shown(program, context)):  # each process reads for itself
+        while before in (after := await shown(program, context)):  # each process reloads on its own
             continue
     assert len(after) == 1
     async with (
@@ -110,8 +110,8 @@ async def test_other_certificates_after_a_reload_and_the_same_tickets(
         assert [client.session_reused for client in clients] == [True] * CLIENTS
 
 
-async def test_what_a_handshake_demands_changes_on_reload(start: Start, stage: Stage, tmp_path: Path) -> None:
-    """Those who speak TLS 1.2 alone are not served any more."""
+async def test_reload_changes_the_minimum_version(start: Start, stage: Stage, tmp_path: Path) -> None:
+    """A client with TLS 1.2 only is refused after `tls.min_version = "1.3"`."""
     shelf, worker = Shelf(tmp_path), await stage.worker(response())
     pair = shelf.pair("localhost")
     program = await start("--config", str(write(tmp_path, pair, worker)), "--port", "0")
@@ -120,7 +120,7 @@ async def test_what_a_handshake_demands_changes_on_reload(start: Start, stage: S
     assert len(await shown(program, old)) == 1
     write(tmp_path, pair, worker, minimum="1.3")
     program.signal(signal.SIGHUP)
-    await program.line("balancer has reloaded")
+    await program.line("reloaded")
     with pytest.raises(ssl.SSLError, match=r"(?i)version"):
         await shown(program, old)
     assert len(await shown(program, shelf.client())) == 1

@@ -1,6 +1,6 @@
-"""Any legal message arrives as it was sent, however its bytes are cut up on the way. RFC 9112 §§ 2–7.
+"""Any legal message is forwarded as sent, however its bytes are split. RFC 9112 §§ 2–7.
 
-Rule of this file: what came out is read by h11 and by a lenient reader, never by our own code.
+The output is parsed by h11 and a lenient reader, never by the balancer's own parser.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ def without(names: frozenset[bytes], fields: Fields) -> Fields:
     return [(name, value) for name, value in fields if name.lower() not in names]
 
 
-def got(stage: Wireless) -> list[Read]:
-    """The requests that have reached the worker so far."""
+def worker_requests(stage: Wireless) -> list[Read]:
+    """The requests that the worker has received."""
     return requests_seen(bytes(stage.workers[0].received)) if stage.workers else []
 
 
-def pass_on(stage: Wireless, client: Peer, sent: Sent, cut: list[bytes]) -> Read:
-    """What reaches the worker of a request that is sent in these pieces."""
-    before = len(got(stage))
+def forward(stage: Wireless, client: Peer, sent: Sent, cut: list[bytes]) -> Read:
+    """Send a request in the pieces `cut` and return what the worker receives."""
+    before = len(worker_requests(stage))
     for piece in cut:
         client.send(piece)
         stage.turn()
-    seen = got(stage)
+    seen = worker_requests(stage)
     assert len(seen) == before + 1, bytes(client.received)
     return seen[-1]
 
 
-def must_be(read: Read, sent: Sent) -> None:
-    """It has arrived."""
+def check_forwarded(read: Read, sent: Sent) -> None:
+    """Check line, fields, body and trailers."""
     assert read.is_whole
     assert read.line == sent.line
     fields = without(ADDED_TO_REQUESTS, read.fields)
@@ -58,14 +58,14 @@ def must_be(read: Read, sent: Sent) -> None:
 
 @tries(60)
 @given(st.data())
-def test_requests_arrive_identical_however_they_are_cut(data: st.DataObject) -> None:
-    """Several on one connection: each reaches the worker with its fields in order and case, and its exact body."""
+def test_requests_are_forwarded_unchanged_however_split(data: st.DataObject) -> None:
+    """Fields keep order and case, the body is exact; several requests share one connection."""
     with Wireless() as stage:
         client = stage.client()
         methods: list[bytes] = []
         for _ in range(data.draw(st.integers(1, 3))):
             sent = data.draw(messages.requests())
-            must_be(pass_on(stage, client, sent, data.draw(pieces(sent.data))), sent)
+            check_forwarded(forward(stage, client, sent, data.draw(pieces(sent.data))), sent)
             methods.append(sent.line[0])
             stage.workers[0].send(ANSWER if methods[-1] != b"HEAD" else ANSWER[:-2])
             stage.turn()
@@ -76,8 +76,8 @@ def test_requests_arrive_identical_however_they_are_cut(data: st.DataObject) -> 
 
 @tries(60)
 @given(st.data())
-def test_requests_sent_ahead_arrive_identical(data: st.DataObject) -> None:
-    """All in one stream, cut anywhere: one after the other, each only once the one before has been answered."""
+def test_pipelined_requests_are_forwarded_unchanged(data: st.DataObject) -> None:
+    """Split anywhere in the stream; each is forwarded only after the response to the one before."""
     sent = data.draw(st.lists(messages.requests(), min_size=1, max_size=4))
     with Wireless() as stage:
         client = stage.client()
@@ -85,9 +85,9 @@ def test_requests_sent_ahead_arrive_identical(data: st.DataObject) -> None:
             client.send(piece)
             stage.turn()
         for number, one in enumerate(sent, 1):
-            seen = got(stage)
+            seen = worker_requests(stage)
             assert len(seen) == number
-            must_be(seen[-1], one)
+            check_forwarded(seen[-1], one)
             stage.workers[0].send(ANSWER if one.line[0] != b"HEAD" else ANSWER[:-2])
             stage.turn()
         methods = [one.line[0] for one in sent]
@@ -97,8 +97,8 @@ def test_requests_sent_ahead_arrive_identical(data: st.DataObject) -> None:
 
 @tries(60)
 @given(st.data())
-def test_responses_arrive_identical_however_they_are_cut(data: st.DataObject) -> None:
-    """Status, reason, fields in order and case, exact body, and what came before it (RFC 9110 § 15.2)."""
+def test_responses_are_forwarded_unchanged_however_split(data: st.DataObject) -> None:
+    """Status, reason, fields in order and case, exact body, and interim responses (RFC 9110 § 15.2)."""
     method = data.draw(st.sampled_from((b"GET", b"HEAD", b"POST")))
     sent = data.draw(messages.responses(method))
     with Wireless() as stage:
@@ -124,8 +124,11 @@ def test_responses_arrive_identical_however_they_are_cut(data: st.DataObject) ->
         stage.leave()
 
 
-def test_a_tab_after_the_coding_is_not_passed_on() -> None:
-    """White space around a value is no part of it (RFC 9112 § 5.1). llhttp refuses a tab there, and so may a worker."""
+def test_tab_after_transfer_coding_is_removed() -> None:
+    """White space around a value is no part of it (RFC 9112 § 5.1).
+
+    llhttp refuses a tab there, and a worker may too.
+    """
     with Wireless() as stage:
         client = stage.client()
         for space in (b"\t", b" \t "):

@@ -1,4 +1,4 @@
-"""The PROXY protocol's bytes: every form of the specification, and everything that is none."""
+"""PROXY protocol headers as bytes: valid forms of the specification, and invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_V6 = b"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 
 
 def block(command: int, family: int, rest: bytes, length: int | None = None) -> bytes:
-    """Version 2, with its true length unless another is given."""
+    """A header of version 2; `length` overrides its true length."""
     size = len(rest) if length is None else length
     return SIGNATURE + bytes((command, family)) + size.to_bytes(2, "big") + rest
 
@@ -42,7 +42,7 @@ GOOD: dict[str, tuple[bytes, tuple[str, int] | None, tuple[str, int] | None]] = 
         None,
         None,
     ),
-    "v1 unknown with whatever": (b"PROXY UNKNOWN to be ignored\r\n", None, None),
+    "v1 unknown with text": (b"PROXY UNKNOWN to be ignored\r\n", None, None),
     "v2 inet": (block(0x21, 0x11, INET), (V4, 56324), ("10.0.0.1", 443)),
     "v2 inet with tlvs": (block(0x21, 0x11, INET + TLV), (V4, 56324), ("10.0.0.1", 443)),
     "v2 inet6": (block(0x21, 0x21, INET6), (V6, 56324), ("::1", 443)),
@@ -63,12 +63,12 @@ BAD: dict[str, bytes] = {
     "no space": b"PROXYTCP4 1.2.3.4 1.2.3.4 1 2\r\n",
     "two spaces": b"PROXY  TCP4 1.2.3.4 1.2.3.4 1 2\r\n",
     "a space at the end": b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2 \r\n",
-    "too few": b"PROXY TCP4 1.2.3.4 1.2.3.4 1\r\n",
-    "nothing": b"PROXY\r\n",
+    "too few words": b"PROXY TCP4 1.2.3.4 1.2.3.4 1\r\n",
+    "no words": b"PROXY\r\n",
     "udp": b"PROXY UDP4 1.2.3.4 1.2.3.4 1 2\r\n",
     "bare lf": b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n",
-    "a family that is not the address's": b"PROXY TCP4 ::1 ::1 1 2\r\n",
-    "the other way": b"PROXY TCP6 1.2.3.4 1.2.3.4 1 2\r\n",
+    "v6 address as tcp4": b"PROXY TCP4 ::1 ::1 1 2\r\n",
+    "v4 address as tcp6": b"PROXY TCP6 1.2.3.4 1.2.3.4 1 2\r\n",
     "leading zeros": b"PROXY TCP4 01.2.3.4 1.2.3.4 1 2\r\n",
     "a number too large": b"PROXY TCP4 256.2.3.4 1.2.3.4 1 2\r\n",
     "a scope": b"PROXY TCP6 fe80::1%eth0 ::1 1 2\r\n",
@@ -80,7 +80,7 @@ BAD: dict[str, bytes] = {
     "port left out": b"PROXY TCP4 1.2.3.4 1.2.3.4  2\r\n",
     "too long a line": b"PROXY UNKNOWN " + b"x" * LONGEST_LINE,
     "one byte too long": b"PROXY UNKNOWN ".ljust(LONGEST_LINE - 1, b"x") + b"\r\n",
-    "a signature that is not": SIGNATURE[:-1] + b"\r",
+    "wrong signature": SIGNATURE[:-1] + b"\r",
     "version 1 in version 2": block(0x11, 0x11, INET),
     "version 3": block(0x31, 0x11, INET),
     "an unknown command": block(0x22, 0x11, INET),
@@ -94,8 +94,8 @@ BAD: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_a_header(case: str) -> None:
-    """What it says, whatever follows it, and nothing before its last byte is there."""
+def test_valid_header(case: str) -> None:
+    """Bytes after the header are left alone, and a header is incomplete until its last byte."""
     data, source, destination = GOOD[case]
     for rest in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", data):
         assert parse(data + rest) == ProxyHeader(len(data), source, destination)
@@ -104,8 +104,8 @@ def test_a_header(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_header(case: str) -> None:
-    """Refused when whole, and from some byte on for good."""
+def test_invalid_header_is_refused(case: str) -> None:
+    """Once refused, more bytes do not change that."""
     data = BAD[case]
     is_refused = False
     for end in range(1, len(data) + 1):
@@ -118,7 +118,7 @@ def test_what_is_no_header(case: str) -> None:
     assert is_refused
 
 
-def test_the_longest_line_is_as_long_as_the_specification_says() -> None:
+def test_longest_line_matches_the_specification() -> None:
     assert len(GOOD["v1 longest unknown"][0]) == LONGEST_LINE
 
 
@@ -126,8 +126,8 @@ def test_the_longest_line_is_as_long_as_the_specification_says() -> None:
     st.binary(max_size=300),
     st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE, SIGNATURE + b"!\x11"]),
 )
-def test_arbitrary_bytes(data: bytes, begin: bytes) -> None:
-    """A header, no header, or not yet: nothing else happens."""
+def test_arbitrary_bytes_raise_nothing_else(data: bytes, begin: bytes) -> None:
+    """A header, an error or an incomplete header."""
     try:
         header = parse(begin + data) if begin + data else None
     except BadProxyHeader:

@@ -1,4 +1,4 @@
-"""Endpoints that are full: who waits, who is turned away, and who is served next."""
+"""Endpoints at their limit: waiting, rejection, order of service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, get, po
 
 
 def gated(go: asyncio.Event) -> Script:
-    """Answers with the request's target once the gate is open."""
+    """Answer with the request's target once `go` is set."""
 
     async def script(wire: Wire) -> None:
         while True:
@@ -22,7 +22,7 @@ def gated(go: asyncio.Event) -> Script:
 
 
 async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
-    """The only place is taken."""
+    """Occupy the endpoint's only place."""
     client = await stage.client()
     await client.send(get(b"/first"))
     await stage.eventually(lambda: worker.requests)
@@ -30,7 +30,7 @@ async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
 
 
 async def test_requests_wait_in_order(stage: Stage) -> None:
-    """No more than `max_in_flight` reach the worker at once; the others follow, first come, first served."""
+    """At most `max_in_flight` requests reach the worker at once; the others follow in order of arrival."""
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
     await stage.serve(worker, max_in_flight=1)
@@ -49,8 +49,8 @@ async def test_requests_wait_in_order(stage: Stage) -> None:
     assert len(worker.connections) == 1
 
 
-async def test_a_full_queue(stage: Stage) -> None:
-    """503 at once, saying when to come again; the client's connection is kept."""
+async def test_full_queue_is_answered_503(stage: Stage) -> None:
+    """Retry-After is sent, and the client's connection is kept."""
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
     await stage.serve(worker, max_in_flight=1, limits={"queue": 1})
@@ -68,8 +68,8 @@ async def test_a_full_queue(stage: Stage) -> None:
     assert stage.proxy.counts.errors == {"queue_full": 1}
 
 
-async def test_no_endpoint_is_up(stage: Stage) -> None:
-    """503 at once: there is nothing to wait for."""
+async def test_no_available_endpoint_is_answered_503(stage: Stage) -> None:
+    """There is nothing to wait for."""
     await stage.serve(await stage.worker(response()))
     stage.proxy.router.set_enabled("w0", False)
     answer = await stage.ask(get())
@@ -78,9 +78,7 @@ async def test_no_endpoint_is_up(stage: Stage) -> None:
     assert (await stage.ask(get())).status == 200
 
 
-async def test_a_failure_makes_room(stage: Stage) -> None:
-    """Who waits is served when the request in front fails, too."""
-
+async def test_waiting_requests_are_served_after_a_failure(stage: Stage) -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
 
@@ -92,8 +90,8 @@ async def test_a_failure_makes_room(stage: Stage) -> None:
     assert [(await client.response()).status for client in clients] == [502] * 3
 
 
-async def test_new_endpoints_serve_who_waits(stage: Stage) -> None:
-    """Endpoints may be exchanged: what is in flight finishes where it is, and the retired pool keeps nothing."""
+async def test_new_endpoint_serves_waiting_requests(stage: Stage) -> None:
+    """The request in flight finishes at the old endpoint, whose pool keeps nothing."""
     go = asyncio.Event()
     worker, other = await stage.worker(gated(go)), await stage.worker(response(b"other"))
     await stage.serve(worker, max_in_flight=1)

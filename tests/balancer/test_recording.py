@@ -1,4 +1,4 @@
-"""What a running unit records: every ending is a row, no secret is written, and no request waits for it."""
+"""Recordings of a running balancer: rows, hashed keys, commands, bounds, several recordings in one file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = (
 
 
 def blocks(data: bytes) -> list[tuple[str, Any]]:
-    """Kind and content of each, by the documented format alone."""
+    """Kind and content of each block, parsed by the documented format."""
     found: list[tuple[str, Any]] = []
     while data:
         kind, size = struct.unpack("<cI", data[:5])
@@ -39,8 +39,8 @@ def blocks(data: bytes) -> list[tuple[str, Any]]:
     return found
 
 
-class Taped:
-    """A stage whose unit records to a file."""
+class RecordedStage:
+    """A stage whose balancer records to a file."""
 
     def __init__(self, stage: Stage, path: Path) -> None:
         self.stage = stage
@@ -51,7 +51,7 @@ class Taped:
         await self.stage.serve(*workers, record=record, **settings)
 
     def blocks(self) -> list[tuple[str, Any]]:
-        """All of it, when the recording has ended."""
+        """End the recording and read it."""
         self.stage.control_plane.recording.close()
         return blocks(self.path.read_bytes())
 
@@ -66,28 +66,28 @@ class Taped:
 
 
 @pytest.fixture
-def taped(stage: Stage, tmp_path: Path) -> Taped:
-    return Taped(stage, tmp_path / "unit.recording")
+def recorded(stage: Stage, tmp_path: Path) -> RecordedStage:
+    return RecordedStage(stage, tmp_path / "balancer.recording")
 
 
-def test_it_is_off_unless_asked_for() -> None:
+def test_recording_is_off_by_default() -> None:
     assert not RecordConfig().enabled
 
 
-async def test_off_there_is_nothing_of_it(stage: Stage) -> None:
+async def test_disabled_recording_creates_nothing(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.ask(get())
     assert (stage.proxy.journal, stage.control_plane.recorder, stage.proxy.reads_load) == (None, None, False)
     assert "recorder" not in [thread.name for thread in threading.enumerate()]
 
 
-async def test_a_request_is_a_row(stage: Stage, taped: Taped) -> None:
+async def test_request_is_a_row(stage: Stage, recorded: RecordedStage) -> None:
     worker = await stage.worker(response(b"hello", b"X-Worker-Service-Time: 0.25"))
-    await taped.serve(worker, home_region="r")
+    await recorded.serve(worker, home_region="r")
     await stage.ask(get(b"/secret?token=1"))
     stage.clock.at += 2
     await stage.ask(post(b"123"))
-    (start, about), (_, endpoint), (_, (first, second)), *rest = taped.blocks()
+    (start, about), (_, endpoint), (_, (first, second)), *rest = recorded.blocks()
     assert (start, about["steelyard"], about["home_region"]) == ("S", "recording", "r")
     assert about["policy"] == {"name": "round-robin"}
     assert about["endpoints"] == [{"id": "w0", "region": "r", "weight": 1.0}]
@@ -98,90 +98,92 @@ async def test_a_request_is_a_row(stage: Stage, taped: Taped) -> None:
     assert first["key"] == second["key"]  # one client
     assert [kind for kind, _ in rest] == ["E", "Z"]
     assert rest[-1][1] == {"written": 2, "dropped": 0}
-    assert b"secret" not in b"".join(json.dumps(told).encode() for _, told in taped.blocks())
+    assert b"secret" not in b"".join(json.dumps(document).encode() for _, document in recorded.blocks())
 
 
-async def test_who_sends_is_a_hash_with_a_salt_of_its_own(stage: Stage, taped: Taped) -> None:
-    """The same user is the same within a recording, and nobody's in the next."""
-    await taped.serve(await stage.worker(response()), sticky={"header": "X-User"})
+async def test_keys_are_hashed_with_a_salt_per_recording(stage: Stage, recorded: RecordedStage) -> None:
+    """A user has the same key within a recording and another in the next."""
+    await recorded.serve(await stage.worker(response()), sticky={"header": "X-User"})
     for user in (b"ann", b"bob", b"ann"):
         await stage.ask(get(b"/", b"X-User: " + user))
-    await taped.control(b"DELETE")
-    await taped.control(b"POST")
+    await recorded.control(b"DELETE")
+    await recorded.control(b"POST")
     await stage.ask(get(b"/", b"X-User: ann"))
-    ann, bob, again, later = (row["key"] for row in taped.rows())
-    assert ann == again != bob
+    ann, bob, ann_again, later = (row["key"] for row in recorded.rows())
+    assert ann == ann_again != bob
     assert later not in (ann, bob)
 
 
-async def test_a_salt_that_is_given_joins_recordings(stage: Stage, taped: Taped) -> None:
-    await taped.serve(await stage.worker(response()), record={"salt": "sixteen or more characters"})
+async def test_given_salt_joins_recordings(stage: Stage, recorded: RecordedStage) -> None:
+    await recorded.serve(await stage.worker(response()), record={"salt": "sixteen or more characters"})
     await stage.ask(get())
-    await taped.control(b"DELETE")
-    await taped.control(b"POST")
+    await recorded.control(b"DELETE")
+    await recorded.control(b"POST")
     await stage.ask(get())
-    one, other = taped.rows()
+    one, other = recorded.rows()
     assert one["key"] == other["key"]
 
 
-async def test_paths_are_kept_where_they_are_asked_for(stage: Stage, taped: Taped) -> None:
-    await taped.serve(await stage.worker(response()), record={"paths": True})
+async def test_paths_are_recorded_if_configured(stage: Stage, recorded: RecordedStage) -> None:
+    await recorded.serve(await stage.worker(response()), record={"paths": True})
     for target in (b"/a?x=1", b"/b", b"/a?x=2"):
         await stage.ask(get(target))
-    named = {told["number"]: told["path"] for kind, told in taped.blocks() if kind == "P"}
-    assert [named[row["path"]] for row in taped.rows()] == ["/a", "/b", "/a"]
+    named = {document["number"]: document["path"] for kind, document in recorded.blocks() if kind == "P"}
+    assert [named[row["path"]] for row in recorded.rows()] == ["/a", "/b", "/a"]
 
 
-async def test_what_does_not_end_well_is_a_row_too(stage: Stage, taped: Taped) -> None:
-    await taped.serve(stage.dead_port(), retries=0, outlier_detection={"failures": 0})
+async def test_failed_request_is_a_row(stage: Stage, recorded: RecordedStage) -> None:
+    await recorded.serve(stage.dead_port(), retries=0, outlier_detection={"failures": 0})
     assert (await stage.ask(get())).status == 502
-    (row,) = taped.rows()
+    (row,) = recorded.rows()
     assert (row["status"], row["end"], row["endpoint"]) == (502, 2, 0)
-    assert row["service"] != row["service"]  # nan: it was never sent
+    assert row["service"] != row["service"]  # NaN: the request was not sent
 
 
-async def test_it_begins_and_ends_by_command(stage: Stage, taped: Taped) -> None:
-    await taped.serve(await stage.worker(response()), record={"enabled": False})
-    assert json.loads((await taped.control(b"GET")).body)["recording"] is False
-    began = await taped.control(b"POST", b'{"seconds": 60}')
+async def test_recording_starts_by_command_and_ends_in_time(stage: Stage, recorded: RecordedStage) -> None:
+    await recorded.serve(await stage.worker(response()), record={"enabled": False})
+    assert json.loads((await recorded.control(b"GET")).body)["recording"] is False
+    began = await recorded.control(b"POST", b'{"seconds": 60}')
     assert (began.status, json.loads(began.body)["seconds_left"]) == (201, 60)
-    assert (await taped.control(b"POST")).status == 409
+    assert (await recorded.control(b"POST")).status == 409
     await stage.ask(get())
     stage.advance(60)
     stage.control_plane.recording.tick(stage.clock.at)
     assert stage.proxy.journal is None
     await stage.ask(get())
-    assert len(taped.rows()) == 1
+    assert len(recorded.rows()) == 1
 
 
-async def test_there_must_be_somewhere_to_record_to(stage: Stage, taped: Taped) -> None:
-    await taped.serve(await stage.worker(response()), record={"enabled": False, "path": None})
-    refused = await taped.control(b"POST")
+async def test_command_without_path_is_refused(stage: Stage, recorded: RecordedStage) -> None:
+    await recorded.serve(await stage.worker(response()), record={"enabled": False, "path": None})
+    refused = await recorded.control(b"POST")
     assert (refused.status, b"record.path" in refused.body) == (409, True)
-    assert (await taped.control(b"POST", b'{"path": "/tmp/x"}')).status == 422
+    assert (await recorded.control(b"POST", b'{"path": "/tmp/x"}')).status == 422
 
 
-async def test_a_log_and_a_recording_at_the_same_time(stage: Stage, taped: Taped, tmp_path: Path) -> None:
-    """The log samples, the recording has all."""
+async def test_recording_and_access_log_together(
+    stage: Stage, recorded: RecordedStage, tmp_path: Path
+) -> None:
+    """Sampling applies to the log only."""
     log = {"access": "json", "path": str(tmp_path / "log"), "sample": 0}
-    await taped.serve(await stage.worker(response()), log=log)
+    await recorded.serve(await stage.worker(response()), log=log)
     await stage.ask(get())
-    assert len(taped.rows()) == 1
+    assert len(recorded.rows()) == 1
     await stage.server.stop() if stage.server else None
     assert (tmp_path / "log").read_text() == ""
 
 
-async def test_a_reload_turns_it_on_and_off(stage: Stage, taped: Taped) -> None:
+async def test_reload_turns_recording_on_and_off(stage: Stage, recorded: RecordedStage) -> None:
     await stage.serve(await stage.worker(response()))
-    await stage.reload(record={"enabled": True, "path": str(taped.path)})
+    await stage.reload(record={"enabled": True, "path": str(recorded.path)})
     await stage.ask(get())
     await stage.reload(record={})
     await stage.ask(get())
     assert stage.proxy.journal is None
-    assert len(taped.rows()) == 1
+    assert len(recorded.rows()) == 1
 
 
-async def test_a_path_that_cannot_be_written_ends_the_start(stage: Stage, tmp_path: Path) -> None:
+async def test_unwritable_path_fails_the_start(stage: Stage, tmp_path: Path) -> None:
     with pytest.raises(LogFailed, match=r"record\.path: cannot open"):
         await stage.serve(
             await stage.worker(response()), record={"enabled": True, "path": str(tmp_path / "no" / "x")}
@@ -192,13 +194,17 @@ async def test_a_path_that_cannot_be_written_ends_the_start(stage: Stage, tmp_pa
 # --- bounds
 
 
-def recorder(path: Path, limit: int = 1 << 20, queue: int = 10_000) -> Recorder:
-    about = RecordingMetadata(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: entry.client.address)
+ABOUT = RecordingMetadata(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: entry.client.address)
+
+
+def recorder(
+    path: Path, limit: int = 1 << 20, queue: int = 10_000, about: RecordingMetadata = ABOUT
+) -> Recorder:
     return Recorder(str(path), about, salt=b"salt", limit=limit, queue=queue)
 
 
-def test_a_full_file_takes_no_more(tmp_path: Path) -> None:
-    """And says so; the file stays whole."""
+def test_full_file_drops_rows(tmp_path: Path) -> None:
+    """It drops and counts further rows; the file stays readable."""
     path = tmp_path / "r"
     one = recorder(path, limit=2000)
     rng = Random(1)
@@ -213,30 +219,28 @@ def test_a_full_file_takes_no_more(tmp_path: Path) -> None:
     assert one.counts.dropped == counts["dropped"] + 1
 
 
-def test_a_new_file_is_the_owner_s_alone(tmp_path: Path) -> None:
-    """One that is there keeps its mode."""
+def test_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """An existing file keeps its mode."""
     (tmp_path / "there").touch(0o644)
     for name in ("new", "there"):
         recorder(tmp_path / name).stop()
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "there")] == [0o600, 0o644]
 
 
-def test_a_full_queue_drops(tmp_path: Path) -> None:
-    one = recorder(tmp_path / "r", queue=3)
+def test_full_queue_drops_rows(tmp_path: Path) -> None:
     held = threading.Event()
-    one._about = RecordingMetadata(
-        1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: (held.wait(20), b"")[1]
-    )
+    about = RecordingMetadata(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: (held.wait(20), b"")[1])
+    one = recorder(tmp_path / "r", queue=3, about=about)
     for _ in range(10):
         one.add(entry())
-    assert one.counts.dropped >= 6  # three wait; one may be in the thread's hands
+    assert one.counts.dropped >= 6  # three wait in the queue, and the thread may hold one
     held.set()
     one.stop()
     assert one.counts.written + one.counts.dropped == 10
 
 
-def test_who_ends_later_is_too_late(tmp_path: Path) -> None:
-    """A request that began while it was recorded still knows the recording; that it is missing is counted."""
+def test_row_after_the_end_is_dropped(tmp_path: Path) -> None:
+    """The row is counted as dropped."""
     one = recorder(tmp_path / "r")
     one.add(entry())
     one.stop()
@@ -244,8 +248,8 @@ def test_who_ends_later_is_too_late(tmp_path: Path) -> None:
     assert (one.counts.written, one.counts.dropped, one.waiting) == (1, 1, 0)
 
 
-def test_blocks_of_two_recordings_do_not_mix(tmp_path: Path) -> None:
-    """Another process has the file, as the predecessor does in a restart: rows wait in the queue meanwhile."""
+def test_second_recorder_waits_for_the_file(tmp_path: Path) -> None:
+    """As at a hot restart: rows wait in the queue while another process has the file."""
     path = tmp_path / "r"
     first = recorder(path)
     assert first.begun.wait(20)
@@ -259,7 +263,7 @@ def test_blocks_of_two_recordings_do_not_mix(tmp_path: Path) -> None:
     assert kinds == "SEREZSEREZ"
 
 
-def test_who_never_gets_the_file_counts_what_is_lost(tmp_path: Path) -> None:
+def test_recorder_without_the_file_counts_its_rows_as_dropped(tmp_path: Path) -> None:
     first = recorder(tmp_path / "r")
     assert first.begun.wait(20)
     second = recorder(tmp_path / "r")
@@ -269,23 +273,28 @@ def test_who_never_gets_the_file_counts_what_is_lost(tmp_path: Path) -> None:
     first.stop()
 
 
-def test_a_second_recording_follows_the_first_in_the_file(tmp_path: Path) -> None:
+def test_second_recording_is_appended(tmp_path: Path) -> None:
     path = tmp_path / "r"
     first = recorder(path)
     first.add(entry())
     first.retire()
-    second = Recorder(str(path), first._about, salt=b"salt", limit=1 << 20, queue=10, before=first.thread)
+    second = Recorder(str(path), ABOUT, salt=b"salt", limit=1 << 20, queue=10, before=first.thread)
     second.add(entry())
     second.stop()
     assert "".join(kind for kind, _ in blocks(path.read_bytes())) == "SEREZSEREZ"
 
 
-async def test_every_bucket_is_told_to_who_asks(stage: Stage) -> None:
-    """/-/latency: two readings of it are what a comparison of policies is made of."""
+async def test_latency_document_contains_all_buckets(stage: Stage) -> None:
+    """The difference of two readings of /-/latency compares policies."""
     await stage.serve(await stage.worker(response()), policy={"name": "region-aware", "margin": 0.5})
     await stage.ask(get())
-    told = json.loads((await stage.ask(get(b"/-/latency").replace(b"example.org", b"127.0.0.1"))).body)
-    assert (told["requests"], told["errors"], told["shortest"], told["ratio"]) == (1, {}, 1e-4, 1.1)
-    assert (told["policy"]["name"], told["policy"]["options"]) == ("region-aware", {"margin": 0.5})
-    (endpoint,) = told["endpoints"]
+    document = json.loads((await stage.ask(get(b"/-/latency").replace(b"example.org", b"127.0.0.1"))).body)
+    assert (document["requests"], document["errors"], document["shortest"], document["ratio"]) == (
+        1,
+        {},
+        1e-4,
+        1.1,
+    )
+    assert (document["policy"]["name"], document["policy"]["options"]) == ("region-aware", {"margin": 0.5})
+    (endpoint,) = document["endpoints"]
     assert (endpoint["id"], sum(endpoint["buckets"]), endpoint["outcomes"]["ok"]) == ("w0", 1, 1)

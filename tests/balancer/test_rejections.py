@@ -1,4 +1,4 @@
-"""Requests that are not to be forwarded: answered once, the connection closed, and nothing reaches a worker."""
+"""Rejected requests: one error response, a closed connection, nothing sent to a worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def head(line: bytes, *fields: bytes) -> bytes:
 
 
 MALFORMED = {
-    "no-http": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 20, 400),
+    "not-http": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 20, 400),
     "spaces": (b"GET  / HTTP/1.1\r\n" + HOST + b"\r\n", 400),
     "http09": (b"GET /\r\n\r\n", 400),
     "bare-lf": (b"GET / HTTP/1.1\nHost: a\n\n", 400),
@@ -69,8 +69,8 @@ LENIENT = {"not-chunked": (400, 501), "chunked-tab": (400, 501), "http2": (400, 
 
 @pytest.mark.parametrize("step", [None, 1])
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_malformed_requests(stage: Stage, name: str, step: int | None) -> None:
-    """The status that fits, JSON with the reason, `Connection: close` and a close; no worker hears of it."""
+async def test_malformed_request_is_rejected(stage: Stage, name: str, step: int | None) -> None:
+    """Fitting status, JSON with the reason, `Connection: close`; the worker gets no connection."""
     request, status = MALFORMED[name]
     worker = await stage.worker(response())
     await stage.serve(worker, limits={"head": 1024})
@@ -90,9 +90,9 @@ async def test_malformed_requests(stage: Stage, name: str, step: int | None) -> 
     assert worker.connections == []
 
 
-@pytest.mark.parametrize("name", ["no-http", "no-host", "two-hosts", "connect", "trace"])
-async def test_a_malformed_request_behind_a_good_one(stage: Stage, name: str) -> None:
-    """The good one is answered first, and what follows the bad one is not read."""
+@pytest.mark.parametrize("name", ["not-http", "no-host", "two-hosts", "connect", "trace"])
+async def test_malformed_request_after_a_valid_one_is_rejected(stage: Stage, name: str) -> None:
+    """The valid request is answered first, and bytes after the malformed one are not read."""
     worker = await stage.worker(response(b"fine"))
     await stage.serve(worker, limits={"head": 1024})
     client = await stage.client()
@@ -108,9 +108,11 @@ async def test_a_malformed_request_behind_a_good_one(stage: Stage, name: str) ->
 
 @pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nhelloXX", b"-1\r\n\r\n", b"5;\x00\r\nhello\r\n"])
 @pytest.mark.parametrize("is_split", [True, False])
-async def test_a_malformed_chunk(stage: Stage, body: bytes, is_split: bool) -> None:
-    """400, and the worker never gets a last chunk: it must not take the message for whole. If the damage is seen in
-    the first read, it gets nothing at all."""
+async def test_malformed_chunk_is_rejected(stage: Stage, body: bytes, is_split: bool) -> None:
+    """400, and the worker gets no last chunk, so it cannot take the message for complete.
+
+    If the first read contains the error, the worker gets nothing.
+    """
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -128,8 +130,7 @@ async def test_a_malformed_chunk(stage: Stage, body: bytes, is_split: bool) -> N
     assert stage.outcomes() == ({"abandoned": 1} if is_split else {})
 
 
-async def test_a_malformed_chunk_behind_a_request_in_front(stage: Stage) -> None:
-    """A request that waits for its turn is refused in its turn, and was never sent."""
+async def test_malformed_chunk_of_a_pipelined_request_is_rejected_in_turn(stage: Stage) -> None:
     worker = await stage.worker(response(b"fine"))
     await stage.serve(worker)
     client = await stage.client()
@@ -142,8 +143,8 @@ async def test_a_malformed_chunk_behind_a_request_in_front(stage: Stage) -> None
     assert [request.line for request in worker.requests] == [b"GET /good HTTP/1.1"]
 
 
-async def test_a_malformed_chunk_after_the_response_began(stage: Stage) -> None:
-    """Too late for a status: the client's connection is reset."""
+async def test_malformed_chunk_after_response_head_resets_the_client(stage: Stage) -> None:
+    """It is too late for a status."""
 
     async def script(wire: Wire) -> None:
         await wire.head()
@@ -159,8 +160,8 @@ async def test_a_malformed_chunk_after_the_response_began(stage: Stage) -> None:
         await client.rest()
 
 
-async def test_a_refused_client_that_goes_on_sending_is_heard_out(stage: Stage) -> None:
-    """Closing at once would reset the connection and could destroy the answer: what comes is read and dropped."""
+async def test_rejected_client_may_finish_sending(stage: Stage) -> None:
+    """Closing at once would reset the connection and could destroy the response, so input is read and dropped."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -175,11 +176,11 @@ async def test_a_refused_client_that_goes_on_sending_is_heard_out(stage: Stage) 
     assert worker.connections == []
 
 
-async def test_lingering_ends(stage: Stage) -> None:
-    """A refused client that neither sends nor leaves is gone after the linger time."""
+async def test_lingering_connection_is_closed(stage: Stage) -> None:
+    """After `timeouts.linger`."""
     await stage.serve(await stage.worker(response()))
     client = await stage.client()
-    assert (await client.ask(MALFORMED["no-http"][0])).status == 400
+    assert (await client.ask(MALFORMED["not-http"][0])).status == 400
     assert await client.rest() == b""
     stage.advance(1.9)
     assert len(stage.proxy.downstreams) == 1
@@ -187,8 +188,8 @@ async def test_lingering_ends(stage: Stage) -> None:
     await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
-async def test_a_body_behind_a_refused_head_is_not_taken_for_a_request(stage: Stage) -> None:
-    """Smuggling's oldest way: the body of a refused request is a request."""
+async def test_body_of_a_rejected_request_is_not_a_request(stage: Stage) -> None:
+    """A classic smuggling attempt."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -200,8 +201,7 @@ async def test_a_body_behind_a_refused_head_is_not_taken_for_a_request(stage: St
     assert worker.connections == []
 
 
-async def test_head_limit_counts_what_is_sent_on(stage: Stage) -> None:
-    """A head just below the limit passes; the limit is the configured one."""
+async def test_head_below_the_limit_is_forwarded(stage: Stage) -> None:
     worker = await stage.worker(response())
     await stage.serve(worker, limits={"head": 1024})
     assert (await stage.ask(get(b"/", b"X: " + b"x" * 500))).status == 200

@@ -1,4 +1,4 @@
-"""Another configuration while requests pass: all that can change does, what is wrong changes nothing, none is lost."""
+"""Reload under traffic: every reloadable key takes effect, a bad configuration changes nothing, no request is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from balancer.config.load import ConfigError, load
+from balancer.config.load import ConfigError
+from balancer.configuration import load
 from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.test_admin import TOKEN, local, status
 
@@ -25,7 +26,7 @@ def endpoint(worker: ScriptedWorker, name: str = "w0", **keys: Any) -> dict[str,
 
 
 async def holding(stage: Stage, go: asyncio.Event, body: bytes = b"held") -> ScriptedWorker:
-    """A worker that answers when `go` is set."""
+    """A worker that answers once `go` is set."""
 
     async def script(wire: Wire) -> None:
         while True:
@@ -37,7 +38,7 @@ async def holding(stage: Stage, go: asyncio.Event, body: bytes = b"held") -> Scr
 
 
 def patient(body: bytes) -> Script:
-    """Answers every request, and waits for the next one for as long as the test may take."""
+    """Answer every request, with a long wait for the next one."""
 
     async def script(wire: Wire) -> None:
         wire.patience = 60.0
@@ -52,8 +53,8 @@ def has_more_than(answers: list[Message], number: int) -> bool:
     return len(answers) > number
 
 
-async def test_endpoints(stage: Stage) -> None:
-    """New ones are used, those that stay keep what is known of them, those gone finish what they have."""
+async def test_reload_of_endpoints(stage: Stage) -> None:
+    """New ones are used, unchanged ones keep their statistics, removed ones finish their requests."""
     go = asyncio.Event()
     old, stays = await holding(stage, go), await stage.worker(response(b"stays"))
     await stage.serve(old, stays)
@@ -65,16 +66,16 @@ async def test_endpoints(stage: Stage) -> None:
     await stage.reload(endpoints=[endpoint(stays, "w1", weight=2), endpoint(fresh, "w2")])
     assert sorted([(await second.ask(get())).body for _ in range(3)]) == [b"fresh", b"stays", b"stays"]
     assert stage.outcomes("w1") == {"ok": 3}
-    told = await status(stage)
-    assert [each["id"] for each in told["endpoints"]] == ["w1", "w2"]
-    assert told["leaving"] == [{"id": "w0", "address": f"http://127.0.0.1:{old.port}", "in_flight": 1}]
+    document = await status(stage)
+    assert [each["id"] for each in document["endpoints"]] == ["w1", "w2"]
+    assert document["leaving"] == [{"id": "w0", "address": f"http://127.0.0.1:{old.port}", "in_flight": 1}]
     go.set()
     assert (await first.response()).body == b"held"
     assert (await status(stage))["leaving"] == []
 
 
-async def test_policy_and_seldom_changed_bounds(stage: Stage) -> None:
-    """In force at once; what is the same stays the object that it was, with all that it has learned."""
+async def test_reload_of_policy_timeouts_and_limits(stage: Stage) -> None:
+    """Unchanged objects such as the policy are kept with their state."""
     await stage.serve(await stage.worker(response()))
     policy = stage.proxy.router.policy
     await stage.reload(retries=0, home_region="r", timeouts={"first_byte": 7}, pool={"idle_timeout": 1})
@@ -91,16 +92,16 @@ async def test_policy_and_seldom_changed_bounds(stage: Stage) -> None:
     assert (await status(stage))["policy"]["name"] == "random"
 
 
-async def test_a_policy_put_at_run_time_lasts_until_the_next_reload(stage: Stage) -> None:
-    """The configuration says what it says."""
+async def test_policy_set_by_command_lasts_until_reload(stage: Stage) -> None:
+    """The configuration overrides it."""
     await stage.serve(await stage.worker(response()))
     assert (await stage.ask(local(b"/-/policy", method=b"PUT", body=b'"random"'))).status == 200
     await stage.reload()
     assert (await status(stage))["policy"]["name"] == "round-robin"
 
 
-async def test_more_room_lets_those_go_who_wait(stage: Stage) -> None:
-    """A higher limit of requests in flight, and likewise of one endpoint, serves the queue at once."""
+async def test_higher_limits_serve_waiting_requests(stage: Stage) -> None:
+    """A higher limit of the process or of one endpoint."""
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker, limits={"in_flight": 1})
@@ -117,8 +118,7 @@ async def test_more_room_lets_those_go_who_wait(stage: Stage) -> None:
     assert [(await client.response()).status for client in clients] == [200] * 3
 
 
-async def test_less_room(stage: Stage) -> None:
-    """A smaller queue refuses the next one, not those that wait."""
+async def test_smaller_queue_rejects_only_new_requests(stage: Stage) -> None:
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker, max_in_flight=1)
@@ -132,25 +132,25 @@ async def test_less_room(stage: Stage) -> None:
     assert [(await client.response()).status for client in clients] == [200] * 2
 
 
-async def test_connections_that_stand_go_by_the_new_terms(stage: Stage) -> None:
-    """A client need not connect again to be believed, to be bounded, or to have its internal fields taken out."""
+async def test_existing_connections_use_the_new_configuration(stage: Stage) -> None:
+    """Trusted proxies, internal fields and the body limit."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
-    said = get(b"/", b"X-Forwarded-For: 192.0.2.1", b"X-Internal: 1")
-    await client.ask(said)
+    request_with_fields = get(b"/", b"X-Forwarded-For: 192.0.2.1", b"X-Internal: 1")
+    await client.ask(request_with_fields)
     await stage.reload(
         trusted_proxies=["127.0.0.0/8"], headers={"internal": ["x-internal"]}, limits={"body": 10}
     )
-    await client.ask(said)
+    await client.ask(request_with_fields)
     before, after = worker.requests
     assert (before.value(b"X-Forwarded-For"), before.value(b"X-Internal")) == (b"127.0.0.1", b"1")
     assert (after.value(b"X-Forwarded-For"), after.value(b"X-Internal")) == (b"192.0.2.1, 127.0.0.1", None)
     assert (await client.ask(post(b"x" * 11))).status == 413
 
 
-async def test_a_request_in_the_middle_of_its_head(stage: Stage) -> None:
-    """It is read on where it was, and by the new terms."""
+async def test_request_with_a_partial_head_survives_reload(stage: Stage) -> None:
+    """The new configuration applies to it."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -162,8 +162,8 @@ async def test_a_request_in_the_middle_of_its_head(stage: Stage) -> None:
     assert worker.requests[0].value(b"X-Internal") is None
 
 
-async def test_the_limit_of_clients(stage: Stage) -> None:
-    """Those who are too many now stay; the next one waits."""
+async def test_lower_client_limit(stage: Stage) -> None:
+    """Existing clients are closed after their next response."""
     await stage.serve(await stage.worker(response()))
     first, second = await stage.client(), await stage.client()
     for client in (first, second):
@@ -176,17 +176,16 @@ async def test_the_limit_of_clients(stage: Stage) -> None:
     assert (await third.response()).status == 200
 
 
-async def test_the_token(stage: Stage) -> None:
-    """From the next request on."""
+async def test_new_admin_token_holds_from_the_next_request(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
-    asked = local(b"/-/health", b"Via: somebody", b"Authorization: Bearer " + TOKEN.encode())
+    asked = local(b"/-/health", b"Via: proxy", b"Authorization: Bearer " + TOKEN.encode())
     assert (await stage.ask(asked)).status == 200
     await stage.reload(admin={"token": TOKEN[::-1]})
     assert (await stage.ask(asked)).status == 404
 
 
-async def test_the_access_log(stage: Stage, tmp_path: Path) -> None:
-    """Switched on, moved to another file with what it has counted, and switched off, while a request is in flight."""
+async def test_reload_of_the_access_log(stage: Stage, tmp_path: Path) -> None:
+    """Turn it on, move it to another file and turn it off, with a request in flight."""
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker)
@@ -203,9 +202,7 @@ async def test_the_access_log(stage: Stage, tmp_path: Path) -> None:
     assert one.read_bytes() == b""
     log = stage.proxy.access_log
     assert log is not None
-    await stage.eventually(
-        lambda: log.counts.written
-    )  # counted by the thread that writes, after it has written
+    await stage.eventually(lambda: log.counts.written)  # counted by the writing thread, after the write
     assert log.counts.written == 1
     await stage.reload(log={"access": "off"})
     await client.ask(get(b"/second"))
@@ -213,8 +210,8 @@ async def test_the_access_log(stage: Stage, tmp_path: Path) -> None:
     assert b"/second" not in two.read_bytes()
 
 
-async def test_a_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path) -> None:
-    """It is said in one line, by the answer and in the status, and forgotten when a good one came."""
+async def test_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path) -> None:
+    """The response and status give the reason in one line until a reload succeeds."""
     worker = await stage.worker(response(b"still here"))
     await stage.serve(worker)
     path, good = tmp_path / "balancer.toml", stage.read
@@ -233,8 +230,8 @@ async def test_a_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path)
     assert b'steelyard_reloads_total{result="refused"} 1.0' in metrics
     stage.read = good
     answer = await stage.ask(RELOAD)
-    told: dict[str, Any] = {"done": 1, "refused": 1, "problem": None, "waiting": []}
-    assert (answer.status, json.loads(answer.body)) == (200, told)
+    document: dict[str, Any] = {"done": 1, "refused": 1, "problem": None, "waiting": []}
+    assert (answer.status, json.loads(answer.body)) == (200, document)
     assert (await stage.ask(get())).body == b"still here"
 
 
@@ -246,8 +243,7 @@ async def test_a_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path)
         ({"policy": {"name": "random", "sped": 1}}, r"policy"),
     ],
 )
-async def test_files_that_cannot_be_had(stage: Stage, keys: dict[str, Any], named: str) -> None:
-    """Whatever the keys name is tried before anything is changed."""
+async def test_unusable_file_changes_nothing(stage: Stage, keys: dict[str, Any], named: str) -> None:
     await stage.serve(await stage.worker(response()), timeouts={"head": 3})
     with pytest.raises(ConfigError, match=named):
         await stage.reload(timeouts={"head": 9}, **keys)
@@ -255,8 +251,8 @@ async def test_files_that_cannot_be_had(stage: Stage, keys: dict[str, Any], name
     assert (await stage.ask(get())).status == 200
 
 
-async def test_hedging(stage: Stage) -> None:
-    """On, by other rules, and off; what was learned and what the budget has left stay while it is on."""
+async def test_reload_of_hedging(stage: Stage) -> None:
+    """A reload keeps what was learned and the budget as long as hedging is on."""
     await stage.serve(await stage.worker(response()))
     assert stage.proxy.hedges is None
     await stage.reload(hedging={"enabled": True, "minimum": 0.5})
@@ -279,8 +275,8 @@ async def test_hedging(stage: Stage) -> None:
     assert (await stage.ask(get())).status == 200
 
 
-async def test_a_race_that_is_run_when_hedging_goes(stage: Stage) -> None:
-    """The one that answers wins, and of the other nothing is left."""
+async def test_hedged_request_survives_the_end_of_hedging(stage: Stage) -> None:
+    """The first response wins, and the other attempt ends."""
     go = asyncio.Event()
     workers = [await holding(stage, go), await holding(stage, go)]
     await stage.serve(*workers, hedging={"enabled": True}, policy="round-robin")
@@ -289,7 +285,7 @@ async def test_a_race_that_is_run_when_hedging_goes(stage: Stage) -> None:
     await stage.eventually(lambda: stage.proxy.router.in_flight == 1)
     hedges = stage.proxy.hedges
     assert hedges is not None
-    stage.clock.at += 20  # less than a request may take: the sweep looks at it too
+    stage.clock.at += 20  # less than the timeout of a request, which the sweep also checks
     hedges.turn(stage.clock.at)
     await stage.eventually(lambda: stage.proxy.router.in_flight == 2)
     await stage.reload(hedging={"enabled": False})
@@ -299,8 +295,8 @@ async def test_a_race_that_is_run_when_hedging_goes(stage: Stage) -> None:
     assert stage.proxy.counts.hedged == 1
 
 
-async def test_limits_that_are_found_out(stage: Stage) -> None:
-    """They begin at `initial`, begin anew by other rules, stay by the same, and go."""
+async def test_reload_of_adaptive_concurrency(stage: Stage) -> None:
+    """A limit starts at `initial`, restarts under other rules and is kept under the same."""
     await stage.serve(await stage.worker(response()))
     (state,) = stage.proxy.router.states
     await stage.reload(concurrency={"adaptive": True, "initial": 7})
@@ -314,8 +310,8 @@ async def test_limits_that_are_found_out(stage: Stage) -> None:
     assert (state.limit, state.concurrency) == (inf, None)
 
 
-async def test_who_waits_when_levels_come_and_go(stage: Stage) -> None:
-    """Nobody loses a place: where there are fewer levels the lowest takes in those below it, by age."""
+async def test_waiting_requests_survive_changed_levels(stage: Stage) -> None:
+    """Without a level its requests join the lowest one that is left, by age."""
     go, order = asyncio.Event(), []
 
     async def script(wire: Wire) -> None:
@@ -347,8 +343,8 @@ async def test_who_waits_when_levels_come_and_go(stage: Stage) -> None:
     assert order == [b"/0", b"/1", b"/2", b"/3", b"/4"]
 
 
-async def test_fields_that_say_how_long_one_waits(stage: Stage) -> None:
-    """Client connections that stand are read anew, too."""
+async def test_reload_of_the_timeout_header(stage: Stage) -> None:
+    """Client connections that exist already use the new header, too."""
     await stage.serve(await stage.worker(response()))
     client = await stage.client()
     late = get(b"/", b"X-Timeout-Ms: 0")
@@ -362,8 +358,8 @@ async def test_fields_that_say_how_long_one_waits(stage: Stage) -> None:
     assert (await client.response()).status == 200
 
 
-async def test_what_only_a_start_can_change_is_said(stage: Stage) -> None:
-    """The address to listen on; all else of the same configuration is taken up."""
+async def test_keys_that_need_a_restart_are_listed(stage: Stage) -> None:
+    """All other keys of the same configuration take effect."""
     await stage.serve(await stage.worker(response()))
     await stage.reload(listen="127.0.0.1:1", retries=3)
     assert (await status(stage))["reload"]["waiting"] == ["listen"]
@@ -372,14 +368,14 @@ async def test_what_only_a_start_can_change_is_said(stage: Stage) -> None:
     assert (await status(stage))["reload"]["waiting"] == []
 
 
-async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) -> None:
-    """Twenty of them, every one with other endpoints, policy, bounds, log and trust, while GETs and POSTs pass."""
+async def test_reloads_under_load_fail_no_request(stage: Stage, tmp_path: Path) -> None:
+    """Each reload changes endpoints, policy, limits, log and trusted proxies, while GETs and POSTs pass."""
     workers = [await stage.worker(patient(b"%d" % number)) for number in range(3)]
     await stage.serve(*workers)
     answers: list[Message] = []
     is_over = False
 
-    async def asks(client: Wire) -> None:
+    async def send_requests(client: Wire) -> None:
         while not is_over:
             answers.append(await client.ask(get()))
             answers.append(await client.ask(post(b"body")))
@@ -387,7 +383,7 @@ async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) 
     clients = [await stage.client() for _ in range(8)]
     async with asyncio.TaskGroup() as group:
         for client in clients:
-            group.create_task(asks(client))
+            group.create_task(send_requests(client))
         for turn in range(20):
             seen = len(answers)
             named = [endpoint(worker, f"w{n}") for n, worker in enumerate(workers) if n != turn % 3]
@@ -408,8 +404,8 @@ async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) 
     assert (await status(stage))["reload"]["done"] == 20
 
 
-async def test_sighup(stage: Stage, tmp_path: Path) -> None:
-    """As a program: the file is read again with the options of the command line, and each verdict is one line."""
+async def test_sighup_reloads(stage: Stage, tmp_path: Path) -> None:
+    """`balancer serve` reads the file again with the options of its command line, and logs each result in one line."""
     one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
     path = tmp_path / "balancer.toml"
 
@@ -429,14 +425,15 @@ async def test_sighup(stage: Stage, tmp_path: Path) -> None:
         port = int(ready.split(b" ")[3].rpartition(b":")[2])
         client = Wire(*await asyncio.open_connection("127.0.0.1", port))
         assert (await client.ask(get())).body == b"one"
-        for more, line in (
-            ("retries = 99", b"balancer keeps the configuration that it has: retries: "),
-            ("listen = '127.0.0.1:1'", b"balancer has reloaded\n"),
-            ("seed = 5", b"balancer has reloaded; only the next start changes: seed\n"),
+        for more, parts in (
+            ("retries = 99", [b"retries: "]),
+            ("listen = '127.0.0.1:1'", [b"reloaded\n"]),
+            ("seed = 5", [b"reloaded", b"seed\n"]),
         ):
             write(two, more)
             process.send_signal(signal.SIGHUP)
-            assert (await process.stdout.readline()).startswith(line)
+            line = await process.stdout.readline()
+            assert all(part in line for part in parts)
             assert (await client.ask(get())).body == (b"one" if "retries" in more else b"two")
         await client.close()
         process.send_signal(signal.SIGTERM)

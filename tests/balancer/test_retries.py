@@ -1,7 +1,7 @@
-"""What is sent again, and what never is: every kind of failure, every kind of request.
+"""Which failed requests are sent again: every kind of failure with every kind of request.
 
-Rule of this file: the table is the truth. A cell reads `requests that workers have got/what the client sees`. The first
-worker fails as the row says, the second is well; more than one request got by workers means that it was sent again.
+A cell of the table reads `requests that workers have got/what the client sees`. The first worker fails as the row
+says, the second one answers; more than one request at workers means a retry.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ half a head        2/200  2/200  2/200  1/502     1/502  2/200       1/502
 504                1/504  1/504  1/504  1/504     1/504  1/504       1/504
 500                1/500  1/500  1/500  1/500     1/500  1/500       1/500
 garbage            2/200  2/200  2/200  1/502     1/502  2/200       1/502
-hangs              2/200  2/200  2/200  1/504     1/504  2/200       1/504
+hangs             2/200  2/200  2/200  1/504     1/504  2/200       1/504
 half a body        2/200  1/200  2/200  1/502     1/cut  1/cut       1/cut
 half a long body   1/cut  1/200  1/cut  1/cut     1/cut  1/cut       1/cut
 """
@@ -60,7 +60,7 @@ REQUESTS = {
 
 
 def after_a_request(data: bytes = b"", *, resets: bool = False) -> Script:
-    """Reads a request, answers with `data`, and leaves."""
+    """Read a request, send `data` and close."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -71,8 +71,8 @@ def after_a_request(data: bytes = b"", *, resets: bool = False) -> Script:
     return script
 
 
-async def hangs(wire: Wire) -> None:
-    """Reads a request, and that was all."""
+async def hang(wire: Wire) -> None:
+    """Read a request and never answer."""
     await wire.request()
     await wire.closed()
 
@@ -89,37 +89,35 @@ FAILURES: dict[str, Script] = {
     "504": answering(response(b"bad", status=b"504 Gateway Timeout")),
     "500": answering(response(b"bad", status=b"500 No")),
     "garbage": after_a_request(b"SSH-2.0-OpenSSH_9.2\r\n"),
-    "hangs": hangs,
+    "hangs": hang,
     "half a body": after_a_request(response(b"x" * 100)[:-50]),
     "half a long body": after_a_request(response(b"x" * 20_000)[:-50]),
 }
 
 
 def cells() -> Iterator[tuple[str, str, int, str]]:
-    """Failure, request, requests got by workers, what the client sees."""
+    """Failure, request, requests at workers, what the client sees."""
     (_, *requests), *rows = (re.split(r"  +", line) for line in TABLE.strip().splitlines())
     for failure, *entries in rows:
         for request, entry in zip(requests, entries, strict=True):
-            count, _, seen = entry.partition("/")
-            yield failure, request, int(count), seen
+            count, _, outcome_at_client = entry.partition("/")
+            yield failure, request, int(count), outcome_at_client
 
 
-async def seen(client: Wire, *, to_head: bool) -> str:
+async def outcome_at_client(client: Wire, *, to_head: bool) -> str:
     try:
         return str((await client.response(to_head=to_head)).status)
     except ConnectionResetError:
         return "cut"
 
 
-def got(*workers: ScriptedWorker) -> int:
+def requests_at(*workers: ScriptedWorker) -> int:
     return sum(len(worker.requests) for worker in workers)
 
 
 @pytest.mark.parametrize(("failure", "request_kind", "count", "expected"), [*cells()])
-async def test_what_is_sent_again(
-    stage: Stage, failure: str, request_kind: str, count: int, expected: str
-) -> None:
-    """Each cell of the table; and the unit has counted every retry."""
+async def test_retry_table(stage: Stage, failure: str, request_kind: str, count: int, expected: str) -> None:
+    """Each cell of the table, with the count of retries."""
     well = await stage.worker(OK if request_kind != "HEAD" else OK[: -len(b"fine")])
     bad = [] if failure == "refused" else [await stage.worker(to_head(FAILURES[failure], request_kind))]
     first = bad[0] if bad else stage.dead_port()
@@ -127,12 +125,12 @@ async def test_what_is_sent_again(
     client = await stage.client()
     client.write(REQUESTS[request_kind])
     if failure == "hangs":
-        await stage.eventually(lambda: got(*bad))
+        await stage.eventually(lambda: requests_at(*bad))
         await stage.turn()
         stage.advance(1.5)
         stage.advance(24.0 if expected == "504" else 0.0)
-    assert await seen(client, to_head=request_kind == "HEAD") == expected
-    assert got(*bad, well) == count
+    assert await outcome_at_client(client, to_head=request_kind == "HEAD") == expected
+    assert requests_at(*bad, well) == count
     is_again = expected == "200" and not (
         request_kind == "HEAD" and failure.startswith("half a") and count == 1
     )
@@ -142,7 +140,7 @@ async def test_what_is_sent_again(
 
 
 def to_head(script: Script, request_kind: str) -> Script:
-    """The script, or one that knows that no body follows an answer to HEAD."""
+    """The script, or one that sends no body in response to HEAD."""
     if request_kind != "HEAD" or script not in (
         FAILURES["503"],
         FAILURES["502"],
@@ -163,8 +161,8 @@ def to_head(script: Script, request_kind: str) -> Script:
 # --- statuses
 
 
-async def test_a_refusal_costs_no_connection(stage: Stage) -> None:
-    """A 503 that is here whole leaves its connection usable, and the second attempt takes an idle one."""
+async def test_503_keeps_its_connection(stage: Stage) -> None:
+    """A complete 503 leaves its connection usable, and the second attempt takes an idle one."""
     bad, well = await stage.worker(GONE), await stage.worker(OK)
     await stage.serve(bad, well)
     client = await stage.client()
@@ -176,8 +174,8 @@ async def test_a_refusal_costs_no_connection(stage: Stage) -> None:
     assert stage.proxy.counts.retried == len(bad.requests) > 0
 
 
-async def test_where_all_refuse_the_client_hears_a_worker(stage: Stage) -> None:
-    """The last one's own words, not ours; each was asked once."""
+async def test_503_of_the_last_worker_is_forwarded(stage: Stage) -> None:
+    """Each worker is tried once, and the last response is forwarded."""
     workers = [await stage.worker(GONE) for _ in range(2)]
     await stage.serve(*workers)
     answer = await stage.ask(get())
@@ -186,22 +184,20 @@ async def test_where_all_refuse_the_client_hears_a_worker(stage: Stage) -> None:
     assert stage.proxy.counts.errors == {}
 
 
-async def test_nobody_else_to_ask(stage: Stage) -> None:
-    """A lone worker's 503 is the answer: it has said that it cannot."""
+async def test_503_of_the_only_worker_is_forwarded(stage: Stage) -> None:
     worker = await stage.worker(GONE)
     await stage.serve(worker)
     assert (await stage.ask(get())).status == 503
     assert (len(worker.requests), stage.proxy.counts.retried) == (1, 0)
 
 
-async def test_statuses_are_for_the_operator_to_choose(stage: Stage) -> None:
-    """None at all, or others."""
+async def test_empty_statuses_disable_status_retries(stage: Stage) -> None:
     await stage.serve(await stage.worker(GONE), await stage.worker(OK), retry={"statuses": []})
     assert (await stage.ask(get())).status == 503
 
 
-async def test_an_early_refusal_of_what_is_still_coming(stage: Stage) -> None:
-    """What has come of the body is sent to the other, and the rest follows."""
+async def test_partial_upload_is_retried_after_an_early_503(stage: Stage) -> None:
+    """The part of the body that has arrived is sent again, and the rest follows."""
 
     async def refuses_the_head(wire: Wire) -> None:
         await wire.head()
@@ -220,10 +216,10 @@ async def test_an_early_refusal_of_what_is_still_coming(stage: Stage) -> None:
 
 @pytest.mark.parametrize("fields", [(b"Connection: close",), ()])
 @pytest.mark.parametrize("log", [{}, {"access": "text", "path": "/dev/null"}])
-async def test_nothing_of_a_refusal_reaches_the_client(
+async def test_nothing_of_a_retried_response_reaches_the_client(
     stage: Stage, fields: tuple[bytes, ...], log: dict[str, Any]
 ) -> None:
-    """Neither where the client leaves after the answer, nor where the request is logged."""
+    """Neither with `Connection: close` nor with an access log."""
     await stage.serve(await stage.worker(GONE), await stage.worker(OK), log=log)
     client = await stage.client()
     assert (await client.ask(get(b"/", *fields))).body == b"fine"
@@ -232,11 +228,11 @@ async def test_nothing_of_a_refusal_reaches_the_client(
         assert stage.proxy.access_log.waiting + stage.proxy.access_log.counts.written == 1
 
 
-# --- how many
+# --- number of attempts
 
 
-async def test_two_endpoints_may_be_lost_at_once(stage: Stage) -> None:
-    """By default a request is tried at three; nobody is asked twice while there are others."""
+async def test_request_survives_two_dead_endpoints(stage: Stage) -> None:
+    """By default a request has three attempts, at different endpoints."""
     worker = await stage.worker(OK)
     await stage.serve(stage.dead_port(), stage.dead_port(), worker)
     for _ in range(6):
@@ -244,15 +240,14 @@ async def test_two_endpoints_may_be_lost_at_once(stage: Stage) -> None:
     assert stage.proxy.counts.errors == {}
 
 
-async def test_the_number_of_tries(stage: Stage) -> None:
-    """`retries` further ones, and no more."""
+async def test_retries_limit_the_attempts(stage: Stage) -> None:
     await stage.serve(*(stage.dead_port() for _ in range(4)), retries=2)
     assert (await stage.ask(get())).status == 502
     assert sum(stage.outcomes(f"w{i}").get("refused", 0) for i in range(4)) == 3
 
 
-async def test_the_budget(stage: Stage) -> None:
-    """One retry in ten seconds here: the next request gets what the worker said, or our 502."""
+async def test_retry_budget(stage: Stage) -> None:
+    """One retry per ten seconds here; the next request gets the worker's 503 or the balancer's 502."""
     refusing, well = await stage.worker(GONE), await stage.worker(OK)
     await stage.serve(refusing, well, retry={"share": 0.0, "per_second": 0.1})
     statuses = [(await stage.ask(get())).status for _ in range(3)]
@@ -263,8 +258,7 @@ async def test_the_budget(stage: Stage) -> None:
     assert stage.proxy.counts.retried == 2
 
 
-async def test_the_budget_of_broken_connections(stage: Stage) -> None:
-    """Without any, a broken connection is a 502."""
+async def test_empty_budget_makes_broken_connection_a_502(stage: Stage) -> None:
     workers = [await stage.worker(after_a_request()), await stage.worker(OK)]
     await stage.serve(*workers, retry={"share": 0.0, "per_second": 0.0})
     answer = await stage.ask(get())
@@ -272,36 +266,35 @@ async def test_the_budget_of_broken_connections(stage: Stage) -> None:
     assert stage.proxy.retries.budget.denied == 1
 
 
-async def test_who_did_nothing_costs_nothing(stage: Stage) -> None:
-    """A connection that never stood was no work for anybody: no budget is asked."""
+async def test_refused_connection_needs_no_budget(stage: Stage) -> None:
+    """A refused connection costs the worker no work."""
     await stage.serve(stage.dead_port(), await stage.worker(OK), retry={"share": 0.0, "per_second": 0.0})
     for _ in range(4):
         assert (await stage.ask(post(b"body"))).body == b"fine"
     assert stage.proxy.retries.budget.denied == 0
 
 
-# --- keys, bodies, patience
+# --- idempotency keys, bodies, attempt timeout
 
 
-async def test_a_key_is_not_believed_unless_told(stage: Stage) -> None:
-    """Only who runs the workers knows whether they keep keys, and keep them together."""
+async def test_idempotency_key_is_ignored_by_default(stage: Stage) -> None:
+    """Only the operator knows whether the workers honour keys across all of them."""
     workers = [await stage.worker(after_a_request()), await stage.worker(OK)]
     await stage.serve(*workers)
     assert (await stage.ask(REQUESTS["keyed POST"])).status == 502
-    assert got(*workers) == 1
+    assert requests_at(*workers) == 1
 
 
 @pytest.mark.parametrize(("limit", "status"), [(1000, 502), (300_000, 200), (0, 502)])
-async def test_how_much_of_a_body_is_kept(stage: Stage, limit: int, status: int) -> None:
-    """As much as `retry.body` says, whatever may wait for a slow reader."""
+async def test_retry_body_limits_the_kept_body(stage: Stage, limit: int, status: int) -> None:
     workers = [await stage.worker(after_a_request()), await stage.worker(OK)]
     await stage.serve(*workers, retry={"body": limit})
     assert (await stage.ask(post(LONG if limit != 1000 else b"x" * 1001, method=b"PUT"))).status == status
-    assert got(*workers) == (2 if status == 200 else 1)
+    assert requests_at(*workers) == (2 if status == 200 else 1)
 
 
-async def test_a_slow_worker_has_all_the_time_where_there_is_no_other(stage: Stage) -> None:
-    """`timeouts.attempt` ends an attempt only if another follows."""
+async def test_attempt_timeout_needs_another_endpoint(stage: Stage) -> None:
+    """`timeouts.attempt` ends an attempt only if another can follow."""
     go = asyncio.Event()
 
     async def slow(wire: Wire) -> None:
@@ -321,9 +314,9 @@ async def test_a_slow_worker_has_all_the_time_where_there_is_no_other(stage: Sta
     assert stage.proxy.retries.budget.denied == 0
 
 
-async def test_patience_is_asked_for_once(stage: Stage) -> None:
-    """Without a budget the worker has its time, and one denial is counted, not one for each sweep."""
-    worker = await stage.worker(hangs)
+async def test_denied_attempt_timeout_is_counted_once(stage: Stage) -> None:
+    """A denied retry is counted once, not once per sweep."""
+    worker = await stage.worker(hang)
     await stage.serve(
         worker, stage.dead_port(), timeouts={"attempt": 1.0}, retry={"share": 0, "per_second": 0}
     )
@@ -337,9 +330,9 @@ async def test_patience_is_asked_for_once(stage: Stage) -> None:
     assert (await client.response()).status == 504
 
 
-async def test_a_hung_worker_is_charged_a_timeout(stage: Stage) -> None:
-    """The policy learns that it hangs; its connection is not used again."""
-    worker, well = await stage.worker(hangs), await stage.worker(OK)
+async def test_attempt_timeout_is_an_outcome_of_the_endpoint(stage: Stage) -> None:
+    """Its connection is not used again."""
+    worker, well = await stage.worker(hang), await stage.worker(OK)
     await stage.serve(worker, well, timeouts={"attempt": 0.5})
     client = await stage.client()
     await client.send(get())

@@ -1,4 +1,4 @@
-"""Routes watched: a detour, a region's, a name that leads elsewhere; and the connections that it needs to look at."""
+"""Route watch: departures of connect times, regions, networks of a name, and connections of its own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.balancer.wireless import Peer, Wireless
 USUAL, DETOUR = 0.09, 0.72
 
 
-class Watching:
-    """Three endpoints, two of them in one region, and a watch that writes down what it says."""
+class RecordedWatch:
+    """A watch of three endpoints, two of them in one region, with its log lines."""
 
     def __init__(self, is_enabled: bool = True) -> None:
         self.clock = ManualClock()
-        self.said: list[str] = []
-        self.watch = RouteWatch(WatchPlan(is_enabled), self.clock.now, self.said.append)
+        self.logged: list[str] = []
+        self.watch = RouteWatch(WatchPlan(is_enabled), self.clock.now, self.logged.append)
         regions = {"e0": "emea", "e1": "emea", "u0": "us"}
         self.by_id = {
             id_: RouteBaselines(Endpoint(id_, "http://x", region)) for id_, region in regions.items()
@@ -30,95 +30,96 @@ class Watching:
         self.watch.update(self.by_id.values())
 
     def connect(self, trips: dict[str, float], times: int, tls: float = 0.0) -> None:
-        """One connection to each of these every ten seconds."""
+        """Connect to these endpoints every ten seconds, `times` times."""
         for _ in range(times):
             self.clock.at += 10.0
             for id_, trip in trips.items():
                 self.watch.opened(self.by_id[id_], Phases(0.0, trip, trip + tls), self.clock.at)
 
     @property
-    def whats(self) -> list[tuple[str, str]]:
+    def event_kinds(self) -> list[tuple[str, str]]:
         return [(event.what, event.who) for event in self.watch.events]
 
 
-def test_a_detour_to_one_endpoint() -> None:
-    """Said once, with both figures, within a minute; and once more when it is over."""
-    watching = Watching()
-    watching.connect({"e0": USUAL, "e1": USUAL}, 10)
-    watching.connect({"e0": DETOUR, "e1": USUAL}, 4)
-    assert watching.said == []
-    watching.connect({"e0": DETOUR, "e1": USUAL}, 1)
-    assert watching.said == ["watch: e0: connecting takes 720 ms now, and took 90 ms"]
-    assert watching.by_id["e0"].is_departed
-    watching.connect({"e0": DETOUR, "e1": USUAL}, 20)
-    watching.connect({"e0": USUAL, "e1": USUAL}, 7)
-    assert watching.whats == [("connect_departed", "e0"), ("connect_returned", "e0")]
-    assert watching.watch.counts == {"connect_departed": 1, "connect_returned": 1}
+def test_departure_of_an_endpoint_is_logged_once() -> None:
+    """Logged once within a minute with both figures, and once when it ends."""
+    recorded = RecordedWatch()
+    recorded.connect({"e0": USUAL, "e1": USUAL}, 10)
+    recorded.connect({"e0": DETOUR, "e1": USUAL}, 4)
+    assert recorded.logged == []
+    recorded.connect({"e0": DETOUR, "e1": USUAL}, 1)
+    (line,) = recorded.logged
+    assert all(part in line for part in ("e0: ", "720 ms", "90 ms"))
+    assert recorded.by_id["e0"].is_departed
+    recorded.connect({"e0": DETOUR, "e1": USUAL}, 20)
+    recorded.connect({"e0": USUAL, "e1": USUAL}, 7)
+    assert recorded.event_kinds == [("connect_departed", "e0"), ("connect_returned", "e0")]
+    assert recorded.watch.counts == {"connect_departed": 1, "connect_returned": 1}
 
 
-def test_a_detour_to_a_region() -> None:
-    """When all of its endpoints have departed; back with the last of them."""
-    watching = Watching()
-    watching.connect(dict.fromkeys(watching.by_id, USUAL), 10)
-    watching.connect({"e0": DETOUR, "e1": DETOUR, "u0": USUAL}, 10)
-    assert watching.whats == [
+def test_departure_of_a_region() -> None:
+    """When all of its endpoints have departed, until the last one returns."""
+    recorded = RecordedWatch()
+    recorded.connect(dict.fromkeys(recorded.by_id, USUAL), 10)
+    recorded.connect({"e0": DETOUR, "e1": DETOUR, "u0": USUAL}, 10)
+    assert recorded.event_kinds == [
         ("connect_departed", "e0"),
         ("connect_departed", "e1"),
         ("region_departed", "emea"),
     ]
-    assert watching.watch.regions_departed == {"emea"}
-    watching.connect(dict.fromkeys(watching.by_id, USUAL), 10)
-    assert watching.whats[-1] == ("region_returned", "emea")
-    assert watching.watch.regions_departed == set()
+    assert recorded.watch.regions_departed == {"emea"}
+    recorded.connect(dict.fromkeys(recorded.by_id, USUAL), 10)
+    assert recorded.event_kinds[-1] == ("region_returned", "emea")
+    assert recorded.watch.regions_departed == set()
 
 
-def test_who_leaves_may_have_been_the_detour() -> None:
-    """A region that has lost those who were away is as it was."""
-    watching = Watching()
-    watching.connect(dict.fromkeys(watching.by_id, USUAL), 10)
-    watching.connect({"e0": DETOUR, "e1": DETOUR}, 10)
-    watching.watch.update([watching.by_id["u0"]])
-    assert watching.whats[-1] == ("region_returned", "emea")
-    assert watching.watch.regions_departed == set()
+def test_region_returns_when_departed_endpoints_are_removed() -> None:
+    """The region has no departed endpoint then."""
+    recorded = RecordedWatch()
+    recorded.connect(dict.fromkeys(recorded.by_id, USUAL), 10)
+    recorded.connect({"e0": DETOUR, "e1": DETOUR}, 10)
+    recorded.watch.update([recorded.by_id["u0"]])
+    assert recorded.event_kinds[-1] == ("region_returned", "emea")
+    assert recorded.watch.regions_departed == set()
 
 
-def test_a_region_of_one_is_its_endpoint() -> None:
-    """It is not said twice."""
-    watching = Watching()
-    watching.connect({"u0": USUAL}, 10)
-    watching.connect({"u0": DETOUR}, 10)
-    assert watching.whats == [("connect_departed", "u0")]
+def test_region_of_one_endpoint_has_no_event() -> None:
+    """The region event is omitted."""
+    recorded = RecordedWatch()
+    recorded.connect({"u0": USUAL}, 10)
+    recorded.connect({"u0": DETOUR}, 10)
+    assert recorded.event_kinds == [("connect_departed", "u0")]
 
 
-def test_tls_has_a_norm_of_its_own() -> None:
-    """The trip may be as it was while a worker takes longer over its handshakes."""
-    watching = Watching()
-    watching.connect({"u0": USUAL}, 10, tls=0.1)
-    watching.connect({"u0": USUAL}, 10, tls=0.9)
-    assert watching.said == ["watch: u0: its TLS handshake takes 900 ms now, and took 100 ms"]
+def test_tls_handshake_has_its_own_baseline() -> None:
+    """The connect time may be unchanged."""
+    recorded = RecordedWatch()
+    recorded.connect({"u0": USUAL}, 10, tls=0.1)
+    recorded.connect({"u0": USUAL}, 10, tls=0.9)
+    (line,) = recorded.logged
+    assert all(part in line for part in ("u0: ", "TLS handshake", "900 ms", "100 ms"))
 
 
 def test_events_are_bounded() -> None:
-    """The last ones are kept, and all are counted."""
-    watching = Watching()
+    """Old events are dropped, and all are counted."""
+    recorded = RecordedWatch()
     for number in range(MOST_EVENTS + 20):
-        watching.watch.resolved("api.test", (f"10.{number}.0.1",), 0.0)
-    assert len(watching.watch.events) == MOST_EVENTS
-    assert watching.watch.counts["network"] == MOST_EVENTS + 19
-    assert watching.watch.events[-1].number == MOST_EVENTS + 19
+        recorded.watch.resolved("api.test", (f"10.{number}.0.1",), 0.0)
+    assert len(recorded.watch.events) == MOST_EVENTS
+    assert recorded.watch.counts["network"] == MOST_EVENTS + 19
+    assert recorded.watch.events[-1].number == MOST_EVENTS + 19
 
 
-def test_a_name_that_leads_elsewhere() -> None:
-    """To no network where it led before; what it has led to since is known."""
-    watching = Watching()
+def test_new_network_of_a_name_is_logged() -> None:
+    """Only a network that is new for the name."""
+    recorded = RecordedWatch()
     for addresses in (("192.0.2.1",), ("192.0.2.77",), ("198.51.100.1", "192.0.2.1"), ("198.51.100.9",)):
-        watching.watch.resolved("api.test", addresses, 0.0)
-    assert watching.said == []
-    watching.watch.resolved("api.test", ("203.0.113.5",), 0.0)
-    watching.watch.resolved("api.test", ("192.0.2.5",), 0.0)
-    assert watching.said == [
-        "watch: api.test: it leads to 203.0.113.0/24 now, and led to 192.0.2.0/24, 198.51.100.0/24"
-    ]
+        recorded.watch.resolved("api.test", addresses, 0.0)
+    assert recorded.logged == []
+    recorded.watch.resolved("api.test", ("203.0.113.5",), 0.0)
+    recorded.watch.resolved("api.test", ("192.0.2.5",), 0.0)
+    (line,) = recorded.logged
+    assert all(part in line for part in ("api.test: ", "203.0.113.0/24", "192.0.2.0/24, 198.51.100.0/24"))
 
 
 @pytest.mark.parametrize(
@@ -129,26 +130,24 @@ def test_a_name_that_leads_elsewhere() -> None:
         ("fe80::1%eth0", "fe80::/48"),
     ],
 )
-def test_networks(address: str, network: str) -> None:
-    """/24, and /48."""
+def test_network_of_an_address(address: str, network: str) -> None:
     assert network_of(address) == network
 
 
-def test_a_watch_that_is_off() -> None:
-    """It says nothing, whatever happens."""
-    watching = Watching(is_enabled=False)
-    watching.connect({"u0": USUAL}, 10)
-    watching.connect({"u0": DETOUR}, 10)
-    watching.watch.resolved("api.test", ("192.0.2.1",), 0.0)
-    watching.watch.resolved("api.test", ("198.51.100.1",), 0.0)
-    assert watching.said == []
+def test_disabled_watch_logs_nothing() -> None:
+    recorded = RecordedWatch(is_enabled=False)
+    recorded.connect({"u0": USUAL}, 10)
+    recorded.connect({"u0": DETOUR}, 10)
+    recorded.watch.resolved("api.test", ("192.0.2.1",), 0.0)
+    recorded.watch.resolved("api.test", ("198.51.100.1",), 0.0)
+    assert recorded.logged == []
 
 
 # --- connections of its own
 
 
-def test_who_is_not_asked_is_called_upon() -> None:
-    """One connection in every period, closed at once; who has been connected to meanwhile is left alone."""
+def test_unused_endpoint_is_connected_every_interval() -> None:
+    """One connection per interval to endpoints without other connections, closed at once."""
     with Wireless(2, route_watch=(("interval", 10.0),)) as wireless:
         for _ in range(120):
             wireless.advance(0.25)
@@ -170,8 +169,8 @@ def address_of(peer: Peer) -> str:
     return address
 
 
-def test_who_is_down_is_left_alone() -> None:
-    """The operator has said so: nobody connects, even where it has got another address, until it is up again."""
+def test_endpoint_in_maintenance_is_not_connected() -> None:
+    """Not even after a change of its address, until it is ready again."""
     with Wireless(2, route_watch=(("interval", 10.0),)) as wireless:
         registry, pools = wireless.control_plane.registry, wireless.proxy.pools
 
@@ -190,8 +189,8 @@ def test_who_is_down_is_left_alone() -> None:
         assert "192.0.2.77" in pass_time()
 
 
-def test_visits_keep_within_the_limit() -> None:
-    """They count as connections: where there is no room there is none, and none is closed for them."""
+def test_watch_connections_keep_within_the_limit() -> None:
+    """They count as connections: none is opened at the limit, and no other connection is closed for them."""
     with Wireless(3, route_watch=(("interval", 10.0),)) as wireless:
         pools = wireless.proxy.pools
         pools.limit = 2
@@ -206,14 +205,14 @@ def test_visits_keep_within_the_limit() -> None:
         assert (pools.open_connections, pools.routes.watch.under_way) == (1, 1)
         client.send(get())
         wireless.turn()
-        assert len(wireless.workers) == 1, "the idle one has not made way for a visit"
+        assert len(wireless.workers) == 1, "the idle connection was closed for a watch connection"
         wireless.advance(2.0)
-        assert pools.routes.watch.connects == 2, "the next one has its turn"
+        assert pools.routes.watch.connects == 2, "the next endpoint was not connected"
         wireless.leave()
 
 
-def test_a_worker_that_is_away_is_no_event() -> None:
-    """That is for checks and ejection; it is counted."""
+def test_refused_connection_is_no_event() -> None:
+    """Refused connections are left to active checks and outlier detection."""
     with Wireless(1, route_watch=(("interval", 10.0),)) as wireless:
         wireless.dialling = "refuse"
         for _ in range(80):
@@ -222,39 +221,36 @@ def test_a_worker_that_is_away_is_no_event() -> None:
         assert (watch.connects, watch.failed, len(watch.events)) == (2, 2, 0)
 
 
-def test_by_default_it_opens_none() -> None:
-    """Connections are the workers' to pay."""
+def test_no_connections_by_default() -> None:
     with Wireless(1) as wireless:
         for _ in range(80):
             wireless.advance(0.25)
         assert wireless.workers == []
 
 
-# --- the whole unit
+# --- with the whole balancer
 
 
-async def test_what_is_told(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """In status, metrics and one line on standard error."""
+async def test_departure_in_status_metrics_and_log(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     await stage.serve(await stage.worker(response()))
     routes, watched = stage.proxy.pools.routes, stage.pool().route.watched
     for trip in [USUAL] * 10 + [DETOUR] * 5:
         stage.clock.at += 10.0
         routes.watch.opened(watched, Phases(0.0, trip, trip), stage.clock.at)
     stage.clock.at += 5.0
-    told = await status(stage)
-    (event,) = told["events"]
+    document = await status(stage)
+    (event,) = document["events"]
     assert (event["what"], event["who"], event["age"]) == ("connect_departed", "w0", 5.0)
     assert capsys.readouterr().err == f"balancer: watch: w0: {event['text']}\n"
-    assert told["endpoints"][0]["route"]["connect"] == {"usual": USUAL, "last": DETOUR, "departed": True}
-    assert told["route_watch"]["regions"] == [{"name": "r", "connect": USUAL, "departed": False}]
+    assert document["endpoints"][0]["route"]["connect"] == {"usual": USUAL, "last": DETOUR, "departed": True}
+    assert document["route_watch"]["regions"] == [{"name": "r", "connect": USUAL, "departed": False}]
     metrics = (await stage.ask(local(b"/-/metrics"))).body.decode()
     assert 'steelyard_route_departed{endpoint="w0",region="r"} 1.0' in metrics
     assert 'steelyard_route_events_total{what="connect_departed"} 1.0' in metrics
     assert 'steelyard_route_last_seconds{endpoint="w0",phase="connect",region="r"} 0.72' in metrics
 
 
-async def test_a_reload_keeps_what_is_known(stage: Stage) -> None:
-    """Norms and names are the routes', and routes stay with their endpoints."""
+async def test_reload_keeps_baselines(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     route = stage.pool().route
     await stage.reload(route_watch={"factor": 3.0})

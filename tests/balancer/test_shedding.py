@@ -1,4 +1,4 @@
-"""More to do than can be done: who is refused first, who goes first, and who is too late. On real sockets."""
+"""Priority levels, deadlines and figures of the wait queue, on real sockets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SHEDDING = {"header": "X-Priority"}
 UNIX = 1_700_000_000
 
 
-class Crowd:
-    """A worker with one place, which is taken until `go`, and clients that wait for it."""
+class FullWorker:
+    """A worker with its one place taken until `go`, and clients that wait for it."""
 
     def __init__(self, stage: Stage, worker: ScriptedWorker, first: Wire, go: asyncio.Event) -> None:
         self.stage = stage
@@ -27,8 +27,8 @@ class Crowd:
         self.go = go
         self.waiting: list[Wire] = []
 
-    async def waits(self, target: bytes, *fields: bytes) -> Wire:
-        """A request that has to wait."""
+    async def add_waiting(self, target: bytes, *fields: bytes) -> Wire:
+        """Send a request that has to wait."""
         client = await self.stage.client()
         await client.send(get(target, *fields))
         self.waiting.append(client)
@@ -37,8 +37,8 @@ class Crowd:
         await self.stage.eventually(lambda: queue.joined > joined or queue.dropped)
         return client
 
-    async def served(self) -> list[bytes]:
-        """Let all go; in which order they were served."""
+    async def release(self) -> list[bytes]:
+        """Release the worker and return the targets in the order of service."""
         self.go.set()
         await self.first.response()
         for client in self.waiting:
@@ -46,14 +46,14 @@ class Crowd:
         return [request.line.split()[1] for request in self.worker.requests][1:]
 
 
-async def crowd(stage: Stage, limit: int = 8, **settings: Any) -> Crowd:
+async def full_worker(stage: Stage, limit: int = 8, **settings: Any) -> FullWorker:
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
     await stage.serve(worker, max_in_flight=1, limits={"queue": limit}, **settings)
-    return Crowd(stage, worker, await fill(stage, worker), go)
+    return FullWorker(stage, worker, await fill(stage, worker), go)
 
 
-def told(answer: Message) -> tuple[int, str, bytes | None]:
+def error_of(answer: Message) -> tuple[int, str, bytes | None]:
     return answer.status, json.loads(answer.body)["error"], answer.value(b"Retry-After")
 
 
@@ -64,7 +64,7 @@ async def status(stage: Stage) -> dict[str, Any]:
 
 
 async def metrics(stage: Stage, *names: str) -> list[str]:
-    """The lines of the metrics that begin with one of these."""
+    """The metrics lines that begin with one of `names`."""
     answer = await stage.ask(b"GET /-/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     return [line for line in answer.body.decode().splitlines() if line.startswith(names)]
 
@@ -72,9 +72,9 @@ async def metrics(stage: Stage, *names: str) -> list[str]:
 # --- priorities
 
 
-async def test_higher_levels_go_first(stage: Stage) -> None:
-    """Whoever came first among equals; what says nothing is normal, and so is what nobody knows."""
-    there = await crowd(stage, limit=100, admission=SHEDDING, trusted_proxies=PROXIES)
+async def test_higher_levels_are_served_first(stage: Stage) -> None:
+    """First come, first served within a level; requests without a known level are "normal"."""
+    busy = await full_worker(stage, limit=100, admission=SHEDDING, trusted_proxies=PROXIES)
     for target, level in (
         ("/1", "bulk"),
         ("/2", "normal"),
@@ -82,24 +82,24 @@ async def test_higher_levels_go_first(stage: Stage) -> None:
         ("/4", "x"),
         ("/5", "critical"),
     ):
-        await there.waits(target.encode(), b"X-Priority: " + level.encode())
-    await there.waits(b"/6")
-    assert await there.served() == [b"/3", b"/5", b"/2", b"/4", b"/6", b"/1"]
+        await busy.add_waiting(target.encode(), b"X-Priority: " + level.encode())
+    await busy.add_waiting(b"/6")
+    assert await busy.release() == [b"/3", b"/5", b"/2", b"/4", b"/6", b"/1"]
 
 
-async def test_lower_levels_are_refused_first(stage: Stage) -> None:
-    """At a quarter of the queue nobody of level bulk comes in, at three quarters nobody of level normal."""
-    there = await crowd(stage, admission=SHEDDING, trusted_proxies=PROXIES)
+async def test_lower_levels_are_shed_first(stage: Stage) -> None:
+    """Level "bulk" is rejected from a quarter of the queue on, level "normal" from three quarters."""
+    busy = await full_worker(stage, admission=SHEDDING, trusted_proxies=PROXIES)
     client = await stage.client()
     for _ in range(2):
-        await there.waits(b"/")
+        await busy.add_waiting(b"/")
     answer = await client.ask(get(b"/bulk", b"X-Priority: bulk"))
-    assert told(answer) == (503, "shed", b"1")
+    assert error_of(answer) == (503, "shed", b"1")
     assert answer.value(b"Connection") is None
     for _ in range(4):
-        await there.waits(b"/")
-    assert told(await client.ask(get(b"/normal"))) == (503, "shed", b"1")
-    await there.waits(b"/critical", b"X-Priority: critical")
+        await busy.add_waiting(b"/")
+    assert error_of(await client.ask(get(b"/normal"))) == (503, "shed", b"1")
+    await busy.add_waiting(b"/critical", b"X-Priority: critical")
     shown = await status(stage)
     assert shown["levels"] == [
         {"name": "critical", "waiting": 1, "shed": 0},
@@ -115,18 +115,18 @@ async def test_lower_levels_are_refused_first(stage: Stage) -> None:
         'steelyard_shed_total{level="normal"} 1.0',
         'steelyard_shed_total{level="bulk"} 1.0',
     ]
-    assert b"/bulk" not in await there.served()
+    assert b"/bulk" not in await busy.release()
 
 
-async def test_the_endpoints_being_busy_is_enough(stage: Stage) -> None:
-    """Level bulk leaves half of what the endpoints may hold to others."""
+async def test_level_is_shed_by_requests_in_flight(stage: Stage) -> None:
+    """`in_flight = 0.5`: the level may use half of what the endpoints can hold."""
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
     levels = [{"name": "normal"}, {"name": "bulk", "in_flight": 0.5}]
     shedding = {**SHEDDING, "levels": levels, "trust": "all"}
     await stage.serve(worker, max_in_flight=2, admission=shedding)
     first, second = await fill(stage, worker), await stage.client()
-    assert told(await second.ask(get(b"/", b"X-Priority: bulk"))) == (503, "shed", b"1")
+    assert error_of(await second.ask(get(b"/", b"X-Priority: bulk"))) == (503, "shed", b"1")
     await second.send(get(b"/normal"))
     await stage.eventually(lambda: stage.state().in_flight == 2)
     go.set()
@@ -134,57 +134,57 @@ async def test_the_endpoints_being_busy_is_enough(stage: Stage) -> None:
     assert (await second.ask(get(b"/", b"X-Priority: bulk"))).status == 200
 
 
-async def test_the_last_place_goes_to_the_more_important(stage: Stage) -> None:
-    """In a full queue the newest of the lowest gives way, with an answer."""
+async def test_higher_level_displaces_a_lower_one_in_a_full_queue(stage: Stage) -> None:
+    """In a full queue the newest request of the lowest level is rejected."""
     levels = [{"name": "high"}, {"name": "low"}]
     shedding = {**SHEDDING, "levels": levels, "default": "low", "trust": "all"}
-    there = await crowd(stage, 2, admission=shedding)
-    await there.waits(b"/1")
-    low = await there.waits(b"/2")
-    there.waiting.remove(low)
-    await there.waits(b"/3", b"X-Priority: high")
-    assert told(await low.response()) == (503, "shed", b"1")
-    assert told(await low.ask(get(b"/4"))) == (503, "queue_full", b"1")
-    assert await there.served() == [b"/3", b"/1"]
+    busy = await full_worker(stage, 2, admission=shedding)
+    await busy.add_waiting(b"/1")
+    low = await busy.add_waiting(b"/2")
+    busy.waiting.remove(low)
+    await busy.add_waiting(b"/3", b"X-Priority: high")
+    assert error_of(await low.response()) == (503, "shed", b"1")
+    assert error_of(await low.ask(get(b"/4"))) == (503, "queue_full", b"1")
+    assert await busy.release() == [b"/3", b"/1"]
 
 
-@pytest.mark.parametrize("proxies", [[], PROXIES], ids=["stranger", "trusted proxy"])
-async def test_who_is_believed(stage: Stage, proxies: list[str]) -> None:
-    """Anybody could call itself critical: only trusted proxies may say it."""
-    there = await crowd(stage, limit=100, admission=SHEDDING, trusted_proxies=proxies)
-    await there.waits(b"/normal")
-    await there.waits(b"/critical", b"X-Priority: critical")
-    assert await there.served() == ([b"/critical", b"/normal"] if proxies else [b"/normal", b"/critical"])
+@pytest.mark.parametrize("proxies", [[], PROXIES], ids=["untrusted", "trusted proxy"])
+async def test_priority_needs_a_trusted_proxy(stage: Stage, proxies: list[str]) -> None:
+    """Any client could call itself critical."""
+    busy = await full_worker(stage, limit=100, admission=SHEDDING, trusted_proxies=proxies)
+    await busy.add_waiting(b"/normal")
+    await busy.add_waiting(b"/critical", b"X-Priority: critical")
+    assert await busy.release() == ([b"/critical", b"/normal"] if proxies else [b"/normal", b"/critical"])
 
 
 # --- deadlines
 
 
-async def test_a_client_that_waits_so_long_and_no_longer(stage: Stage) -> None:
-    """It has its answer when its time is over, to a sweep, and no worker hears of the request. Anybody may say so."""
-    there = await crowd(stage, queue={"timeout_header": "X-Timeout-Ms"})
-    hasty = await there.waits(b"/hasty", b"X-Timeout-Ms: 1500")
-    there.waiting.remove(hasty)
-    await there.waits(b"/patient", b"X-Timeout-Ms: 15000")
+async def test_waiting_request_ends_at_its_deadline(stage: Stage) -> None:
+    """It is answered at its deadline, within one sweep, and not sent to a worker. Any client may state a deadline."""
+    busy = await full_worker(stage, queue={"timeout_header": "X-Timeout-Ms"})
+    hasty = await busy.add_waiting(b"/hasty", b"X-Timeout-Ms: 1500")
+    busy.waiting.remove(hasty)
+    await busy.add_waiting(b"/patient", b"X-Timeout-Ms: 15000")
     stage.advance(1.4)
     assert len(stage.proxy.queue) == 2
     stage.advance(0.2)
-    assert told(await hasty.response()) == (503, "deadline_passed", b"2")
+    assert error_of(await hasty.response()) == (503, "deadline_passed", b"2")
     assert (await status(stage))["queue"]["dropped"] == {"deadline_passed": 1}
-    assert await there.served() == [b"/patient"]
+    assert await busy.release() == [b"/patient"]
 
 
-async def test_no_time_at_all(stage: Stage) -> None:
-    """Not even where there is room."""
+async def test_deadline_of_zero_is_rejected(stage: Stage) -> None:
+    """Even where there is room."""
     worker = await stage.worker(response())
     await stage.serve(worker, queue={"timeout_header": "X-Timeout-Ms"})
-    assert told(await stage.ask(get(b"/", b"X-Timeout-Ms: 0"))) == (503, "deadline_passed", b"1")
+    assert error_of(await stage.ask(get(b"/", b"X-Timeout-Ms: 0"))) == (503, "deadline_passed", b"1")
     assert (await stage.ask(get(b"/", b"X-Timeout-Ms: 1"))).status == 200
     assert len(worker.requests) == 1
 
 
-async def test_less_time_than_an_answer_takes(stage: Stage) -> None:
-    """Where the quickest answer so far has taken two seconds, one second is none."""
+async def test_deadline_below_the_shortest_latency_is_rejected(stage: Stage) -> None:
+    """The quickest response so far took two seconds."""
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
     await stage.serve(worker, queue={"timeout_header": "X-Timeout-Ms"})
@@ -193,17 +193,17 @@ async def test_less_time_than_an_answer_takes(stage: Stage) -> None:
     go.set()
     assert (await first.response()).status == 200
     stage.advance(0.0)
-    assert told(await stage.ask(get(b"/", b"X-Timeout-Ms: 1000"))) == (503, "deadline_passed", b"1")
+    assert error_of(await stage.ask(get(b"/", b"X-Timeout-Ms: 1000"))) == (503, "deadline_passed", b"1")
     assert (await stage.ask(get(b"/", b"X-Timeout-Ms: 2500"))).status == 200
 
 
 def started(seconds: float) -> bytes:
-    """As Heroku's router says it, on a clock of its own."""
+    """In the format of Heroku's router, on a clock of its own."""
     return b"X-Request-Start: %d" % ((UNIX + seconds) * 1e3)
 
 
 async def ages(stage: Stage, delays: Sequence[float], proxies: Iterable[str]) -> list[int]:
-    """Requests that have taken so long from the proxy to here, a second apart; what they are answered."""
+    """Statuses of requests a second apart that took these delays from the proxy to the balancer."""
     worker = await stage.worker(response())
     await stage.serve(worker, queue={"start_header": "X-Request-Start"}, trusted_proxies=list(proxies))
     answers = []
@@ -213,33 +213,33 @@ async def ages(stage: Stage, delays: Sequence[float], proxies: Iterable[str]) ->
     return answers
 
 
-async def test_a_request_that_its_proxy_has_given_up(stage: Stage) -> None:
-    """What has been on the way for 30 s longer than others is answered to nobody any more."""
+async def test_request_too_old_at_arrival_is_rejected(stage: Stage) -> None:
+    """After 30 s more than other requests."""
     assert await ages(stage, [0.0, 29.0, 31.0, 0.1], PROXIES) == [200, 200, 503, 200]
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
-async def test_a_proxy_whose_clock_is_wrong(stage: Stage, skew: float) -> None:
+async def test_clock_skew_of_the_proxy_does_not_matter(stage: Stage, skew: float) -> None:
     """Only differences count."""
     assert await ages(stage, [skew, skew + 29.0, skew + 31.0, skew], PROXIES) == [200, 200, 503, 200]
 
 
-async def test_a_stranger_does_not_set_the_clock(stage: Stage) -> None:
+async def test_start_header_needs_a_trusted_proxy(stage: Stage) -> None:
     assert await ages(stage, [0.0, 31.0], []) == [200, 200]
 
 
 # --- figures
 
 
-async def test_what_the_status_tells_of_the_queue(stage: Stage) -> None:
-    """Length, the longest wait, the pace, and what became of whom."""
-    there = await crowd(stage, 2)
-    await there.waits(b"/1")
-    gone = await there.waits(b"/2")
-    there.waiting.remove(gone)
+async def test_queue_in_status_and_metrics(stage: Stage) -> None:
+    """Length, longest wait, pace, and counts by result."""
+    busy = await full_worker(stage, 2)
+    await busy.add_waiting(b"/1")
+    gone = await busy.add_waiting(b"/2")
+    busy.waiting.remove(gone)
     stage.advance(3.0)
     refused = await stage.client()
-    assert told(await refused.ask(get())) == (503, "queue_full", b"6")
+    assert error_of(await refused.ask(get())) == (503, "queue_full", b"6")
     gone.reset()
     await stage.eventually(lambda: stage.proxy.queue.left)
     shown = await status(stage)
@@ -263,12 +263,12 @@ async def test_what_the_status_tells_of_the_queue(stage: Stage) -> None:
         "steelyard_queue_left_total 1.0",
         'steelyard_queue_dropped_total{reason="queue_full"} 1.0',
     ]
-    assert await there.served() == [b"/1"]
+    assert await busy.release() == [b"/1"]
     assert stage.proxy.queue.served == 1
 
 
-async def test_what_the_status_tells_of_a_limit_that_is_found(stage: Stage) -> None:
-    """With the latencies that it goes by; nothing of it where none is looked for."""
+async def test_found_limit_in_status_and_metrics(stage: Stage) -> None:
+    """With the latencies that it is based on."""
     await stage.serve(await stage.worker(response()), concurrency={"adaptive": True, "initial": 12})
     for _ in range(12):
         assert (await stage.ask(get())).status == 200
@@ -279,19 +279,18 @@ async def test_what_the_status_tells_of_a_limit_that_is_found(stage: Stage) -> N
     assert limit == 'steelyard_endpoint_limit{endpoint="w0",region="r"} 12.0'
 
 
-async def test_a_newest_first_queue(stage: Stage) -> None:
-    """With `order = "adaptive"`, once whoever is in front has waited for long at every turn of a second."""
-    there = await crowd(stage, limit=100, queue={"order": "adaptive"})
+async def test_adaptive_queue_serves_newest_first(stage: Stage) -> None:
+    """With `order = "adaptive"`, after the head of the queue has waited too long for an interval."""
+    busy = await full_worker(stage, limit=100, queue={"order": "adaptive"})
     for target in (b"/1", b"/2", b"/3", b"/4"):
-        await there.waits(target)
+        await busy.add_waiting(target)
     stage.advance(0.5)
     stage.proxy.queue.line.is_standing(stage.clock.at)
     stage.advance(1.0)
-    assert await there.served() == [b"/4", b"/3", b"/2", b"/1"]
+    assert await busy.release() == [b"/4", b"/3", b"/2", b"/1"]
 
 
-async def test_by_default_nothing_is_asked(stage: Stage) -> None:
-    """No gate, no limits to find, no levels."""
+async def test_admission_control_is_off_by_default(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     proxy = stage.proxy
     assert proxy.admission is None

@@ -1,4 +1,4 @@
-"""`balancer sidecar`: whose a request is, what an origin is told, what becomes of it, and what is told of the whole."""
+"""`balancer sidecar`: choice of the origin, forwarded fields, errors, connections, status, configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.load import ConfigError
 from balancer.config.sections import Section
-from balancer.config.sidecar import OriginConfig, SidecarConfig, load_sidecar, origins_from
+from balancer.config.sidecar import OriginConfig, SidecarConfig, origins_from
+from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected
 from balancer.sidecar.origins import Origin, Origins
 from balancer.sidecar.server import SidecarServer
@@ -37,7 +38,7 @@ def url_of(worker: ScriptedWorker | int) -> str:
     return f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
 
 
-class Aside:
+class StagedSidecar:
     """A sidecar on a stage."""
 
     def __init__(self, stage: Stage) -> None:
@@ -56,12 +57,12 @@ class Aside:
         self.stage.advance(seconds)
         self.server._look(self.stage.clock.at)
 
-    async def told(self, path: str) -> Any:
+    async def document(self, path: str) -> Any:
         answer = await self.stage.ask(b"GET /-/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
         return json.loads(answer.body)
 
-    async def origin_told(self, name: str) -> Any:
-        (found,) = (one for one in (await self.told("status"))["origins"] if one["id"] == name)
+    async def origin_status(self, name: str) -> Any:
+        (found,) = (one for one in (await self.document("status"))["origins"] if one["id"] == name)
         return found
 
     async def metric(self, name: str, **labels: str) -> float:
@@ -72,11 +73,11 @@ class Aside:
 
 
 @pytest.fixture
-def aside(stage: Stage) -> Aside:
-    return Aside(stage)
+def sidecar(stage: Stage) -> StagedSidecar:
+    return StagedSidecar(stage)
 
 
-def asking(host: bytes, target: bytes = b"/", *fields: bytes, method: bytes = b"GET") -> bytes:
+def request_for(host: bytes, target: bytes = b"/", *fields: bytes, method: bytes = b"GET") -> bytes:
     return get(target, *fields, method=method).replace(b"Host: example.org", b"Host: " + host)
 
 
@@ -84,7 +85,7 @@ def error_of(answer: Message) -> tuple[int, str, bytes | None]:
     return answer.status, json.loads(answer.body)["error"], answer.value(b"Steelyard-Sidecar")
 
 
-# --- whose a request is
+# --- choice of the origin
 
 
 def origins_of(*given: tuple[str, str, str | None], own: tuple[str, ...] = ()) -> Origins:
@@ -94,7 +95,7 @@ def origins_of(*given: tuple[str, str, str | None], own: tuple[str, ...] = ()) -
     )
 
 
-def test_host_goes_first_and_prefixes_are_taken_off() -> None:
+def test_origin_is_chosen_by_host_then_prefix() -> None:
     origins = origins_of(
         ("a", "a.org", "/a/"), ("ab", "ab.org", "/a/b/"), ("all", "all.org", "/"), own=("sidecar",)
     )
@@ -121,33 +122,33 @@ def test_host_goes_first_and_prefixes_are_taken_off() -> None:
         (b"", b"/a/", 421),
     ],
 )
-def test_nobody_is_chosen(host: bytes, target: bytes, status: int) -> None:
-    """Another name that leads here, of a page that a browser was shown, is nobody's."""
+def test_unknown_host_or_path_has_no_origin(host: bytes, target: bytes, status: int) -> None:
+    """Other host names could reach the sidecar through a web page in a browser (DNS rebinding)."""
     with pytest.raises(RequestRejected) as caught:
         origins_of(("a", "a.org", "/a/")).choose(host, target)
     assert caught.value.status == status
 
 
-def test_an_origin_on_this_machine() -> None:
-    """Its host is the one that prefixes are asked of: they go first."""
+def test_prefix_precedes_an_origin_on_this_machine() -> None:
+    """Prefixes come first because their host is this machine, too."""
     origins = origins_of(("here", "127.0.0.1", None), ("a", "a.org", "/a/"))
     assert origins.choose(b"127.0.0.1:1", b"/a/x")[0].name == "a"
     assert origins.choose(b"127.0.0.1:1", b"/x")[0].name == "here"
 
 
-# --- what an origin is told
+# --- forwarding
 
 
-async def test_requests_go_to_their_origins_on_one_connection(stage: Stage, aside: Aside) -> None:
-    """By Host and by prefix; each is told its own Host, and nothing of who asked."""
+async def test_one_client_connection_serves_several_origins(stage: Stage, sidecar: StagedSidecar) -> None:
+    """By Host and by prefix; each origin gets its own Host, and no fields about the client."""
     a, b = await stage.worker(response(b"a")), await stage.worker(response(b"b"))
-    await aside.serve(
+    await sidecar.serve(
         {"name": "a", "url": url_of(a), "host": "a.org"},
         {"name": "b", "url": url_of(b), "host": "b.org", "prefix": "/b/"},
     )
     client = await stage.client()
     bodies = [
-        (await client.ask(asking(host, target))).body
+        (await client.ask(request_for(host, target))).body
         for host, target in (
             (b"a.org", b"/1"),
             (b"b.org", b"/2"),
@@ -166,11 +167,11 @@ async def test_requests_go_to_their_origins_on_one_connection(stage: Stage, asid
     assert (len(a.connections), len(b.connections)) == (1, 1)
 
 
-async def test_fields_and_bodies_travel(stage: Stage, aside: Aside) -> None:
-    """Order, case and repetition; bodies with a length and in chunks; what a client says of others does not."""
+async def test_fields_and_bodies_are_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Order, case and repetition stay, X-Forwarded-For is removed; bodies with a length and in chunks."""
     worker = await stage.worker(response())
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    sent = asking(
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    sent = request_for(
         b"a.org", b"/", b"X-One: 1", b"x-one: 2", b"X-Forwarded-For: 10.0.0.1", b"X-Request-ID: mine"
     )
     await stage.ask(sent)
@@ -180,23 +181,30 @@ async def test_fields_and_bodies_travel(stage: Stage, aside: Aside) -> None:
         (b"x-one", b"2"),
     ]
     assert (request.value(b"X-Forwarded-For"), request.value(b"X-Request-ID")) == (None, b"mine")
-    await stage.ask(asking(b"a.org", b"/", b"Content-Length: 5", method=b"POST") + b"hello")
-    chunked = asking(b"a.org", b"/", b"Transfer-Encoding: chunked", method=b"PUT") + b"2\r\nhi\r\n0\r\n\r\n"
+    await stage.ask(request_for(b"a.org", b"/", b"Content-Length: 5", method=b"POST") + b"hello")
+    chunked = (
+        request_for(b"a.org", b"/", b"Transfer-Encoding: chunked", method=b"PUT") + b"2\r\nhi\r\n0\r\n\r\n"
+    )
     await stage.ask(chunked)
     assert [request.body for request in worker.requests[1:]] == [b"hello", b"hi"]
 
 
-async def test_an_absolute_target_names_its_origin(stage: Stage, aside: Aside) -> None:
-    """As an application asks that takes the sidecar for its proxy."""
+async def test_absolute_target_chooses_the_origin(stage: Stage, sidecar: StagedSidecar) -> None:
+    """As from an application that uses the sidecar as its proxy."""
     worker = await stage.worker(response())
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    assert (await stage.ask(asking(b"other.org", b"http://a.org/x?y"))).status == 200
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    assert (await stage.ask(request_for(b"other.org", b"http://a.org/x?y"))).status == 200
     assert worker.requests[0].line == b"GET /x?y HTTP/1.1"
-    assert error_of(await stage.ask(asking(b"a.org", b"http://b.org/"))) == (421, "unknown_origin", UNSENT)
+    assert error_of(await stage.ask(request_for(b"a.org", b"http://b.org/"))) == (
+        421,
+        "unknown_origin",
+        UNSENT,
+    )
 
 
-async def test_pipelined_requests_for_several_origins(stage: Stage, aside: Aside) -> None:
-    """They are answered in their order, whoever is quicker."""
+async def test_pipelined_requests_for_several_origins_are_answered_in_order(
+    stage: Stage, sidecar: StagedSidecar
+) -> None:
     go = asyncio.Event()
 
     async def slow(wire: Wire) -> None:
@@ -206,31 +214,31 @@ async def test_pipelined_requests_for_several_origins(stage: Stage, aside: Aside
         await wire.closed()
 
     a, b = await stage.worker(slow), await stage.worker(response(b"quick"))
-    await aside.serve(
+    await sidecar.serve(
         {"name": "a", "url": url_of(a), "host": "a.org"}, {"name": "b", "url": url_of(b), "host": "b.org"}
     )
     client = await stage.client()
-    await client.send(asking(b"a.org") + asking(b"b.org"))
+    await client.send(request_for(b"a.org") + request_for(b"b.org"))
     await stage.eventually(lambda: a.requests)
     go.set()
     assert [(await client.response()).body for _ in range(2)] == [b"slow", b"quick"]
 
 
-async def test_unknown_hosts_and_paths(stage: Stage, aside: Aside) -> None:
-    """Clear words, the marker, and counted."""
-    await aside.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org", "prefix": "/a/"})
-    assert error_of(await stage.ask(asking(b"b.org"))) == (421, "unknown_origin", UNSENT)
-    answer = await stage.ask(asking(b"localhost", b"/b/"))
+async def test_unknown_host_and_path_are_rejected(stage: Stage, sidecar: StagedSidecar) -> None:
+    """The response has the marker field, and the error is counted."""
+    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org", "prefix": "/a/"})
+    assert error_of(await stage.ask(request_for(b"b.org"))) == (421, "unknown_origin", UNSENT)
+    answer = await stage.ask(request_for(b"localhost", b"/b/"))
     assert error_of(answer) == (404, "unknown_path", UNSENT)
     assert "prefix" in json.loads(answer.body)["detail"]
-    assert (await aside.told("status"))["errors"] == {"unknown_origin": 1, "unknown_path": 1}
+    assert (await sidecar.document("status"))["errors"] == {"unknown_origin": 1, "unknown_path": 1}
 
 
-# --- what goes wrong
+# --- errors
 
 
 def self_signed(folder: Path) -> ssl.SSLContext:
-    """A certificate that nobody has signed but itself."""
+    """A server context with a self-signed certificate."""
     authority = trustme.CA()
     path = folder / "self.pem"
     path.write_bytes(authority.private_key_pem.bytes() + authority.cert_pem.bytes())
@@ -247,132 +255,132 @@ def self_signed(folder: Path) -> ssl.SSLContext:
         (lambda shelf: self_signed(shelf.folder), "certificate_self_signed"),
     ],
 )
-async def test_certificates_that_are_not_believed(
-    stage: Stage, aside: Aside, tmp_path: Path, context: Callable[[Shelf], Any], kind: str
+async def test_invalid_certificate_is_answered_502(
+    stage: Stage, sidecar: StagedSidecar, tmp_path: Path, context: Callable[[Shelf], Any], kind: str
 ) -> None:
-    """A clear answer, nothing sent, counted by kind."""
+    """Nothing is sent, and the fault is counted by kind."""
     shelf = Shelf(tmp_path)
     worker = await stage.worker(response(), tls=context(shelf))
-    await aside.serve(
+    await sidecar.serve(
         {"name": "a", "url": url_of(worker), "host": "a.org", "retries": 0, "tls": {"ca": str(shelf.ca)}}
     )
-    assert error_of(await stage.ask(asking(b"a.org", method=b"POST"))) == (502, "tls_failed", UNSENT)
-    told = await aside.origin_told("a")
-    assert told["endpoint"]["route"]["faults"] == {kind: 1}
-    assert "certificate refused" in told["endpoint"]["connections"]["last_fault"]
-    assert told["errors"] == {"tls_failed": 1}
-    assert await aside.metric("steelyard_endpoint_connect_faults_total", endpoint="a", kind=kind) == 1
-    assert await aside.metric("steelyard_origin_errors_total", origin="a", reason="tls_failed") == 1
+    assert error_of(await stage.ask(request_for(b"a.org", method=b"POST"))) == (502, "tls_failed", UNSENT)
+    document = await sidecar.origin_status("a")
+    assert document["endpoint"]["route"]["faults"] == {kind: 1}
+    assert "certificate refused" in document["endpoint"]["connections"]["last_fault"]
+    assert document["errors"] == {"tls_failed": 1}
+    assert await sidecar.metric("steelyard_endpoint_connect_faults_total", endpoint="a", kind=kind) == 1
+    assert await sidecar.metric("steelyard_origin_errors_total", origin="a", reason="tls_failed") == 1
     assert worker.received == b""
 
 
-async def test_a_name_that_does_not_resolve(stage: Stage, aside: Aside) -> None:
-    await aside.serve({"name": "a", "url": "https://nobody.invalid", "retries": 0})
-    assert error_of(await stage.ask(asking(b"nobody.invalid"))) == (502, "name_unresolved", UNSENT)
-    assert (await aside.origin_told("a"))["endpoint"]["route"]["faults"] == {"name": 1}
+async def test_unresolved_name_is_answered_502(stage: Stage, sidecar: StagedSidecar) -> None:
+    await sidecar.serve({"name": "a", "url": "https://missing.invalid", "retries": 0})
+    assert error_of(await stage.ask(request_for(b"missing.invalid"))) == (502, "name_unresolved", UNSENT)
+    assert (await sidecar.origin_status("a"))["endpoint"]["route"]["faults"] == {"name": 1}
 
 
-async def test_an_origin_that_is_not_there(stage: Stage, aside: Aside) -> None:
-    """It is told by kind, and the sidecar is ready all the same: the others would be away, too."""
-    await aside.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
-    assert error_of(await stage.ask(asking(b"a.org"))) == (502, "connect_failed", UNSENT)
-    assert (await aside.origin_told("a"))["endpoint"]["route"]["faults"]["refused"] >= 1
-    assert (await aside.told("ready"))["ready"] is True
+async def test_refused_connection_is_answered_502(stage: Stage, sidecar: StagedSidecar) -> None:
+    """The fault is counted by kind, and the sidecar stays ready."""
+    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
+    assert error_of(await stage.ask(request_for(b"a.org"))) == (502, "connect_failed", UNSENT)
+    assert (await sidecar.origin_status("a"))["endpoint"]["route"]["faults"]["refused"] >= 1
+    assert (await sidecar.document("ready"))["ready"] is True
 
 
 @pytest.mark.parametrize(
-    ("said", "reason", "status"),
+    ("sent_bytes", "reason", "status"),
     [(b"SSH-2.0-x\r\n\r\n", "malformed_response", 502), (b"", "connection_broken", 502)],
 )
-async def test_an_origin_that_makes_no_sense(
-    stage: Stage, aside: Aside, said: bytes, reason: str, status: int
+async def test_malformed_response_is_answered_502(
+    stage: Stage, sidecar: StagedSidecar, sent_bytes: bytes, reason: str, status: int
 ) -> None:
-    """It may have done what it was asked for: the marker says so."""
+    """The marker says that the origin may have acted on the request."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
-        await wire.send(said)
+        await wire.send(sent_bytes)
 
     worker = await stage.worker(script)
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    sent = asking(b"a.org", b"/", b"Content-Length: 0", method=b"POST")
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    sent = request_for(b"a.org", b"/", b"Content-Length: 0", method=b"POST")
     assert error_of(await stage.ask(sent)) == (status, reason, MAYBE)
-    assert (await aside.origin_told("a"))["errors"] == {reason: 1}
+    assert (await sidecar.origin_status("a"))["errors"] == {reason: 1}
     assert len(worker.requests) == 1
 
 
-async def test_an_origins_own_503_has_no_marker(stage: Stage, aside: Aside) -> None:
-    """Not even if it says so itself."""
+async def test_forwarded_503_has_no_marker(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Not even if the origin sends the marker field."""
     worker = await stage.worker(response(b"no", b"Steelyard-Sidecar: unsent", status=b"503 Busy"))
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    answer = await stage.ask(asking(b"a.org"))
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    answer = await stage.ask(request_for(b"a.org"))
     assert (answer.status, answer.body, answer.value(b"Steelyard-Sidecar")) == (503, b"no", None)
 
 
-async def test_one_origin_in_trouble_is_nobody_elses(stage: Stage, aside: Aside) -> None:
+async def test_slow_origin_does_not_delay_another(stage: Stage, sidecar: StagedSidecar) -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.closed()
 
     slow, well = await stage.worker(script), await stage.worker(response(b"well"))
-    await aside.serve(
+    await sidecar.serve(
         {"name": "slow", "url": url_of(slow), "host": "slow.org", "max_in_flight": 1},
         {"name": "well", "url": url_of(well), "host": "well.org"},
         timeouts={"first_byte": 5.0, "queue": 60.0},
     )
     first, second = await stage.client(), await stage.client()
-    await first.send(asking(b"slow.org", method=b"PATCH"))
-    await second.send(asking(b"slow.org"))
+    await first.send(request_for(b"slow.org", method=b"PATCH"))
+    await second.send(request_for(b"slow.org"))
     await stage.eventually(lambda: slow.requests)
-    assert (await stage.ask(asking(b"well.org"))).body == b"well"
-    assert (await aside.origin_told("slow"))["queued"] == 1
+    assert (await stage.ask(request_for(b"well.org"))).body == b"well"
+    assert (await sidecar.origin_status("slow"))["queued"] == 1
     second.reset()
     await stage.eventually(lambda: len(stage.proxy.downstreams) == 1)
-    aside.sweep(6.0)
+    sidecar.sweep(6.0)
     assert error_of(await first.response()) == (504, "response_timeout", MAYBE)
 
 
 # --- connections
 
 
-async def test_connections_age_and_a_get_that_meets_a_closed_one_is_sent_again(
-    stage: Stage, aside: Aside
-) -> None:
-    """The sweep of the front looks after the origins' pools."""
+async def test_idle_connections_are_closed_by_the_sweep(stage: Stage, sidecar: StagedSidecar) -> None:
+    """The sweep of the sidecar covers the origins' pools."""
     worker = await stage.worker(response())
-    server = await aside.serve(
+    server = await sidecar.serve(
         {"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle_timeout": 3.0}}
     )
     (origin,) = server.origins.all
     pool = origin.proxy.pools.by_id["a"]
-    assert (await stage.ask(asking(b"a.org"))).status == 200
-    aside.sweep(1.0)
+    assert (await stage.ask(request_for(b"a.org"))).status == 200
+    sidecar.sweep(1.0)
     assert pool.idle == 1
-    aside.sweep(3.0)
-    aside.sweep(3.0)
+    sidecar.sweep(3.0)
+    sidecar.sweep(3.0)
     assert pool.idle == 0
 
 
-async def test_connections_are_kept_ready(stage: Stage, aside: Aside) -> None:
-    """Before anybody has asked for anything."""
+async def test_origin_is_preconnected(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Before the first request."""
     worker = await stage.worker(response())
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"preconnect": 2}})
-    aside.sweep()
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"preconnect": 2}})
+    sidecar.sweep()
     await stage.eventually(lambda: len(worker.connections) == 2)
-    assert (await stage.ask(asking(b"a.org"))).status == 200
-    assert (await aside.origin_told("a"))["endpoint"]["connections"]["cold"] == 0
+    assert (await stage.ask(request_for(b"a.org"))).status == 200
+    assert (await sidecar.origin_status("a"))["endpoint"]["connections"]["cold"] == 0
 
 
-async def test_an_origin_that_is_to_get_a_connection_for_each_request(stage: Stage, aside: Aside) -> None:
+async def test_origin_without_keep_alive_gets_a_connection_per_request(
+    stage: Stage, sidecar: StagedSidecar
+) -> None:
     worker = await stage.worker(response())
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "keep_alive": False})
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org", "keep_alive": False})
     client = await stage.client()
     for _ in range(2):
-        assert (await client.ask(asking(b"a.org"))).status == 200
+        assert (await client.ask(request_for(b"a.org"))).status == 200
     assert len(worker.connections) == 2
 
 
-async def test_tls_and_http2_with_resumption(stage: Stage, aside: Aside, tmp_path: Path) -> None:
+async def test_tls_and_http2_with_resumption(stage: Stage, sidecar: StagedSidecar, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     pair = shelf.pair("127.0.0.1")
     both = tmp_path / "both.pem"
@@ -380,63 +388,63 @@ async def test_tls_and_http2_with_resumption(stage: Stage, aside: Aside, tmp_pat
     settings = WorkerSettings(service=Fixed(0.001), tls="1.3", http="2", certificate=both)
     async with Worker(settings) as worker:
         origin = {"url": worker.url, "tls": {"ca": str(shelf.ca)}}
-        await aside.serve(
+        await sidecar.serve(
             {"name": "one", "host": "one.org", **origin},
             {"name": "two", "host": "two.org", "transport": "http2", **origin},
         )
         for host in (b"one.org", b"two.org"):
-            assert (await stage.ask(asking(host, b"/healthz"))).status == 200
-        for one in aside.server.origins.all:
+            assert (await stage.ask(request_for(host, b"/healthz"))).status == 200
+        for one in sidecar.server.origins.all:
             one.proxy.pools.by_id[one.name].close_idle()
         for name, host in (("one", b"one.org"), ("two", b"two.org")):
-            assert (await stage.ask(asking(host, b"/healthz"))).status == 200
-            tls = (await aside.origin_told(name))["endpoint"]["route"]["tls"]
+            assert (await stage.ask(request_for(host, b"/healthz"))).status == 200
+            tls = (await sidecar.origin_status(name))["endpoint"]["route"]["tls"]
             assert (tls["version"], tls["full"], tls["resumed"]) == ("TLSv1.3", 1, 1)
-        await aside.server.stop()
+        await sidecar.server.stop()
 
 
-# --- the whole
+# --- status, control, reload
 
 
-async def test_status_metrics_and_log(stage: Stage, aside: Aside, tmp_path: Path) -> None:
+async def test_status_metrics_and_log(stage: Stage, sidecar: StagedSidecar, tmp_path: Path) -> None:
     a, b = await stage.worker(response()), await stage.worker(response())
     log = tmp_path / "access.log"
-    await aside.serve(
+    await sidecar.serve(
         {"name": "a", "url": url_of(a), "host": "a.org"},
         {"name": "b", "url": url_of(b), "host": "b.org", "prefix": "/b/"},
         log={"access": "json", "path": str(log), "admin": False},
     )
     for host in (b"a.org", b"a.org", b"b.org"):
-        await stage.ask(asking(host))
-    told = await aside.told("status")
-    assert (told["requests"], [origin["requests"] for origin in told["origins"]]) == (3, [2, 1])
-    assert told["origins"][1]["prefix"] == "/b/"
-    assert await aside.metric("steelyard_requests_total") >= 3
-    assert await aside.metric("steelyard_origin_requests_total", origin="a") == 2
-    assert await aside.metric("steelyard_endpoint_outcomes_total", endpoint="b", outcome="ok") == 1
-    await aside.server.stop()
+        await stage.ask(request_for(host))
+    document = await sidecar.document("status")
+    assert (document["requests"], [origin["requests"] for origin in document["origins"]]) == (3, [2, 1])
+    assert document["origins"][1]["prefix"] == "/b/"
+    assert await sidecar.metric("steelyard_requests_total") >= 3
+    assert await sidecar.metric("steelyard_origin_requests_total", origin="a") == 2
+    assert await sidecar.metric("steelyard_endpoint_outcomes_total", endpoint="b", outcome="ok") == 1
+    await sidecar.server.stop()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["endpoint"] for line in lines] == ["a", "a", "b"]
 
 
 @pytest.mark.parametrize("path", [b"/-/policy", b"/-/endpoints"])
-async def test_what_has_no_meaning_here_is_not_there(stage: Stage, aside: Aside, path: bytes) -> None:
-    await aside.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
-    assert (await stage.ask(asking(b"localhost", path))).status == 404
+async def test_balancer_commands_are_absent(stage: Stage, sidecar: StagedSidecar, path: bytes) -> None:
+    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
+    assert (await stage.ask(request_for(b"localhost", path))).status == 404
 
 
-async def test_control_is_not_for_other_names(stage: Stage, aside: Aside) -> None:
-    """`/-/` is never forwarded, whatever the Host, and not shown where requests for origins come."""
+async def test_admin_paths_are_not_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
+    """`/-/` is never forwarded, whatever the Host, and not served on the connection of an origin's requests."""
     worker = await stage.worker(response())
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
     for host in (b"a.org", b"localhost"):
         client = await stage.client()
-        assert (await client.ask(asking(host, b"/-/status"))).status == 404
+        assert (await client.ask(request_for(host, b"/-/status"))).status == 404
     assert worker.received == b""
 
 
-async def test_a_reload_brings_and_takes_origins(stage: Stage, aside: Aside) -> None:
-    """Who stays keeps its connections; who goes finishes what it has; what is wrong changes nothing."""
+async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Unchanged origins keep their connections, removed ones finish their requests, a bad file changes nothing."""
     go = asyncio.Event()
 
     async def slow(wire: Wire) -> None:
@@ -450,29 +458,31 @@ async def test_a_reload_brings_and_takes_origins(stage: Stage, aside: Aside) -> 
         name: {"name": name, "url": url_of(worker), "host": f"{name}.org"}
         for name, worker in (("a", a), ("b", b), ("c", c))
     }
-    server = await aside.serve(rows["a"], rows["b"])
-    assert (await stage.ask(asking(b"a.org"))).body == b"a"
+    server = await sidecar.serve(rows["a"], rows["b"])
+    assert (await stage.ask(request_for(b"a.org"))).body == b"a"
     waiting = await stage.client()
-    await waiting.send(asking(b"b.org"))
+    await waiting.send(request_for(b"b.org"))
     await stage.eventually(lambda: b.requests)
     broken = {**rows["a"], "url": "https://127.0.0.1:1", "tls": {"ca": "/nonexistent"}}
-    aside.config = SidecarConfig.model_validate({"listen": "127.0.0.1:0", "origins": [broken]})
+    sidecar.config = SidecarConfig.model_validate({"listen": "127.0.0.1:0", "origins": [broken]})
     with pytest.raises(ConfigError, match="cannot read /nonexistent"):
         await server.reload()
-    assert (await stage.ask(asking(b"a.org"))).body == b"a"
-    aside.config = SidecarConfig.model_validate({"listen": "127.0.0.1:0", "origins": [rows["a"], rows["c"]]})
+    assert (await stage.ask(request_for(b"a.org"))).body == b"a"
+    sidecar.config = SidecarConfig.model_validate(
+        {"listen": "127.0.0.1:0", "origins": [rows["a"], rows["c"]]}
+    )
     await server.reload()
-    assert [(await stage.ask(asking(host))).body for host in (b"a.org", b"c.org")] == [b"a", b"c"]
+    assert [(await stage.ask(request_for(host))).body for host in (b"a.org", b"c.org")] == [b"a", b"c"]
     assert len(a.connections) == 1
-    assert (await stage.ask(asking(b"b.org"))).status == 421
+    assert (await stage.ask(request_for(b"b.org"))).status == 421
     assert len(server.control_planes) == 3
     go.set()
     assert (await waiting.response()).body == b"late"
-    aside.sweep()
+    sidecar.sweep()
     assert len(server.control_planes) == 2
 
 
-async def test_an_end_finishes_what_is_in_flight(stage: Stage, aside: Aside) -> None:
+async def test_stop_finishes_requests_in_flight(stage: Stage, sidecar: StagedSidecar) -> None:
     go = asyncio.Event()
 
     async def slow(wire: Wire) -> None:
@@ -482,11 +492,11 @@ async def test_an_end_finishes_what_is_in_flight(stage: Stage, aside: Aside) -> 
         await wire.closed()
 
     worker = await stage.worker(slow)
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
     client = await stage.client()
-    await client.send(asking(b"a.org"))
+    await client.send(request_for(b"a.org"))
     await stage.eventually(lambda: worker.requests)
-    stopping = asyncio.ensure_future(aside.server.stop())
+    stopping = asyncio.ensure_future(sidecar.server.stop())
     await stage.turn()
     go.set()
     answer = await client.response()
@@ -494,7 +504,7 @@ async def test_an_end_finishes_what_is_in_flight(stage: Stage, aside: Aside) -> 
     assert await stopping
 
 
-async def test_an_upgrade_becomes_a_tunnel(stage: Stage, aside: Aside) -> None:
+async def test_upgrade_becomes_a_tunnel(stage: Stage, sidecar: StagedSidecar) -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\nConnection: upgrade\r\n\r\n")
@@ -502,10 +512,10 @@ async def test_an_upgrade_becomes_a_tunnel(stage: Stage, aside: Aside) -> None:
         await wire.closed()
 
     worker = await stage.worker(script)
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
     client = await stage.client()
-    offer = asking(b"a.org", b"/", b"Upgrade: chat", b"Connection: upgrade")
-    assert (await client.ask(offer)).status == 101
+    upgrade = request_for(b"a.org", b"/", b"Upgrade: chat", b"Connection: upgrade")
+    assert (await client.ask(upgrade)).status == 101
     await client.send(b"ping")
     assert await client.exactly(4) == b"ping"
 
@@ -547,7 +557,7 @@ ORIGIN: dict[str, Any] = {"name": "a", "url": "https://a.org"}
         ({"origins": [ORIGIN], "policy": "random"}, "policy: is not a known key"),
     ],
 )
-def test_bad_configurations(document: dict[str, Any], named: str) -> None:
+def test_bad_configuration_names_the_field(document: dict[str, Any], named: str) -> None:
     """One line that names the field."""
     with pytest.raises(ConfigError) as caught:
         load_sidecar(None, document)
@@ -555,12 +565,12 @@ def test_bad_configurations(document: dict[str, Any], named: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_remote_listening_has_to_be_meant() -> None:
+def test_remote_listening_needs_allow_remote() -> None:
     assert load_sidecar(None, {"origins": [ORIGIN], "listen": "0.0.0.0:1", "allow_remote": True})
     assert load_sidecar(None, {"origins": [ORIGIN], "listen": "[::1]:1"})
 
 
-def test_the_environment_of_the_unit_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_balancer_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALANCER_POLICY", "no-such-policy")
     monkeypatch.setenv("BALANCER_LIMITS__QUEUE", "nothing")
     monkeypatch.setenv("PORT", "1")
@@ -576,18 +586,18 @@ def test_origins_of_the_command_line() -> None:
         origins_from(["x="])
 
 
-def test_the_example_is_good() -> None:
+def test_example_is_valid() -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "sidecar.toml"
     config = load_sidecar(example, {})
     assert [origin.name for origin in config.origins] == ["pay", "mail"]
 
 
-def test_the_page_states_every_key_and_its_default() -> None:
-    """Of those that `balancer serve` has not, or has otherwise."""
+def test_page_lists_every_key_and_default() -> None:
+    """Keys that `balancer serve` does not have or has with another meaning."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "sidecar.md").read_text(encoding="utf-8")
     stated = dict(re.findall(r"^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", page, re.M))
     known = {
-        f"{prefix}{name}": told_default(field)
+        f"{prefix}{name}": documented_default(field)
         for prefix, model in (("", SidecarConfig), ("origins.", OriginConfig))
         for name, field in model.model_fields.items()
         if name != "origins"
@@ -596,7 +606,7 @@ def test_the_page_states_every_key_and_its_default() -> None:
     assert stated == known
 
 
-def told_default(field: FieldInfo) -> str:
+def documented_default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default()

@@ -1,7 +1,7 @@
-"""However a message is damaged, nobody behind or before the unit can be made to see one more. RFC 9112 § 11.2.
+"""Damaged messages must not smuggle a request or a response past the balancer. RFC 9112 § 11.2.
 
-Rule of this file: the unit may refuse what it likes. Of what it writes, a strict reader and two lenient ones must see
-the same messages, no more than the unit has begun, each where the unit began one.
+The balancer may reject anything. What it writes must be the same messages to a strict reader and to two lenient ones,
+not more than it has begun, each starting where it began one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ damages = st.lists(
 )
 
 
-class Answering:
-    """A worker that answers each request that has come whole."""
+class AnsweringWorker:
+    """A worker that answers each complete request."""
 
     def __init__(self) -> None:
         self._answered = 0
@@ -39,9 +39,9 @@ class Answering:
 
 
 def send_through(cut: list[bytes]) -> tuple[Wireless, Peer]:
-    """A client sends this, and nothing more."""
+    """A client sends these pieces and then ends."""
     stage = Wireless()
-    stage.worker_script = Answering()
+    stage.worker_script = AnsweringWorker()
     with stage:
         client = stage.client()
         for piece in cut:
@@ -53,7 +53,7 @@ def send_through(cut: list[bytes]) -> tuple[Wireless, Peer]:
 
 
 def forwarded(stage: Wireless) -> list[Read]:
-    """What workers see, after a look whether the unit sees it too."""
+    """The requests at the workers, checked against those that the balancer has sent."""
     everything: list[Read] = []
     for worker in stage.workers:
         seen = requests_seen(bytes(worker.received))
@@ -67,33 +67,33 @@ def forwarded(stage: Wireless) -> list[Read]:
 
 @tries(100)
 @given(st.lists(messages.requests(), min_size=1, max_size=3), damages, st.data())
-def test_damaged_requests_hide_none(
+def test_damaged_requests_smuggle_nothing(
     sent: list[messages.Sent], damages: list[Damage], data: st.DataObject
 ) -> None:
-    """Insertions, deletions, repeated fields, two lengths, spoilt chunks, bare CR and LF, cut anywhere."""
+    """Insertions, deletions, repeated fields, two lengths, damaged chunks, bare CR and LF, split anywhere."""
     stage, _ = send_through(data.draw(pieces(damaged(b"".join(one.data for one in sent), damages))))
     event(f"{len(forwarded(stage))} of {len(sent)}")
 
 
 @tries(100)
 @given(messages.requests(), st.integers(0, 80), st.integers(0, 400), st.data())
-def test_the_body_of_a_request_is_never_the_next(
+def test_body_is_never_the_next_request(
     sent: messages.Sent, token: int, where: int, data: st.DataObject
 ) -> None:
-    """Bodies hold whole requests. One damage to the head, which keeps the body's bytes, cannot set them free."""
+    """Bodies contain whole requests; one damage to the head, which keeps the body's bytes, must not release them."""
     head, separator, body = sent.data.partition(b"\r\n\r\n")
-    spoilt = damaged(head, [(0, where, token)]) + separator + body
-    stage, _ = send_through(data.draw(pieces(spoilt)))
+    damaged_request = damaged(head, [(0, where, token)]) + separator + body
+    stage, _ = send_through(data.draw(pieces(damaged_request)))
     seen = forwarded(stage)
-    if SMUGGLED in sent.body and sent.data.endswith(sent.body):  # by length: not one byte of it is framing
+    if SMUGGLED in sent.body and sent.data.endswith(sent.body):  # framed by length: no byte of it is framing
         assert not any(request.line[1] == b"/smuggled" for request in seen[:1])
     event(f"{len(seen)} forwarded")
 
 
 @tries(100)
 @given(st.sampled_from((b"GET", b"HEAD", b"POST")), damages, st.data())
-def test_damaged_responses_hide_none(method: bytes, damages: list[Damage], data: st.DataObject) -> None:
-    """One request, one final response: the worker's or our own; what is more belongs to nobody."""
+def test_damaged_responses_smuggle_nothing(method: bytes, damages: list[Damage], data: st.DataObject) -> None:
+    """One request has one final response, from the worker or from the balancer; excess bytes are dropped."""
     sent = data.draw(messages.responses(method))
     with Wireless() as stage:
         client = stage.client()
@@ -123,8 +123,8 @@ def test_damaged_responses_hide_none(method: bytes, damages: list[Damage], data:
 @tries(100)
 @given(messages.responses(b"GET"), st.data())
 @example(messages.Sent(ANSWER, (), [], b"", []), None)
-def test_bytes_beyond_a_response_reach_nobody(sent: messages.Sent, data: st.DataObject | None) -> None:
-    """RFC 9112 § 6.3: the next request on the client's connection gets its own answer."""
+def test_bytes_after_a_response_are_dropped(sent: messages.Sent, data: st.DataObject | None) -> None:
+    """RFC 9112 § 6.3: the next request of the client gets its own response."""
     if sent.ends_with_connection:
         return
     with Wireless() as stage:
@@ -149,8 +149,8 @@ def test_bytes_beyond_a_response_reach_nobody(sent: messages.Sent, data: st.Data
 
 @tries(100)
 @given(messages.requests(), st.data())
-def test_a_request_cut_short_is_never_whole(sent: messages.Sent, data: st.DataObject) -> None:
-    """Whatever part of it came before the client left: no worker takes it for all (RFC 9112 § 8)."""
+def test_truncated_request_is_never_complete(sent: messages.Sent, data: st.DataObject) -> None:
+    """RFC 9112 § 8."""
     part = sent.data[: data.draw(st.integers(0, len(sent.data) - 1))]
     stage, _ = send_through(data.draw(pieces(part)))
     assert not any(request.is_whole for request in forwarded(stage))
@@ -158,8 +158,8 @@ def test_a_request_cut_short_is_never_whole(sent: messages.Sent, data: st.DataOb
 
 @tries(100)
 @given(st.sampled_from((b"GET", b"POST")), st.booleans(), st.data())
-def test_a_response_cut_short_is_never_whole(method: bytes, is_reset: bool, data: st.DataObject) -> None:
-    """Whatever part of it came before the worker left: the client gets our own error, or a reset (RFC 9112 § 8)."""
+def test_truncated_response_is_never_complete(method: bytes, is_reset: bool, data: st.DataObject) -> None:
+    """The client gets the balancer's 502 or a reset (RFC 9112 § 8)."""
     sent = data.draw(messages.responses(method).filter(lambda sent: not sent.ends_with_connection))
     part = sent.data[: data.draw(st.integers(0, len(sent.data) - 1))]
     with Wireless(retries=0) as stage:

@@ -1,4 +1,4 @@
-"""Deadlines, told by the test's own clock: nothing here waits for time to pass."""
+"""Every timeout of `[timeouts]` and the ages of pooled connections, under a manual clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from balancer.downstream.timeouts import SLICE, Sweep
 from tests.balancer.conftest import Message, Stage, Wire, answering, get, post, response
 
 
-async def never(wire: Wire) -> None:
-    """Reads whatever comes, answers nothing."""
+async def read_silently(wire: Wire) -> None:
+    """Read everything and answer nothing."""
     await wire.closed()
 
 
@@ -20,9 +20,9 @@ def check(answer: Message, status: int, reason: str) -> None:
     assert (answer.status, json.loads(answer.body)["error"]) == (status, reason)
 
 
-async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
-    """504 when the first byte is late; charged as a timeout, not asked again, its connection closed."""
-    worker = await stage.worker(never)
+async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
+    """504, counted as a timeout; it is not retried, and its connection is closed."""
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, timeouts={"first_byte": 5})
     client = await stage.client()
     await client.send(get())
@@ -37,9 +37,9 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
     assert stage.pool().idle == 0
 
 
-async def test_the_first_bytes_time_runs_from_the_requests_end(stage: Stage) -> None:
-    """A client that uploads for long does not spend the worker's time."""
-    worker = await stage.worker(never)
+async def test_first_byte_timeout_starts_at_the_end_of_the_request(stage: Stage) -> None:
+    """A slow upload does not use up the worker's time."""
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, timeouts={"first_byte": 5, "request_idle": 100})
     client = await stage.client()
     await client.send(post(b"x" * 10)[:-5])
@@ -53,8 +53,8 @@ async def test_the_first_bytes_time_runs_from_the_requests_end(stage: Stage) -> 
     check(await client.response(), 504, "response_timeout")
 
 
-async def test_a_response_that_stalls(stage: Stage) -> None:
-    """Its client is cut off, whatever the length it was promised; what moves does not time out."""
+async def test_stalled_response_resets_the_client(stage: Stage) -> None:
+    """Whatever its length; a response that moves does not time out."""
     more = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -79,8 +79,8 @@ async def test_a_response_that_stalls(stage: Stage) -> None:
     assert stage.outcomes() == {"timeout": 1}
 
 
-async def test_a_client_that_takes_nothing(stage: Stage) -> None:
-    """A slow reader has its time; one that reads no byte at all for that long is cut off, and nobody is blamed."""
+async def test_client_that_reads_nothing_is_reset(stage: Stage) -> None:
+    """A client that reads nothing for `body_idle` is reset, and the outcome is "abandoned"."""
     await stage.serve(await stage.worker(response(b"x" * (8 << 20))), timeouts={"body_idle": 5})
     client = await stage.client(receive_buffer=4096)
     await client.send(get())
@@ -96,8 +96,8 @@ async def test_a_client_that_takes_nothing(stage: Stage) -> None:
     client.reset()
 
 
-async def test_a_head_that_does_not_end(stage: Stage) -> None:
-    """408, from its first byte on, however diligently it is dripped."""
+async def test_incomplete_head_is_answered_408(stage: Stage) -> None:
+    """408, counted from the first byte of the head, even if bytes keep coming."""
     worker = await stage.worker(response())
     await stage.serve(worker, timeouts={"head": 5})
     client = await stage.client()
@@ -119,9 +119,9 @@ async def test_a_head_that_does_not_end(stage: Stage) -> None:
     assert worker.connections == []
 
 
-async def test_a_request_body_that_stalls(stage: Stage) -> None:
-    """408, and the worker's connection is closed before it could take the request for whole."""
-    worker = await stage.worker(never)
+async def test_stalled_request_body_is_answered_408(stage: Stage) -> None:
+    """408, and the worker's connection is closed before it could take the request for complete."""
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, timeouts={"request_idle": 5})
     client = await stage.client()
     await client.send(post(b"x" * 100)[:-50])
@@ -139,8 +139,8 @@ async def test_a_request_body_that_stalls(stage: Stage) -> None:
     assert stage.outcomes() == {"abandoned": 1}
 
 
-async def test_an_idle_client(stage: Stage) -> None:
-    """Closed in good order after the keep-alive time, whether or not it ever asked for anything."""
+async def test_idle_client_is_closed_after_keep_alive(stage: Stage) -> None:
+    """With or without an earlier request."""
     await stage.serve(await stage.worker(response()), timeouts={"keep_alive": 95})
     mute, client = await stage.client(), await stage.client()
     assert (await client.ask(get())).status == 200
@@ -151,8 +151,8 @@ async def test_an_idle_client(stage: Stage) -> None:
     assert await mute.rest() == await client.rest() == b""
 
 
-async def test_a_request_renews_the_keep_alive_time(stage: Stage) -> None:
-    """It runs from the end of the last answer."""
+async def test_request_restarts_keep_alive(stage: Stage) -> None:
+    """It runs from the end of the last response."""
     await stage.serve(await stage.worker(response()), timeouts={"keep_alive": 95})
     client = await stage.client()
     for _ in range(3):
@@ -161,9 +161,9 @@ async def test_a_request_renews_the_keep_alive_time(stage: Stage) -> None:
     assert (await client.ask(get())).status == 200
 
 
-async def test_waiting_for_an_endpoint_ends(stage: Stage) -> None:
-    """503 with Retry-After when every endpoint stayed full for too long."""
-    worker = await stage.worker(never)
+async def test_queue_timeout_is_answered_503(stage: Stage) -> None:
+    """503 with Retry-After."""
+    worker = await stage.worker(read_silently)
     await stage.serve(worker, max_in_flight=1, timeouts={"queue": 5, "first_byte": 100})
     first, second = await stage.client(), await stage.client()
     await first.send(get())
@@ -178,8 +178,8 @@ async def test_waiting_for_an_endpoint_ends(stage: Stage) -> None:
     first.reset()
 
 
-async def test_a_handshake_that_nobody_completes(stage: Stage) -> None:
-    """504 after the connect timeout and one more attempt; nothing was sent, so a POST is tried elsewhere."""
+async def test_connect_timeout_is_retried_elsewhere(stage: Stage) -> None:
+    """Nothing was sent, so even a POST goes to the next endpoint."""
     worker = await stage.worker(response(b"fine"))
     await stage.serve(stage.deaf_port(), worker, timeouts={"connect": 0.05})
     for _ in range(2):
@@ -187,14 +187,13 @@ async def test_a_handshake_that_nobody_completes(stage: Stage) -> None:
     assert stage.outcomes("w0") == {"refused": stage.proxy.counts.retried}
 
 
-async def test_only_handshakes_that_nobody_completes(stage: Stage) -> None:
-    """Then the client is told so."""
+async def test_connect_timeout_without_another_endpoint_is_answered_504(stage: Stage) -> None:
     await stage.serve(stage.deaf_port(), timeouts={"connect": 0.05})
     check(await stage.ask(get()), 504, "connect_timeout")
 
 
-async def test_pooled_connections_age(stage: Stage) -> None:
-    """Idle ones are closed after the idle limit, the oldest first; the next request opens another."""
+async def test_idle_connection_is_closed_after_idle_timeout(stage: Stage) -> None:
+    """An idle connection is closed after `idle_timeout`."""
     worker = await stage.worker(response())
     await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 300})
     client = await stage.client()
@@ -207,19 +206,19 @@ async def test_pooled_connections_age(stage: Stage) -> None:
     assert len(worker.connections) == 2
 
 
-async def test_busy_connections_age(stage: Stage) -> None:
-    """One that is never idle for long is given up after its greatest age, between two requests."""
+async def test_busy_connection_is_closed_after_max_age(stage: Stage) -> None:
+    """A connection older than `max_age` is closed between two requests."""
     worker = await stage.worker(answering(response()))
     await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 10})
     client = await stage.client()
-    for _ in range(6):  # at 0, 3, 6, 9, 12 s, where it is given up, and 15 s
+    for _ in range(6):  # at 0, 3, 6, 9, 12 (closed for its age) and 15 s
         await client.ask(get())
         stage.advance(3)
     assert len(worker.connections) == 2
 
 
-async def test_a_sweep_lets_others_through(stage: Stage) -> None:
-    """More connections than a turn of the loop looks at: all have their end, and in between the loop turns."""
+async def test_sweep_yields_between_slices(stage: Stage) -> None:
+    """More connections than one slice of the sweep: all are checked, and the loop runs other callbacks in between."""
     await stage.serve(await stage.worker(response()), timeouts={"head": 2})
     clients = [await stage.client() for _ in range(2 * SLICE + 1)]
     for client in clients:

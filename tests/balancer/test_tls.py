@@ -1,4 +1,4 @@
-"""TLS with clients: versions, names, certificates, and every way in which a handshake comes to nothing."""
+"""TLS with clients: versions, server names, client certificates, close_notify, failed handshakes, reload."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path)
 
 
-def speaking(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
+def limited_to(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
     context.minimum_version = context.maximum_version = version
     return context
 
 
 async def names_of(stage: Stage, context: ssl.SSLContext, name: str) -> set[str]:
-    """Whom the certificate names that a client of `name` is shown."""
+    """The names in the certificate that the server shows to a client of `name`."""
     client = await stage.client(tls=context, name=name)
     certificate = client._writer.get_extra_info("peercert")
     await client.close()
     return {value for _, value in certificate["subjectAltName"]}
 
 
-def visited(
+def request_and_session(
     stage: Stage, context: ssl.SSLContext, session: ssl.SSLSession | None = None
 ) -> tuple[bytes, ssl.SSLSession | None, bool | None]:
-    """One request by blocking sockets, in a thread: the answer, the session, and whether it was the given one."""
+    """One request over blocking sockets, for a thread: the response, the session, and whether `session` was resumed."""
     assert stage.server is not None
     with (
         socket.create_connection(("127.0.0.1", stage.server.address.port)) as sock,
@@ -58,7 +58,7 @@ def visited(
 
 
 class RawClient:
-    """A TLS client whose records the test holds in its hand."""
+    """A TLS client that gives the test access to its records."""
 
     def __init__(self, wire: Wire, context: ssl.SSLContext) -> None:
         self.wire = wire
@@ -68,7 +68,7 @@ class RawClient:
     def records(self) -> bytes:
         return self._outgoing.read()
 
-    async def shake(self) -> None:
+    async def handshake(self) -> None:
         while True:
             try:
                 self.tls.do_handshake()
@@ -84,13 +84,13 @@ class RawClient:
         await self.wire.send(self.records())
 
     async def end_writing(self) -> None:
-        """close_notify."""
+        """Send close_notify."""
         with pytest.raises(ssl.SSLWantReadError):
             self.tls.unwrap()
         await self.wire.send(self.records())
 
     async def read(self) -> bytes:
-        """What is there; b"" is the server's close_notify."""
+        """Decrypted bytes; b"" after the server's close_notify."""
         while True:
             try:
                 return self.tls.read(65536)
@@ -100,26 +100,26 @@ class RawClient:
                 return b""
 
     async def drain(self) -> None:
-        """Read up to the end."""
+        """Read until the end."""
         while await self.read():
             pass
 
 
-async def raw(stage: Stage, shelf: Shelf) -> RawClient:
+async def raw_client(stage: Stage, shelf: Shelf) -> RawClient:
     client = RawClient(await stage.client(), shelf.client())
-    await client.shake()
+    await client.handshake()
     return client
 
 
-# --- what works
+# --- connections that work
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_both_versions(stage: Stage, shelf: Shelf, version: ssl.TLSVersion) -> None:
-    """Requests on one connection; the worker is told https; ALPN is http/1.1."""
+async def test_tls_1_2_and_1_3(stage: Stage, shelf: Shelf, version: ssl.TLSVersion) -> None:
+    """ALPN selects http/1.1, and the worker gets X-Forwarded-Proto: https."""
     worker = await stage.worker(response(b"hello"))
     await stage.serve(worker, tls=shelf.pair(NAME))
-    context = speaking(shelf.client(), version)
+    context = limited_to(shelf.client(), version)
     context.set_alpn_protocols(["h2", "http/1.1"])
     client = await stage.client(tls=context, name=NAME)
     for _ in range(3):
@@ -132,18 +132,17 @@ async def test_both_versions(stage: Stage, shelf: Shelf, version: ssl.TLSVersion
     await stage.close()
 
 
-async def test_a_minimum(stage: Stage, shelf: Shelf) -> None:
-    """A client that speaks only the older version is turned away, one of the newer is served."""
+async def test_minimum_version_refuses_older_clients(stage: Stage, shelf: Shelf) -> None:
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | {"min_version": "1.3"})
     with pytest.raises(ssl.SSLError):
-        await stage.client(tls=speaking(shelf.client(), ssl.TLSVersion.TLSv1_2), name=NAME)
+        await stage.client(tls=limited_to(shelf.client(), ssl.TLSVersion.TLSv1_2), name=NAME)
     client = await stage.client(tls=shelf.client(), name=NAME)
     assert (await client.ask(get())).status == 200
     assert stage.proxy.counts.failed_arrivals == 1
 
 
-async def test_the_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> None:
-    """Exact names before wildcards, a wildcard for one label; whoever names none of them gets the first."""
+async def test_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> None:
+    """Exact names precede wildcards, a wildcard covers one label, and an unknown name gets the first certificate."""
     shop, any_shop, other = (
         shelf.pair(*names) for names in ((NAME,), ("*.example.org",), ("b.net", "c.net"))
     )
@@ -158,45 +157,47 @@ async def test_the_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> 
 
 
 async def test_sessions_are_resumed(stage: Stage, shelf: Shelf) -> None:
-    """A second handshake of the same client is a short one."""
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
     context = shelf.client()
-    _, session, is_first_reused = await asyncio.to_thread(visited, stage, context)
-    _, _, is_reused = await asyncio.to_thread(visited, stage, context, session)
+    _, session, is_first_reused = await asyncio.to_thread(request_and_session, stage, context)
+    _, _, is_reused = await asyncio.to_thread(request_and_session, stage, context, session)
     assert (is_first_reused, is_reused) == (False, True)
 
 
 @pytest.mark.parametrize("is_required", [False, True])
 async def test_client_certificates(stage: Stage, shelf: Shelf, tmp_path: Path, is_required: bool) -> None:
-    """With a good one, and without one where it is optional; with a stranger's never."""
-    (tmp_path / "stranger").mkdir()
-    stranger = Shelf(tmp_path / "stranger").pair("me")
-    asking = {"client_ca": str(shelf.ca), "client_certificate": "required" if is_required else "optional"}
-    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | asking)
+    """A certificate of an unknown authority is refused; none is refused if one is required."""
+    (tmp_path / "foreign").mkdir()
+    foreign_pair = Shelf(tmp_path / "foreign").pair("me")
+    client_auth = {
+        "client_ca": str(shelf.ca),
+        "client_certificate": "required" if is_required else "optional",
+    }
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | client_auth)
 
-    def visit(pair: dict[str, str] | None) -> bool:
+    def is_answered(pair: dict[str, str] | None) -> bool:
         try:
-            return bool(visited(stage, shelf.client(pair))[0])
-        except (ssl.SSLError, ConnectionError):  # TLS 1.3: the client learns of it after its handshake
+            return bool(request_and_session(stage, shelf.client(pair))[0])
+        except (ssl.SSLError, ConnectionError):  # TLS 1.3: the client sees the refusal after its handshake
             return False
 
     async def is_served(pair: dict[str, str] | None) -> bool:
-        return await asyncio.to_thread(visit, pair)
+        return await asyncio.to_thread(is_answered, pair)
 
     assert await is_served(shelf.pair("me"))
     assert await is_served(None) == (not is_required)
-    assert not await is_served(stranger)
+    assert not await is_served(foreign_pair)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_large_bodies_through_tls_on_both_sides(
     stage: Stage, shelf: Shelf, version: ssl.TLSVersion
 ) -> None:
-    """16 MiB up and down at once, the reader slow at the beginning: every byte, and bounded memory between."""
+    """16 MiB up and down at once with a client that reads late: every byte arrives, and buffers are bounded."""
     body = os.urandom(1 << 20) * 16
     worker = await stage.worker(echo, tls=shelf.worker("127.0.0.1"))
     await stage.serve(worker, tls=shelf.pair(NAME), upstream_tls={"ca": str(shelf.ca)})
-    client = await stage.client(tls=speaking(shelf.client(), version), name=NAME, receive_buffer=65536)
+    client = await stage.client(tls=limited_to(shelf.client(), version), name=NAME, receive_buffer=65536)
     sending = asyncio.ensure_future(client.send(post(body)))
     await stage.eventually(lambda: any(d.is_write_paused for d in stage.proxy.downstreams))
     sizes = [d.transport.get_write_buffer_size() for d in stage.proxy.downstreams]
@@ -208,7 +209,7 @@ async def test_large_bodies_through_tls_on_both_sides(
 
 
 async def echo(wire: Wire) -> None:
-    """Sends a body back while it comes."""
+    """Send a body back while it arrives."""
     while True:
         left = int((await wire.head()).value(b"Content-Length") or 0)
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % left)
@@ -219,10 +220,10 @@ async def echo(wire: Wire) -> None:
 
 
 async def test_chunks_and_pipelined_requests(stage: Stage, shelf: Shelf) -> None:
-    """What comes in one record, or in many, is the same stream of bytes."""
+    """Requests in one record or in many are the same stream of bytes."""
     worker = await stage.worker(response(b"x" * 50_000))
     await stage.serve(worker, tls=shelf.pair(NAME))
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     wire = get() + post_chunked(b"a" * 40_000, b"b") + get()
     for at in range(0, len(wire), 7_001):
         client.tls.write(wire[at : at + 7_001])
@@ -233,10 +234,10 @@ async def test_chunks_and_pipelined_requests(stage: Stage, shelf: Shelf) -> None
     assert [request.body for request in worker.requests] == [b"", b"a" * 40_000 + b"b", b""]
 
 
-async def test_requests_ahead_of_an_end_are_answered(stage: Stage, shelf: Shelf) -> None:
-    """close_notify in the same read as pipelined requests: it is reported while reading is paused."""
+async def test_pipelined_requests_before_close_notify_are_answered(stage: Stage, shelf: Shelf) -> None:
+    """close_notify in the same read as pipelined requests is reported while reading is paused."""
     await stage.serve(await stage.worker(response(b"here")), tls=shelf.pair(NAME))
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     client.tls.write(get() * 3 + post(b"x" * 9) + get(b"/last")[:-2])
     await client.end_writing()
     received = b""
@@ -245,8 +246,7 @@ async def test_requests_ahead_of_an_end_are_answered(stage: Stage, shelf: Shelf)
     assert received.count(b"\r\n\r\nhere") == 4
 
 
-async def test_the_control_plane_answers_through_tls(stage: Stage, shelf: Shelf) -> None:
-    """The connection is handed over with its records."""
+async def test_admin_interface_over_tls(stage: Stage, shelf: Shelf) -> None:
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME), admin={"token": TOKEN})
     client = await stage.client(tls=shelf.client(), name=NAME)
     answer = await client.ask(get(b"/-/status", b"Authorization: Bearer " + TOKEN.encode()))
@@ -257,45 +257,44 @@ async def test_the_control_plane_answers_through_tls(stage: Stage, shelf: Shelf)
 # --- bytes at every boundary
 
 
-async def test_split_at_every_byte(stage: Stage, shelf: Shelf) -> None:
-    """A handshake and a request that come a byte at a time."""
+async def test_handshake_and_request_in_single_bytes(stage: Stage, shelf: Shelf) -> None:
     await stage.serve(await stage.worker(response(b"hello")), tls=shelf.pair(NAME))
     client = RawClient(await stage.client(), shelf.client())
     plain_send = client.wire.send
 
-    async def by_bytes(data: bytes) -> None:
+    async def send_bytewise(data: bytes) -> None:
         for at in range(len(data)):
             await plain_send(data[at : at + 1])
             await asyncio.sleep(0)
 
-    client.wire.send = by_bytes  # type: ignore[method-assign]
-    await client.shake()
+    client.wire.send = send_bytewise  # type: ignore[method-assign]
+    await client.handshake()
     await client.send(get())
     assert (await client.read()).endswith(b"hello")
 
 
-# --- ends
+# --- closing
 
 
-async def test_the_last_response_ends_with_close_notify(stage: Stage, shelf: Shelf) -> None:
-    """A client can tell that nothing was cut off; while it still sends, and when it does not."""
+async def test_last_response_ends_with_close_notify(stage: Stage, shelf: Shelf) -> None:
+    """So the client can tell that nothing is missing, also while it still sends."""
     await stage.serve(await stage.worker(response(b"bye")), tls=shelf.pair(NAME))
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     await client.send(get(b"/", b"Connection: close"))
     assert (await client.read()).endswith(b"bye")
     assert await client.read() == b""
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n" + b"y" * 100_000)
     assert (await client.read()).startswith(b"HTTP/1.1 400 ")
     assert await client.read() == b""
     assert await client.wire.rest() == b""
-    await client.send(b"y" * 1000)  # it lingers: what still comes is read and dropped
+    await client.send(b"y" * 1000)  # lingering: bytes that still come are read and dropped
     await stage.turn()
     stage.advance(3)
 
 
-async def test_a_client_that_has_ended_its_side_is_answered(stage: Stage, shelf: Shelf) -> None:
-    """close_notify after a request is half a close, as FIN is for plain TCP (RFC 8446 § 6.1)."""
+async def test_half_closed_client_is_answered(stage: Stage, shelf: Shelf) -> None:
+    """close_notify after a request is a half-close like FIN of plain TCP (RFC 8446 § 6.1)."""
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -304,7 +303,7 @@ async def test_a_client_that_has_ended_its_side_is_answered(stage: Stage, shelf:
         await wire.send(response(b"late"))
 
     await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     await client.send(get())
     await stage.eventually(lambda: stage.proxy.in_flight)
     await client.end_writing()
@@ -318,8 +317,10 @@ async def test_a_client_that_has_ended_its_side_is_answered(stage: Stage, shelf:
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-async def test_an_end_without_close_notify(stage: Stage, shelf: Shelf, is_busy: bool) -> None:
-    """Idle or not, the connection is over: nobody knows whose FIN that is."""
+async def test_end_without_close_notify_closes_the_connection(
+    stage: Stage, shelf: Shelf, is_busy: bool
+) -> None:
+    """Anyone on the path could have sent the FIN."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -327,7 +328,7 @@ async def test_an_end_without_close_notify(stage: Stage, shelf: Shelf, is_busy: 
 
     worker = await stage.worker(script)
     await stage.serve(worker, tls=shelf.pair(NAME))
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     if is_busy:
         await client.send(get())
         await stage.eventually(lambda: worker.requests)
@@ -336,11 +337,11 @@ async def test_an_end_without_close_notify(stage: Stage, shelf: Shelf, is_busy: 
     assert stage.proxy.counts.abandoned == is_busy
 
 
-async def test_a_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -> None:
-    """With an alert; what came before it has been served."""
+async def test_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -> None:
+    """With an alert; the request before it is served."""
     worker = await stage.worker(response(b"hello"))
     await stage.serve(worker, tls=shelf.pair(NAME))
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     client.tls.write(get())
     await client.wire.send(client.records() + b"\x17\x03\x03\x00\x20" + bytes(32))
     with pytest.raises(ssl.SSLError, match="BAD_RECORD_MAC"):
@@ -348,8 +349,8 @@ async def test_a_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -
     assert stage.proxy.counts.requests == 1
 
 
-async def test_a_cut_body_is_seen_as_cut(stage: Stage, shelf: Shelf) -> None:
-    """No close_notify, no clean end: a reset."""
+async def test_truncated_body_resets_the_client(stage: Stage, shelf: Shelf) -> None:
+    """A reset instead of close_notify."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -357,17 +358,17 @@ async def test_a_cut_body_is_seen_as_cut(stage: Stage, shelf: Shelf) -> None:
         wire.reset()
 
     await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
-    client = await raw(stage, shelf)
+    client = await raw_client(stage, shelf)
     await client.send(get())
     with pytest.raises(ConnectionResetError):
         await client.drain()
 
 
-# --- handshakes that come to nothing
+# --- failed handshakes
 
 
-async def test_plain_http_is_told_so(stage: Stage, shelf: Shelf) -> None:
-    """One answer in plain HTTP, for whoever mistook the port."""
+async def test_plain_http_on_the_tls_port_is_answered_400(stage: Stage, shelf: Shelf) -> None:
+    """One response in plain HTTP."""
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
     client = await stage.client()
     answer = await client.ask(get())
@@ -377,8 +378,7 @@ async def test_plain_http_is_told_so(stage: Stage, shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\x00" * 600, b"\x16\x03\x01\xff\xff" + b"x" * 600, b"SSH-2.0-x\r\n"])
-async def test_garbage_instead_of_a_handshake(stage: Stage, shelf: Shelf, garbage: bytes) -> None:
-    """The connection ends, nothing else does."""
+async def test_garbage_closes_the_connection(stage: Stage, shelf: Shelf, garbage: bytes) -> None:
     worker = await stage.worker(response())
     await stage.serve(worker, tls=shelf.pair(NAME))
     client = await stage.client()
@@ -390,8 +390,8 @@ async def test_garbage_instead_of_a_handshake(stage: Stage, shelf: Shelf, garbag
 
 
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00\x01"])
-async def test_a_handshake_that_is_never_finished(stage: Stage, shelf: Shelf, first: bytes) -> None:
-    """Nothing at all, or a beginning: it has as long as a head has, and counts as a client until then."""
+async def test_incomplete_handshake_times_out(stage: Stage, shelf: Shelf, first: bytes) -> None:
+    """An incomplete handshake has the time of a head, and counts against the client limit."""
     await stage.serve(
         await stage.worker(response()), tls=shelf.pair(NAME), timeouts={"head": 5}, limits={"clients": 1}
     )
@@ -402,18 +402,18 @@ async def test_a_handshake_that_is_never_finished(stage: Stage, shelf: Shelf, fi
     await stage.eventually(lambda: len(arrivals))
     stage.advance(4.9)
     assert len(arrivals) == 1
-    waiting = await stage.client()  # in the kernel: the limit is reached
+    waiting = await stage.client()  # in the kernel's queue: the limit is reached
     await stage.turn()
     assert len(arrivals) == 1
     stage.advance(0.2)
     await client.closed()
     assert stage.proxy.counts.failed_arrivals == 1
-    await stage.eventually(lambda: len(arrivals))  # it was let in
+    await stage.eventually(lambda: len(arrivals))  # accepted now
     await waiting.close()
 
 
-async def test_a_client_leaves_within_the_handshake(stage: Stage, shelf: Shelf) -> None:
-    """After its hello, by FIN or by reset."""
+async def test_client_leaves_during_the_handshake(stage: Stage, shelf: Shelf) -> None:
+    """After the ClientHello, by FIN or reset."""
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
     for leave in (Wire.half_close, Wire.reset):
         client = RawClient(await stage.client(), shelf.client())
@@ -426,7 +426,7 @@ async def test_a_client_leaves_within_the_handshake(stage: Stage, shelf: Shelf) 
     await stage.eventually(lambda: stage.proxy.counts.failed_arrivals == 2)
 
 
-async def test_stopping_sends_those_away_who_are_still_shaking_hands(stage: Stage, shelf: Shelf) -> None:
+async def test_stop_closes_unfinished_handshakes(stage: Stage, shelf: Shelf) -> None:
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
     client = await stage.client()
     assert stage.server is not None
@@ -438,7 +438,7 @@ async def test_stopping_sends_those_away_who_are_still_shaking_hands(stage: Stag
 
 
 async def test_renegotiation_is_refused(stage: Stage, shelf: Shelf) -> None:
-    """TLS 1.2 only; with the program openssl, for Python's ssl cannot ask for it."""
+    """TLS 1.2 only; uses the program openssl because Python's ssl cannot renegotiate."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("openssl is not on PATH")
@@ -453,11 +453,11 @@ async def test_renegotiation_is_refused(stage: Stage, shelf: Shelf) -> None:
     assert b"no renegotiation" in stderr
 
 
-# --- reading again
+# --- reload
 
 
-async def test_reload(stage: Stage, shelf: Shelf) -> None:
-    """New connections see the new certificate, old ones stay; a broken file changes nothing."""
+async def test_reload_of_certificates(stage: Stage, shelf: Shelf) -> None:
+    """New connections get the new certificate, old ones stay; a bad file changes nothing."""
     pair = shelf.pair(NAME)
     (shelf.folder / "broken.pem").touch()
     server = await stage.serve(await stage.worker(response()), tls=pair)
@@ -475,11 +475,11 @@ async def test_reload(stage: Stage, shelf: Shelf) -> None:
     assert (await client.ask(get())).status == 200
 
 
-# --- names
+# --- names in certificates
 
 
-def test_names_of_a_certificate(shelf: Shelf) -> None:
-    """DNS names only, and many of them: lengths of more than one byte."""
+def test_dns_names_of_a_certificate(shelf: Shelf) -> None:
+    """DNS names only; 200 names need lengths of more than one byte."""
     names = [f"host-{number}.example.org" for number in range(200)]
     pair = shelf.pair(*names, "127.0.0.1")
     leaf = Path(pair["certificate"]).read_text().split("-----END")[0] + "-----END CERTIFICATE-----"
@@ -491,7 +491,7 @@ def test_names_of_a_certificate(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "name", "is_so"),
+    ("host", "name", "matches"),
     [
         ("a.b", "a.b", True),
         ("a.b", "*.b", True),
@@ -501,5 +501,5 @@ def test_names_of_a_certificate(shelf: Shelf) -> None:
         ("a.b", "a.c", False),
     ],
 )
-def test_wildcards(host: str, name: str, is_so: bool) -> None:
-    assert is_named(host, name) == is_so
+def test_wildcard_matching(host: str, name: str, matches: bool) -> None:
+    assert is_named(host, name) == matches

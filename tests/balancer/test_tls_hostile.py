@@ -14,7 +14,7 @@ from tests.balancer.test_tls_interop import output_of
 
 
 def sized_by(width: int, data: bytes) -> bytes:
-    """After its length, in `width` bytes."""
+    """`data` after its length in `width` bytes."""
     return len(data).to_bytes(width, "big") + data
 
 
@@ -33,7 +33,7 @@ NOT_ASCII = {
     "utf-8": "bücher.example.org".encode(),
     "surrogate": b"\xed\xa0\x80.example.org",
     "after an A-label": b"xn--bcher-kva.\xff",
-    "nothing else": b"\xff" * 255,
+    "only bytes 0xff": b"\xff" * 255,
 }
 ODD = {
     "upper case": b"SECOND.Example.ORG",
@@ -49,7 +49,7 @@ UNKNOWN = {
 }
 REFUSED = {"a NUL": b"second.example.org\0.example.net", "too long": b"a" * 256}
 BROKEN = {
-    "nothing": b"",
+    "empty": b"",
     "an empty list": b"\0\0",
     "two names": sized_by(2, (b"\0" + sized_by(2, b"a")) * 2),
     "a list longer than the extension": b"\xff\xff" + server_name(b"a")[2:],
@@ -69,7 +69,7 @@ def hello(shelf: Shelf, name: bytes, padding: int = 0) -> bytes:
 
 
 def hello_with(shelf: Shelf, names: bytes, padding: int = 0) -> bytes:
-    """The same with `names` as the content of the server_name extension, and `padding` bytes in an unknown one."""
+    """As `hello`, with `names` as content of the server_name extension and `padding` bytes in an unknown one."""
     context = shelf.client()
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # its ServerHello and certificate come as plain text
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -110,7 +110,7 @@ def der(pair: dict[str, str]) -> bytes:
 
 
 async def answer_to(stage: Stage, data: bytes, expected: bytes) -> None:
-    """Send bytes and read until what the server sends has these; it serves others afterwards."""
+    """Send `data`, read until `expected` has arrived, and close."""
     client = await stage.client()
     await client.send(data)
     while expected not in client.received:
@@ -122,14 +122,14 @@ async def answer_to(stage: Stage, data: bytes, expected: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [*NOT_ASCII, *UNKNOWN])
-async def test_a_strange_name_is_an_unknown_name(stage: Stage, shelf: Shelf, name: str) -> None:
+async def test_strange_name_gets_the_first_certificate(stage: Stage, shelf: Shelf, name: str) -> None:
     """It gets the first certificate; no error is raised where only the interpreter could report it."""
     first, _ = await serve_two(stage, shelf)
     await answer_to(stage, records(hello(shelf, (NOT_ASCII | UNKNOWN)[name])), first)
 
 
 @pytest.mark.parametrize("name", NOT_ASCII)
-async def test_one_certificate_is_shown_as_well(stage: Stage, shelf: Shelf, name: str) -> None:
+async def test_strange_name_with_a_single_certificate(stage: Stage, shelf: Shelf, name: str) -> None:
     """With one certificate no name is looked at; the result is the same as with several."""
     pair = shelf.pair("first.example.org")
     await stage.serve(await stage.worker(response()), tls=pair)
@@ -137,20 +137,20 @@ async def test_one_certificate_is_shown_as_well(stage: Stage, shelf: Shelf, name
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_other_spellings_of_a_name(stage: Stage, shelf: Shelf, name: str) -> None:
+async def test_name_in_upper_case_or_with_trailing_dot(stage: Stage, shelf: Shelf, name: str) -> None:
     _, second = await serve_two(stage, shelf)
     await answer_to(stage, records(hello(shelf, ODD[name])), second)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_name_that_openssl_refuses(stage: Stage, shelf: Shelf, name: str) -> None:
+async def test_name_refused_by_openssl_gets_an_alert(stage: Stage, shelf: Shelf, name: str) -> None:
     """The alert is unrecognized_name (RFC 6066 § 3)."""
     await serve_two(stage, shelf)
     await answer_to(stage, records(hello(shelf, REFUSED[name])), bytes((2, UNRECOGNIZED_NAME)))
     assert stage.proxy.counts.failed_arrivals == 1
 
 
-async def test_bytes_that_come_one_by_one(stage: Stage, shelf: Shelf) -> None:
+async def test_hello_in_single_bytes(stage: Stage, shelf: Shelf) -> None:
     """The handshake begins again with everything that has come."""
     first, _ = await serve_two(stage, shelf)
     client = await stage.client()
@@ -163,7 +163,7 @@ async def test_bytes_that_come_one_by_one(stage: Stage, shelf: Shelf) -> None:
 
 @pytest.mark.peer
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
-async def test_a_whole_handshake(stage: Stage, shelf: Shelf, version: str) -> None:
+async def test_full_handshake_with_a_strange_name(stage: Stage, shelf: Shelf, version: str) -> None:
     """A client with such a name is served: the handshake that begins again has the same transcript for both."""
     await serve_two(stage, shelf)
     assert stage.server is not None
@@ -178,7 +178,7 @@ async def test_a_whole_handshake(stage: Stage, shelf: Shelf, version: str) -> No
     assert stage.proxy.counts.failed_arrivals == 0
 
 
-async def test_a_program_prints_nothing(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
+async def test_strange_names_log_nothing(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
     """With several processes every handshake looks at the name, also for a single certificate."""
     pair = shelf.pair("first.example.org")
     config = tmp_path / "balancer.toml"
@@ -201,13 +201,13 @@ async def test_a_program_prints_nothing(stage: Stage, shelf: Shelf, tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [1, 16_384])
-async def test_a_large_hello(stage: Stage, shelf: Shelf, size: int) -> None:
+async def test_large_hello(stage: Stage, shelf: Shelf, size: int) -> None:
     """60 KB of extensions in one piece, or each byte in a record of its own."""
     first, _ = await serve_two(stage, shelf)
     await answer_to(stage, records(hello(shelf, NOT_ASCII["utf-8"], padding=60_000), size), first)
 
 
-async def test_a_hello_that_says_it_is_larger_than_any(stage: Stage, shelf: Shelf) -> None:
+async def test_hello_with_excessive_length_is_refused(stage: Stage, shelf: Shelf) -> None:
     """Refused by its length, before it has come."""
     await serve_two(stage, shelf)
     await answer_to(stage, records(b"\x01\xff\xff\xff" + bytes(100)), bytes((2, ILLEGAL_PARAMETER)))
@@ -215,7 +215,7 @@ async def test_a_hello_that_says_it_is_larger_than_any(stage: Stage, shelf: Shel
 
 
 @pytest.mark.parametrize("case", BROKEN)
-async def test_a_broken_list_of_names(stage: Stage, shelf: Shelf, case: str) -> None:
+async def test_broken_name_list_is_refused(stage: Stage, shelf: Shelf, case: str) -> None:
     await serve_two(stage, shelf)
     await answer_to(stage, records(hello_with(shelf, BROKEN[case])), bytes((2, DECODE_ERROR)))
     assert stage.proxy.counts.failed_arrivals == 1

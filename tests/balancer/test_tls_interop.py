@@ -1,4 +1,4 @@
-"""Other people's TLS: clients that are none of ours, and what they get."""
+"""TLS with other programs as clients: curl, openssl, requests, httpx."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODY = b"0123456789abcdef" * 20_000
 
 
 async def output_of(program: str, *arguments: str, data: bytes = b"") -> bytes:
-    """What a program prints; skipped where it is not installed."""
+    """What a program prints; the test is skipped where it is not installed."""
     path = shutil.which(program)
     if path is None:
         pytest.skip(f"{program} is not on PATH")
@@ -34,7 +34,7 @@ async def by_curl(url: str, ca: Path) -> bytes:
     return await output_of("curl", "-sS", "--cacert", str(ca), url)
 
 
-async def by_curl_of_the_older_version(url: str, ca: Path) -> bytes:
+async def by_curl_with_tls_1_2(url: str, ca: Path) -> bytes:
     return await output_of("curl", "-sS", "--tls-max", "1.2", "--cacert", str(ca), url)
 
 
@@ -51,7 +51,7 @@ async def by_httpx(url: str, ca: Path) -> bytes:
 
 
 async def by_openssl(url: str, ca: Path) -> bytes:
-    """It reads its whole input, and ends with the server's close_notify."""
+    """openssl reads its whole input and ends with the server's close_notify."""
     authority = url.removeprefix("https://").rstrip("/")
     arguments = ("s_client", "-connect", authority, "-CAfile", str(ca), "-quiet", "-verify_return_error")
     printed = await output_of("openssl", *arguments, data=get(b"/", b"Connection: close"))
@@ -60,7 +60,7 @@ async def by_openssl(url: str, ca: Path) -> bytes:
 
 CLIENTS: dict[str, Ask] = {
     "curl": by_curl,
-    "curl-1.2": by_curl_of_the_older_version,
+    "curl-1.2": by_curl_with_tls_1_2,
     "httpx": by_httpx,
     "openssl": by_openssl,
     "requests": by_requests,
@@ -69,7 +69,7 @@ CLIENTS: dict[str, Ask] = {
 
 @pytest.mark.peer
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_body_of_many_records(stage: Stage, tmp_path: Path, client: str) -> None:
+async def test_body_of_many_records(stage: Stage, tmp_path: Path, client: str) -> None:
     shelf = Shelf(tmp_path)
     worker = await stage.worker(response(BODY))
     server = await stage.serve(worker, tls=shelf.pair("localhost", "127.0.0.1"))

@@ -1,7 +1,6 @@
-"""What every transport owes a request, by the same tests: whoever forwards cannot tell which it has.
+"""The contract of all transports: messages, back-pressure, failures.
 
-Rule of this file: the worker speaks what the transport speaks, and is told what to do without saying how. What a
-protocol does not keep is said by `KEEPS`, and nowhere else.
+The worker speaks the protocol of the transport, and scripts do not name it. `KEEPS` lists what a transport may lose.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ MEBI = bytes(range(256)) * 4096
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What of a message comes through."""
+class KeptParts:
+    """What of a message a transport keeps."""
 
-    case: bool = True  # of names
-    reason: bool = True  # the worker's own phrase
+    case: bool = True  # of field names
+    reason: bool = True  # the worker's reason phrase
     trailers: bool = True  # of responses
     request_trailers: bool = True
     hints: bool = True  # interim responses
-    octets: bool = True  # beyond ASCII, whatever they are
-    repeats: bool = False  # by itself, where a worker dies on it
-    bounded: int = 12_000_000  # bytes of a response that a client who does not read makes us take
+    octets: bool = True  # bytes beyond ASCII in field values
+    repeats: bool = False  # the library repeats a request by itself if its worker dies
+    bounded: int = 12_000_000  # bytes of a response that are taken for a client that does not read
 
 
 KEEPS = {
-    "native": Kept(),
-    "http2": Kept(case=False, reason=False),
-    "curl": Kept(request_trailers=False),
-    "aiohttp": Kept(trailers=False, request_trailers=False, hints=False, octets=False, repeats=True),
+    "native": KeptParts(),
+    "http2": KeptParts(case=False, reason=False),
+    "curl": KeptParts(request_trailers=False),
+    "aiohttp": KeptParts(trailers=False, request_trailers=False, hints=False, octets=False, repeats=True),
 }
 TRANSPORTS = [
     pytest.param(
@@ -61,7 +60,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def keeps(transport: str) -> Kept:
+def keeps(transport: str) -> KeptParts:
     return KEEPS[transport]
 
 
@@ -70,7 +69,7 @@ Begin = Callable[..., Awaitable[list[Play]]]
 
 @pytest.fixture
 async def begin(stage: Stage, transport: str) -> Begin:
-    """Serves before a worker that plays `script`; returns the plays, as they begin."""
+    """Start a balancer before a worker with a script; the function returns the requests as they begin."""
 
     async def begin(script: Script, streams: int | None = None, **settings: Any) -> list[Play]:
         plays: list[Play] = []
@@ -82,7 +81,7 @@ async def begin(stage: Stage, transport: str) -> Begin:
 
 
 async def run(stage: Stage, worker: ScriptedWorker, transport: str, **settings: Any) -> None:
-    """Start a worker, and the server before it."""
+    """Start the worker and a server before it."""
     await worker.start()
     stage._workers.append(worker)
     address = f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
@@ -91,7 +90,7 @@ async def run(stage: Stage, worker: ScriptedWorker, transport: str, **settings: 
 
 
 async def hello(play: Play) -> None:
-    """The smallest answer."""
+    """A response with the body "hello"."""
     await play.read()
     await play.head(200, length=5)
     if play.method != b"HEAD":
@@ -100,7 +99,7 @@ async def hello(play: Play) -> None:
 
 
 async def echo(play: Play) -> None:
-    """The body, and what came of it."""
+    """A response with the request's body, and the names of its trailers in X-Trailers."""
     body, trailers = await play.read()
     await play.head(200, (b"X-Trailers", b",".join(name for name, _ in trailers)), length=len(body))
     await play.data(body)
@@ -115,8 +114,8 @@ def reason_of(answer: Message) -> str:
 # --- messages
 
 
-async def test_a_get(stage: Stage, begin: Begin) -> None:
-    """Method, target, Host and fields go out; status and body come back; the next one goes the same way."""
+async def test_get_is_forwarded(stage: Stage, begin: Begin) -> None:
+    """Method, target, Host and fields are forwarded, also on a reused connection."""
     plays = await begin(hello)
     client = await stage.client()
     for _ in range(3):
@@ -131,8 +130,8 @@ async def test_a_get(stage: Stage, begin: Begin) -> None:
     assert stage.outcomes() == {"ok": 3}
 
 
-async def test_nothing_is_added(stage: Stage, begin: Begin) -> None:
-    """A library that puts its own fields in changes what workers see: names are those of the native transport."""
+async def test_transport_adds_no_fields(stage: Stage, begin: Begin) -> None:
+    """A library that adds its own fields would change what workers see."""
     plays = await begin(hello)
     await stage.ask(get(b"/", b"Cookie: a=b"))
     assert {name for name, _ in plays[0].fields} <= NATIVE_NAMES
@@ -144,8 +143,8 @@ NATIVE_NAMES = {
 }
 
 
-async def test_head(stage: Stage, begin: Begin) -> None:
-    """Its Content-Length is of what GET would get, and no body follows."""
+async def test_head_has_no_body(stage: Stage, begin: Begin) -> None:
+    """Content-Length is that of GET, and no body follows."""
     await begin(hello)
     client = await stage.client()
     answer = await client.ask(get(method=b"HEAD"), to_head=True)
@@ -154,16 +153,16 @@ async def test_head(stage: Stage, begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"small", MEBI], ids=["empty", "small", "1 MiB"])
-async def test_a_body_with_a_length(stage: Stage, begin: Begin, body: bytes) -> None:
-    """There and back, every byte; the worker is told its length."""
+async def test_body_with_a_length(stage: Stage, begin: Begin, body: bytes) -> None:
+    """Every byte arrives in both directions, with the length stated."""
     plays = await begin(echo)
     answer = await stage.ask(post(body))
     assert answer.body == body
     assert values(plays[0].fields, b"content-length") == [b"%d" % len(body)]
 
 
-async def test_a_body_in_chunks(stage: Stage, begin: Begin) -> None:
-    """Of unknown length, with pieces of all sizes."""
+async def test_chunked_body(stage: Stage, begin: Begin) -> None:
+    """Of unknown length, with pieces of several sizes."""
     plays = await begin(echo)
     pieces = [b"a", MEBI, b"b" * 70_000, b"c"]
     answer = await stage.ask(post_chunked(*pieces))
@@ -172,16 +171,13 @@ async def test_a_body_in_chunks(stage: Stage, begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("method", [b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"REPORT"])
-async def test_other_methods(stage: Stage, begin: Begin, method: bytes) -> None:
-    """With a body, whatever they are called."""
+async def test_any_method_with_a_body(stage: Stage, begin: Begin, method: bytes) -> None:
     plays = await begin(echo)
     answer = await stage.ask(post(b"data", method=method))
     assert (answer.body, plays[0].method) == (b"data", method)
 
 
-async def test_a_response_without_a_length(stage: Stage, begin: Begin) -> None:
-    """Goes on in chunks, with its trailers where the transport tells of them."""
-
+async def test_response_without_a_length_is_chunked(stage: Stage, begin: Begin) -> None:
     async def script(play: Play) -> None:
         await play.head(200)
         for piece in (b"one ", b"two ", MEBI):
@@ -194,8 +190,8 @@ async def test_a_response_without_a_length(stage: Stage, begin: Begin) -> None:
     assert answer.body == b"one two " + MEBI
 
 
-async def test_trailers(stage: Stage, begin: Begin, keeps: Kept) -> None:
-    """Both ways, as far as the transport keeps them."""
+async def test_trailers(stage: Stage, begin: Begin, keeps: KeptParts) -> None:
+    """In both directions, as far as the transport keeps them."""
 
     async def script(play: Play) -> None:
         _, trailers = await play.read()
@@ -213,8 +209,8 @@ async def test_trailers(stage: Stage, begin: Begin, keeps: Kept) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 201, 203, 301, 400, 404, 418, 429, 500, 504, 599])
-async def test_statuses(stage: Stage, begin: Begin, keeps: Kept, status: int) -> None:
-    """Whatever it is; nothing is followed, and nothing repeated."""
+async def test_status_is_forwarded(stage: Stage, begin: Begin, keeps: KeptParts, status: int) -> None:
+    """No redirect is followed, and no status repeats the request."""
 
     async def script(play: Play) -> None:
         await play.head(status, (b"Location", b"/elsewhere"), length=2)
@@ -229,8 +225,8 @@ async def test_statuses(stage: Stage, begin: Begin, keeps: Kept, status: int) ->
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_statuses_without_a_body(stage: Stage, begin: Begin, status: int) -> None:
-    """The next response is not looked for in the wrong place."""
+async def test_status_without_a_body(stage: Stage, begin: Begin, status: int) -> None:
+    """The connection stays usable."""
 
     async def script(play: Play) -> None:
         await play.head(status, (b"ETag", b'"a"'))
@@ -244,9 +240,7 @@ async def test_statuses_without_a_body(stage: Stage, begin: Begin, status: int) 
         assert answer.value(b"Transfer-Encoding") is None
 
 
-async def test_interim_responses(stage: Stage, begin: Begin, keeps: Kept) -> None:
-    """103 comes before the answer."""
-
+async def test_interim_response_is_forwarded(stage: Stage, begin: Begin, keeps: KeptParts) -> None:
     async def script(play: Play) -> None:
         await play.interim(103, (b"Link", b"</style.css>"))
         await hello(play)
@@ -260,31 +254,31 @@ async def test_interim_responses(stage: Stage, begin: Begin, keeps: Kept) -> Non
     assert (await client.response()).body == b"hello"
 
 
-async def test_fields_keep_their_order_and_repetition(stage: Stage, begin: Begin, keeps: Kept) -> None:
-    """Both ways; the case of names as far as the protocol has any."""
-    there = [(b"X-b", b"1"), (b"X-A", b"2"), (b"x-B", b"3"), (b"X-Empty", b"")]
+async def test_fields_keep_their_order_and_repetition(stage: Stage, begin: Begin, keeps: KeptParts) -> None:
+    """In both directions; the case of names as far as the protocol has it."""
+    sent = [(b"X-b", b"1"), (b"X-A", b"2"), (b"x-B", b"3"), (b"X-Empty", b"")]
     if keeps.octets:
-        there.append((b"X-L", b"\xe9"))
-    back = [(b"Set-Cookie", b"a=1"), (b"X-z", b"y"), (b"Set-Cookie", b"b=2"), (b"X-Empty", b"")]
+        sent.append((b"X-L", b"\xe9"))
+    returned = [(b"Set-Cookie", b"a=1"), (b"X-z", b"y"), (b"Set-Cookie", b"b=2"), (b"X-Empty", b"")]
 
     async def script(play: Play) -> None:
-        await play.head(200, *back, length=0)
+        await play.head(200, *returned, length=0)
         await play.end()
 
     plays = await begin(script)
-    answer = await stage.ask(get(b"/", *(b"%b: %b" % pair for pair in there)))
-    mine = {name.lower() for name, _ in there}
-    assert [pair for pair in plays[0].fields if pair[0] in mine] == [(n.lower(), v) for n, v in there]
-    theirs = {name.lower() for name, _ in back}
-    got = [pair for pair in answer.fields if pair[0].lower() in theirs]
-    assert got == (back if keeps.case else [(name.lower(), value) for name, value in back])
+    answer = await stage.ask(get(b"/", *(b"%b: %b" % pair for pair in sent)))
+    sent_names = {name.lower() for name, _ in sent}
+    assert [pair for pair in plays[0].fields if pair[0] in sent_names] == [(n.lower(), v) for n, v in sent]
+    returned_names = {name.lower() for name, _ in returned}
+    got = [pair for pair in answer.fields if pair[0].lower() in returned_names]
+    assert got == (returned if keeps.case else [(name.lower(), value) for name, value in returned])
 
 
-# --- many, and slow
+# --- concurrency and back-pressure
 
 
-async def test_a_hundred_at_once(stage: Stage, begin: Begin) -> None:
-    """Every client gets its own answer."""
+async def test_hundred_concurrent_requests(stage: Stage, begin: Begin) -> None:
+    """Every client gets its own response."""
 
     async def script(play: Play) -> None:
         await play.read()
@@ -298,8 +292,10 @@ async def test_a_hundred_at_once(stage: Stage, begin: Begin) -> None:
     assert (len(plays), stage.outcomes()) == (100, {"ok": 100})
 
 
-async def test_a_client_that_does_not_read_holds_the_worker(stage: Stage, begin: Begin, keeps: Kept) -> None:
-    """What is taken from the worker is bounded; others are served meanwhile, and the rest comes in the end."""
+async def test_client_that_does_not_read_pauses_the_worker(
+    stage: Stage, begin: Begin, keeps: KeptParts
+) -> None:
+    """A bounded part is taken from the worker, others are served meanwhile, and the rest arrives in the end."""
     size = 64
 
     async def script(play: Play) -> None:
@@ -325,15 +321,17 @@ async def test_a_client_that_does_not_read_holds_the_worker(stage: Stage, begin:
         assert await client.exactly(len(MEBI)) == MEBI
 
 
-async def test_a_worker_that_does_not_read_holds_the_client(stage: Stage, begin: Begin) -> None:
-    """What is taken from the client is bounded; all of it arrives when the worker reads."""
+async def test_worker_that_does_not_read_pauses_the_client(stage: Stage, begin: Begin) -> None:
+    """A bounded part is taken from the client, and all of it arrives when the worker reads."""
     may_read = asyncio.Event()
 
     async def script(play: Play) -> None:
         await may_read.wait()
         body, _ = await play.read()
         await play.head(200, length=32)
-        await play.data(sha256(body).digest())  # not all of it back: HTTP/2 in Python takes seconds each way
+        await play.data(
+            sha256(body).digest()
+        )  # the body is not sent back: HTTP/2 in Python takes seconds each way
         await play.end()
 
     await begin(script)
@@ -351,11 +349,11 @@ async def test_a_worker_that_does_not_read_holds_the_client(stage: Stage, begin:
     assert (await client.response()).body == sha256(body).digest()
 
 
-# --- ends
+# --- failures
 
 
-async def test_a_worker_that_dies_before_the_head(stage: Stage, begin: Begin) -> None:
-    """POST is not repeated: a 502, counted as a broken connection."""
+async def test_worker_resets_before_the_head(stage: Stage, begin: Begin) -> None:
+    """A POST is not repeated; the outcome is "reset"."""
 
     async def script(play: Play) -> None:
         await play.read()
@@ -367,8 +365,8 @@ async def test_a_worker_that_dies_before_the_head(stage: Stage, begin: Begin) ->
     assert stage.outcomes() == {"reset": 1}
 
 
-async def test_a_get_is_repeated_when_the_worker_dies(stage: Stage, begin: Begin, keeps: Kept) -> None:
-    """On a new connection; a library may do so unasked, and then nobody counts it."""
+async def test_get_is_repeated_after_a_reset(stage: Stage, begin: Begin, keeps: KeptParts) -> None:
+    """On a new connection; a library may do so by itself, and then no retry is counted."""
     count = 0
 
     async def script(play: Play) -> None:
@@ -384,14 +382,14 @@ async def test_a_get_is_repeated_when_the_worker_dies(stage: Stage, begin: Begin
     assert stage.outcomes() == ({"ok": 1} if keeps.repeats else {"reset": 1, "ok": 1})
 
 
-async def test_a_worker_that_dies_within_the_body(stage: Stage, begin: Begin) -> None:
-    """The client sees that it is not whole, and never takes it for an end."""
-    has_come = asyncio.Event()
+async def test_worker_resets_within_the_body(stage: Stage, begin: Begin) -> None:
+    """The client's connection ends without a last chunk."""
+    is_received = asyncio.Event()
 
     async def script(play: Play) -> None:
         await play.head(200)
         await play.data(b"begin")
-        await has_come.wait()
+        await is_received.wait()
         play.die()
 
     await begin(script)
@@ -399,14 +397,14 @@ async def test_a_worker_that_dies_within_the_body(stage: Stage, begin: Begin) ->
     await client.send(get())
     assert (await client.head()).status == 200
     await client.until(b"begin\r\n")
-    has_come.set()
+    is_received.set()
     await client.closed()
     assert not bytes(client.received).endswith(b"0\r\n\r\n")
     await stage.eventually(lambda: stage.outcomes() == {"reset": 1})
 
 
-async def test_a_client_that_leaves(stage: Stage, begin: Begin) -> None:
-    """The worker is let off, the endpoint is not blamed, and the next request is served."""
+async def test_client_leaves_before_the_response(stage: Stage, begin: Begin) -> None:
+    """The outcome is "abandoned", and the next request is served."""
     has_begun = asyncio.Event()
 
     async def script(play: Play) -> None:
@@ -424,8 +422,8 @@ async def test_a_client_that_leaves(stage: Stage, begin: Begin) -> None:
     assert (await stage.ask(get())).body == b"hello"
 
 
-async def test_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
-    """The worker is verified by our authority and its name; one that is not believed gets nothing."""
+async def test_worker_is_verified_over_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
+    """The worker is verified by CA and name; nothing is sent to an unverified worker."""
     shelf = Shelf(tmp_path)
     good, bad = shelf.worker("127.0.0.1"), shelf.worker("other.example.org")
     for context in (good, bad):
@@ -449,14 +447,14 @@ async def test_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
 
 
 async def pass_time(stage: Stage, steps: int) -> None:
-    """Check after check, each to its end."""
+    """Advance by one interval of checks at a time, and let each check end."""
     for _ in range(steps):
         stage.advance(2.0)
-        await stage.eventually(lambda: not stage.control_plane.checks.by_id["w0"].check)
+        await stage.eventually(lambda: not stage.control_plane.checks.by_id["w0"].request)
 
 
-async def test_a_check(stage: Stage, begin: Begin) -> None:
-    """Active checks go the same way, and find a worker that is gone unreachable."""
+async def test_active_checks(stage: Stage, begin: Begin) -> None:
+    """Active checks use the transport, and find a stopped worker unreachable."""
     plays = await begin(hello, health_checks={"path": "/healthz", "interval": 2.0})
     await pass_time(stage, 4)
     assert plays[0].target == b"/healthz"
@@ -467,8 +465,8 @@ async def test_a_check(stage: Stage, begin: Begin) -> None:
     assert not stage.state().is_reachable
 
 
-async def test_nobody_listens(stage: Stage, transport: str) -> None:
-    """A refused connection is one, and POST may be tried again."""
+async def test_refused_connection_is_retried(stage: Stage, transport: str) -> None:
+    """A refused connection allows another attempt even for POST."""
     endpoints = [
         {"id": "w0", "address": f"http://127.0.0.1:{stage.dead_port()}", "transport": transport},
     ]
@@ -478,11 +476,13 @@ async def test_nobody_listens(stage: Stage, transport: str) -> None:
     assert stage.outcomes() == {"refused": 2}
 
 
-async def test_a_response_that_is_none(stage: Stage, transport: str) -> None:
-    """A 502 in one clear line."""
+async def test_malformed_response_is_answered_502(stage: Stage, transport: str) -> None:
+    """A 502 with a reason in one line."""
 
     async def script(wire: Wire) -> None:
-        await wire.until(b"x")  # or aiohttp may meet a closed connection with what is left of the request
+        await wire.until(
+            b"x"
+        )  # else aiohttp may find the connection closed with a part of the request unsent
         await wire.send(b"\x15\x03\x01\x00\x02\x02\x46" * 20)
 
     worker = await stage.worker(script)

@@ -1,7 +1,6 @@
-"""Upgrades and CONNECT: who gets a tunnel, what passes through it, and how it ends.
+"""Tunnels after an upgrade or CONNECT: opening, back-pressure, closing.
 
-Rule of this file: both ends are raw sockets, so every byte is ours. A tunnel here speaks no protocol; that real
-WebSockets live through it stands in test_websockets.py.
+Both ends are raw sockets; test_websockets.py has a real protocol in the tunnel.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from balancer.admin.status import proxy_status
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
 
 MIB = 1 << 20
-OFFER = (b"Connection: Upgrade", b"Upgrade: chat/2, chat/1", b"Sec-Chat-Key: a b")
+UPGRADE_FIELDS = (b"Connection: Upgrade", b"Upgrade: chat/2, chat/1", b"Sec-Chat-Key: a b")
 SWITCHED = b"HTTP/1.1 101 Go On\r\nConnection: upgrade\r\nUpgrade: chat/1\r\nSec-Chat-Accept: x\r\n\r\n"
 CONNECT = get(b"a:80", method=b"CONNECT")
 
 Ends = tuple[Wire, Wire]
 
 
-class Party:
-    """A stage with one worker that answers a request with `answer`, and then leaves its connection to the test."""
+class TunnelStage:
+    """A stage whose one worker answers a request with `answer` and then leaves its connection to the test."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -42,80 +41,86 @@ class Party:
         self.worker = await self.stage.worker(script)
         await self.stage.serve(self.worker, http={"allow": ["CONNECT"]}, **settings)
 
-    async def meet(
-        self, request: bytes = get(b"/", *OFFER), *, early: bytes = b"", receive_buffer: int | None = None
+    async def open_tunnel(
+        self,
+        request: bytes = get(b"/", *UPGRADE_FIELDS),
+        *,
+        early: bytes = b"",
+        receive_buffer: int | None = None,
     ) -> Ends:
-        """Open a tunnel: the client's end and the worker's."""
+        """Open a tunnel; return the client's end and the worker's."""
         client = await self.stage.client(receive_buffer=receive_buffer)
         await client.send(request + early)
         assert (await client.head()).status in (101, 200)
         return client, self.worker.connections[-1]
 
-    async def part(self) -> None:
-        """Whoever is left has been closed on."""
+    async def close_rest(self) -> None:
+        """End the worker's script and wait until no tunnel is left."""
         self.over.set()
         await self.stage.eventually(lambda: not self.stage.proxy.tunnels)
 
 
 @pytest.fixture
-def party(stage: Stage) -> Party:
-    return Party(stage)
+def tunnel_stage(stage: Stage) -> TunnelStage:
+    return TunnelStage(stage)
 
 
-def tunnelled(stage: Stage, number: int = 1) -> bool:
-    """Whether so many tunnels were settled, nothing else, and nothing is in flight."""
+def are_settled(stage: Stage, number: int = 1) -> bool:
+    """Whether `number` tunnels were settled and nothing is in flight."""
     proxy = stage.proxy
     return stage.outcomes() == {"tunnelled": number} and not stage.state().in_flight and not proxy.tunnels
 
 
-# --- who gets one
+# --- opening
 
 
-async def test_an_offer_goes_on_and_so_does_its_answer(stage: Stage, party: Party) -> None:
-    """RFC 9110 § 7.8: Upgrade and Connection on both legs, all else untouched, the worker's own reason phrase."""
-    await party.serve()
+async def test_upgrade_request_and_101_are_forwarded(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """RFC 9110 § 7.8: Upgrade and Connection on both legs, other fields unchanged, the worker's reason phrase."""
+    await tunnel_stage.serve()
     client = await stage.client()
-    await client.send(get(b"/room", *OFFER))
+    await client.send(get(b"/room", *UPGRADE_FIELDS))
     head = await client.head()
     assert head == Message(
         b"HTTP/1.1 101 Go On",
         ((b"Connection", b"Upgrade"), (b"Upgrade", b"chat/1"), (b"Sec-Chat-Accept", b"x")),
     )
-    asked = party.worker.requests[0]
-    assert asked.line == b"GET /room HTTP/1.1"
-    assert [asked.value(name) for name in (b"Connection", b"Upgrade", b"Sec-Chat-Key")] == [
+    arrived = tunnel_stage.worker.requests[0]
+    assert arrived.line == b"GET /room HTTP/1.1"
+    assert [arrived.value(name) for name in (b"Connection", b"Upgrade", b"Sec-Chat-Key")] == [
         b"Upgrade",
         b"chat/2, chat/1",
         b"a b",
     ]
-    worker = party.worker.connections[0]
+    worker = tunnel_stage.worker.connections[0]
     await client.send(b"\x00GET / HTTP/1.1\r\n\r\n")
     assert await worker.exactly(19) == b"\x00GET / HTTP/1.1\r\n\r\n"
     await worker.send(b"HTTP/1.1 200 OK\r\n\r\n\xff")
     assert await client.exactly(20) == b"HTTP/1.1 200 OK\r\n\r\n\xff"
     assert stage.state().in_flight == stage.proxy.in_flight == len(stage.proxy.tunnels) == 1
     await client.close()
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
 
 
 @pytest.mark.parametrize("step", [None, 1, 7])
-async def test_bytes_behind_both_heads(stage: Stage, party: Party, step: int | None) -> None:
-    """A client need not wait for the 101, and a worker may speak first: nothing is lost, and nothing parsed."""
+async def test_bytes_after_both_heads_are_tunnelled(
+    stage: Stage, tunnel_stage: TunnelStage, step: int | None
+) -> None:
+    """A client need not wait for the 101, and a worker may send first."""
     early = b"GET /not-http HTTP/1.1\r\n\r\n"
-    await party.serve(b"HTTP/1.1 103 Early Hints\r\n\r\n" + SWITCHED + b"\r\n\r\nwelcome")
+    await tunnel_stage.serve(b"HTTP/1.1 103 Early Hints\r\n\r\n" + SWITCHED + b"\r\n\r\nwelcome")
     client = await stage.client()
-    data = get(b"/", *OFFER) + early
+    data = get(b"/", *UPGRADE_FIELDS) + early
     for at in range(0, len(data), step or len(data)):
         await client.send(data[at : at + (step or len(data))])
         await stage.turn(1)
     assert (await client.head()).status == 103
     assert (await client.head()).status == 101
     assert await client.exactly(11) == b"\r\n\r\nwelcome"
-    assert await party.worker.connections[0].exactly(len(early)) == early
-    assert len(party.worker.requests) == 1
+    assert await tunnel_stage.worker.connections[0].exactly(len(early)) == early
+    assert len(tunnel_stage.worker.requests) == 1
     await client.close()
-    await party.part()
+    await tunnel_stage.close_rest()
     assert (stage.proxy.tunnels.bytes_in, stage.proxy.tunnels.bytes_out) == (len(early), 11)
 
 
@@ -131,24 +136,26 @@ async def test_bytes_behind_both_heads(stage: Stage, party: Party, step: int | N
 )
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
 @pytest.mark.parametrize("first", [b"", b"welcome", b"5\r\nhello\r\n0\r\n\r\n"])
-async def test_connect(stage: Stage, party: Party, answer: bytes, version: bytes, first: bytes) -> None:
-    """RFC 9110 § 9.3.6: any 2xx makes a tunnel; what such a response says of a body is not listened to."""
-    await party.serve(answer + first)
+async def test_connect_opens_a_tunnel(
+    stage: Stage, tunnel_stage: TunnelStage, answer: bytes, version: bytes, first: bytes
+) -> None:
+    """RFC 9110 § 9.3.6: any 2xx opens a tunnel, and its framing fields are ignored."""
+    await tunnel_stage.serve(answer + first)
     client = await stage.client()
     await client.send(get(b"a:80", method=b"CONNECT", version=version) + b"early")
     head = await client.head()
     assert (head.status, head.names) == (int(answer[9:12]), [])
     assert await client.exactly(len(first)) == first
-    worker = party.worker.connections[0]
+    worker = tunnel_stage.worker.connections[0]
     assert await worker.exactly(5) == b"early"
-    assert party.worker.requests[0].line == b"CONNECT a:80 HTTP/1.1"
+    assert tunnel_stage.worker.requests[0].line == b"CONNECT a:80 HTTP/1.1"
     await client.close()
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
 
 
-async def test_connect_that_is_declined(stage: Stage) -> None:
-    """A response like any other, and the connection goes on in HTTP."""
+async def test_declined_connect_is_a_response(stage: Stage) -> None:
+    """The client's connection goes on in HTTP."""
     worker = await stage.worker(response(b"no", status=b"403 Forbidden"))
     await stage.serve(worker, http={"allow": ["CONNECT"]})
     client = await stage.client()
@@ -158,8 +165,7 @@ async def test_connect_that_is_declined(stage: Stage) -> None:
     assert (stage.pool().idle, stage.outcomes()) == (1, {"ok": 2})
 
 
-async def test_trace_where_it_is_allowed(stage: Stage) -> None:
-    """A request like any other."""
+async def test_trace_is_forwarded_if_allowed(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"seen")), http={"allow": ["TRACE"]})
     assert (await stage.ask(get(method=b"TRACE"))).body == b"seen"
     assert (await stage.ask(CONNECT)).status == 405
@@ -175,12 +181,12 @@ async def test_trace_where_it_is_allowed(stage: Stage) -> None:
     ],
 )
 @pytest.mark.parametrize("step", [None, 1])
-async def test_an_offer_that_is_declined(stage: Stage, answer: bytes, step: int | None) -> None:
-    """Both connections stay HTTP, and what came behind the offer is a request; further offers may follow."""
+async def test_declined_upgrade_is_a_response(stage: Stage, answer: bytes, step: int | None) -> None:
+    """Both connections go on in HTTP, and bytes after the upgrade request are requests."""
     worker = await stage.worker(answer)
     await stage.serve(worker)
     client = await stage.client()
-    data = get(b"/", *OFFER) * 3 + post(b"body") + get(b"/last")
+    data = get(b"/", *UPGRADE_FIELDS) * 3 + post(b"body") + get(b"/last")
     for at in range(0, len(data), step or len(data)):
         await client.send(data[at : at + (step or len(data))])
         await stage.turn(1)
@@ -192,12 +198,12 @@ async def test_an_offer_that_is_declined(stage: Stage, answer: bytes, step: int 
     assert (len(worker.connections), stage.pool().idle) == (1, 1)
 
 
-async def test_upgrade_required_says_to_what(stage: Stage) -> None:
-    """RFC 9110 § 15.5.22: a 426 without Upgrade would tell the client nothing."""
+async def test_426_keeps_its_upgrade_field(stage: Stage) -> None:
+    """RFC 9110 § 15.5.22."""
     answer = response(b"", b"Upgrade: chat/9", b"Connection: upgrade, close", status=b"426 Upgrade Required")
     await stage.serve(await stage.worker(answer))
-    told = await stage.ask(get(b"/", *OFFER))
-    assert (told.status, told.value(b"Upgrade"), told.value(b"Connection")) == (426, b"chat/9", b"Upgrade")
+    reply = await stage.ask(get(b"/", *UPGRADE_FIELDS))
+    assert (reply.status, reply.value(b"Upgrade"), reply.value(b"Connection")) == (426, b"chat/9", b"Upgrade")
 
 
 @pytest.mark.parametrize(
@@ -212,12 +218,12 @@ async def test_upgrade_required_says_to_what(stage: Stage) -> None:
     ],
 )
 @pytest.mark.parametrize("early", [b"", get(b"/next")])
-async def test_a_switch_to_what_was_not_offered(stage: Stage, answer: bytes, early: bytes) -> None:
-    """502, the worker's connection is closed, and the client's goes on in HTTP."""
+async def test_101_to_another_protocol_is_answered_502(stage: Stage, answer: bytes, early: bytes) -> None:
+    """502; the worker's connection is closed, the client's goes on in HTTP."""
     worker = await stage.worker(answer + b"garbage")
     await stage.serve(worker)
     client = await stage.client()
-    await client.send(get(b"/", *OFFER) + early)
+    await client.send(get(b"/", *UPGRADE_FIELDS) + early)
     for _ in range(2 if early else 1):
         assert (await client.response()).status == 502
     assert stage.outcomes() == {"reset": 2 if early else 1}
@@ -229,21 +235,21 @@ async def test_a_switch_to_what_was_not_offered(stage: Stage, answer: bytes, ear
     "request_bytes",
     [
         get(),
-        get(b"/", *OFFER, version=b"HTTP/1.0"),
-        post(b"body", *OFFER),
+        get(b"/", *UPGRADE_FIELDS, version=b"HTTP/1.0"),
+        post(b"body", *UPGRADE_FIELDS),
         get(b"/", b"Connection: Upgrade", b"Upgrade: h2c"),
         get(b"/", b"Upgrade: chat/1"),
     ],
 )
-async def test_a_switch_that_nobody_asked_for(stage: Stage, request_bytes: bytes) -> None:
-    """502; also for what looked like an offer, but was not passed on as one."""
+async def test_unrequested_101_is_answered_502(stage: Stage, request_bytes: bytes) -> None:
+    """502, also after a request that was not forwarded as an upgrade."""
     await stage.serve(await stage.worker(SWITCHED + b"garbage"))
     assert (await stage.ask(request_bytes)).status == 502
     assert stage.outcomes() == {"reset": 1}
 
 
-async def test_an_offer_behind_others_waits_for_its_turn(stage: Stage) -> None:
-    """Pipelined: answered in order, and what follows the offer belongs to the tunnel."""
+async def test_pipelined_upgrade_waits_for_earlier_responses(stage: Stage) -> None:
+    """Bytes after the upgrade request belong to the tunnel."""
     over = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -256,7 +262,7 @@ async def test_an_offer_behind_others_waits_for_its_turn(stage: Stage) -> None:
 
     await stage.serve(await stage.worker(script))
     client = await stage.client()
-    await client.send(get(b"/first") + get(b"/", *OFFER) + b"get /late")
+    await client.send(get(b"/first") + get(b"/", *UPGRADE_FIELDS) + b"get /late")
     assert (await client.response()).body == b"first"
     assert (await client.head()).status == 101
     assert await client.exactly(9) == b"GET /LATE"
@@ -264,8 +270,8 @@ async def test_an_offer_behind_others_waits_for_its_turn(stage: Stage) -> None:
     assert await client.rest() == b""
 
 
-async def test_an_offer_is_repeated_where_that_is_safe(stage: Stage, party: Party) -> None:
-    """Nothing of the client's early bytes has gone anywhere, so the next endpoint gets them."""
+async def test_upgrade_is_retried_at_another_endpoint(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """The client's early bytes were not sent yet, so the next endpoint gets them."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -281,7 +287,7 @@ async def test_an_offer_is_repeated_where_that_is_safe(stage: Stage, party: Part
 
     await stage.serve(gone, await stage.worker(switch))
     client = await stage.client()
-    await client.send(get(b"/", *OFFER) + b"early")
+    await client.send(get(b"/", *UPGRADE_FIELDS) + b"early")
     assert (await client.head()).status == 101
     assert gone.connections[0].received.endswith(b"\r\n\r\n")
     await stage.eventually(lambda: stage.proxy.tunnels.bytes_in == 5)
@@ -292,26 +298,26 @@ async def test_an_offer_is_repeated_where_that_is_safe(stage: Stage, party: Part
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"tunnelled": 1})
 
 
-async def test_nobody_takes_the_offer(stage: Stage) -> None:
-    """Errors of our own are answers like others: the client may go on."""
+async def test_failed_upgrade_is_answered_502(stage: Stage) -> None:
+    """The client's connection goes on in HTTP."""
     await stage.serve(stage.dead_port())
     client = await stage.client()
-    await client.send(get(b"/", *OFFER) * 200)
+    await client.send(get(b"/", *UPGRADE_FIELDS) * 200)
     for _ in range(200):
         assert (await client.response()).status == 502
 
 
-# --- flow
+# --- back-pressure
 
 
-async def whole(reader: Wire, size: int) -> bytes:
-    """So many bytes, however long they take, as long as some come."""
+async def read_slowly(reader: Wire, size: int) -> bytes:
+    """Read `size` bytes in small pieces, each with the whole patience."""
     piece = MIB // 16
     return b"".join([await reader.exactly(piece) for _ in range(size // piece)])
 
 
-async def pushed(sender: Wire, stage: Stage, data: bytes) -> int:
-    """Write until nothing moves any more; what is left unsent."""
+async def write_until_blocked(sender: Wire, stage: Stage, data: bytes) -> int:
+    """Write until nothing moves any more; return the bytes left unsent."""
     sender.write(data)
     before = -1
     while before != (now := sender.unsent):
@@ -321,30 +327,32 @@ async def pushed(sender: Wire, stage: Stage, data: bytes) -> int:
 
 
 @pytest.mark.parametrize("is_upwards", [True, False])
-async def test_a_slow_side_makes_the_other_wait(stage: Stage, party: Party, is_upwards: bool) -> None:
-    """MiBs towards one that reads nothing: a bounded part is held, the other way stays open, and all arrives."""
+async def test_slow_reader_pauses_the_other_side(
+    stage: Stage, tunnel_stage: TunnelStage, is_upwards: bool
+) -> None:
+    """A bounded part is held, the other direction stays open, and all bytes arrive."""
     data = os.urandom(MIB) * (24 if is_upwards else 16)  # the kernel takes 14, and a worker's reader 2
-    await party.serve()
-    client, worker = await party.meet(receive_buffer=None if is_upwards else 4096)
+    await tunnel_stage.serve()
+    client, worker = await tunnel_stage.open_tunnel(receive_buffer=None if is_upwards else 4096)
     sender, reader = (client, worker) if is_upwards else (worker, client)
-    assert await pushed(sender, stage, data) > 2 * MIB
+    assert await write_until_blocked(sender, stage, data) > 2 * MIB
     assert max(buffered(stage)) < MIB
     await reader.send(b"still here")
     assert await sender.exactly(10) == b"still here"
-    assert await whole(reader, len(data)) == data
+    assert await read_slowly(reader, len(data)) == data
     assert max(buffered(stage)) == 0
     await client.close()
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
 
 
 def buffered(stage: Stage) -> list[int]:
-    """Bytes that wait in the unit, for each side of each tunnel."""
+    """Bytes buffered in the balancer, per side of each tunnel."""
     return [size for tunnel in stage.proxy.tunnels for size in tunnel.unsent]
 
 
-async def test_a_client_that_reads_nothing_before_the_switch(stage: Stage) -> None:
-    """What was paused for the sake of an earlier answer stays paused in the tunnel, and goes on."""
+async def test_read_pause_before_the_101_continues_in_the_tunnel(stage: Stage) -> None:
+    """Reading that was paused for an earlier response stays paused in the tunnel, and resumes."""
     data = os.urandom(MIB) * 8
     over = asyncio.Event()
 
@@ -358,38 +366,40 @@ async def test_a_client_that_reads_nothing_before_the_switch(stage: Stage) -> No
     worker = await stage.worker(script)
     await stage.serve(worker)
     client = await stage.client(receive_buffer=4096)
-    await client.send(get() + get(b"/", *OFFER))
+    await client.send(get() + get(b"/", *UPGRADE_FIELDS))
     assert (await client.head()).status == 200
-    assert await whole(client, len(data)) == data
+    assert await read_slowly(client, len(data)) == data
     assert (await client.head()).status == 101
-    assert await whole(client, len(data)) == data
+    assert await read_slowly(client, len(data)) == data
     over.set()
     assert await client.rest() == b""
 
 
-# --- ends
+# --- closing
 
 
 @pytest.mark.parametrize("is_client_first", [True, False])
-async def test_half_an_end_is_passed_on(stage: Stage, party: Party, is_client_first: bool) -> None:
-    """Who has said all may still listen, for as long as the other talks."""
-    await party.serve()
-    client, worker = await party.meet()
+async def test_half_close_is_passed_on(
+    stage: Stage, tunnel_stage: TunnelStage, is_client_first: bool
+) -> None:
+    """The other direction stays open."""
+    await tunnel_stage.serve()
+    client, worker = await tunnel_stage.open_tunnel()
     first, second = (client, worker) if is_client_first else (worker, client)
     await first.send(b"last word")
     first.half_close()
     assert await second.rest() == b"last word"
     await second.send(b"x" * MIB)
-    assert await whole(first, MIB) == b"x" * MIB
+    assert await read_slowly(first, MIB) == b"x" * MIB
     assert len(stage.proxy.tunnels) == 1
     second.half_close()
     assert await first.rest() == b""
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
 
 
-async def test_a_client_that_ends_before_the_switch(stage: Stage) -> None:
-    """Its end is passed on behind what it sent; it still hears the worker out."""
+async def test_client_half_closes_before_the_101(stage: Stage) -> None:
+    """Its FIN is passed on after its early bytes, and it gets what the worker sends."""
     ended = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -401,18 +411,18 @@ async def test_a_client_that_ends_before_the_switch(stage: Stage) -> None:
 
     await stage.serve(await stage.worker(script))
     client = await stage.client()
-    await client.send(get(b"/", *OFFER) + b"early")
+    await client.send(get(b"/", *UPGRADE_FIELDS) + b"early")
     client.cut()
     await stage.turn()
     ended.set()
     assert (await client.head()).status == 101
     assert await client.rest() == b"bye"
-    await stage.eventually(lambda: tunnelled(stage))
+    await stage.eventually(lambda: are_settled(stage))
 
 
 @pytest.mark.parametrize("early", [b"", get(b"/next")])
-async def test_a_client_that_ends_before_it_is_declined(stage: Stage, early: bytes) -> None:
-    """It gets its answers, and then the end."""
+async def test_client_half_closes_before_a_declined_upgrade(stage: Stage, early: bytes) -> None:
+    """It gets its responses first."""
     ended = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -425,7 +435,7 @@ async def test_a_client_that_ends_before_it_is_declined(stage: Stage, early: byt
 
     await stage.serve(await stage.worker(script))
     client = await stage.client()
-    await client.send(get(b"/", *OFFER) + early)
+    await client.send(get(b"/", *UPGRADE_FIELDS) + early)
     client.cut()
     await stage.turn()
     ended.set()
@@ -436,38 +446,36 @@ async def test_a_client_that_ends_before_it_is_declined(stage: Stage, early: byt
 
 
 @pytest.mark.parametrize("is_client", [True, False])
-async def test_a_reset_is_passed_on(stage: Stage, party: Party, is_client: bool) -> None:
-    """Nobody may take a broken stream for a whole one."""
-    await party.serve()
-    client, worker = await party.meet()
+async def test_reset_is_passed_on(stage: Stage, tunnel_stage: TunnelStage, is_client: bool) -> None:
+    await tunnel_stage.serve()
+    client, worker = await tunnel_stage.open_tunnel()
     breaker, other = (client, worker) if is_client else (worker, client)
     breaker.reset()
     with pytest.raises(ConnectionResetError):
         await other.rest()
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
     assert (stage.pool().leased, stage.proxy.counts.abandoned) == (0, 0)
 
 
-async def test_the_client_leaves_while_its_offer_is_out(stage: Stage) -> None:
-    """Abandoned like any request."""
-    asked = asyncio.Event()
+async def test_client_leaves_with_a_pending_upgrade(stage: Stage) -> None:
+    arrived = asyncio.Event()
 
     async def script(wire: Wire) -> None:
         await wire.request()
-        asked.set()
+        arrived.set()
         await wire.closed()
 
     await stage.serve(await stage.worker(script))
     client = await stage.client()
-    await client.send(get(b"/", *OFFER))
-    await asked.wait()
+    await client.send(get(b"/", *UPGRADE_FIELDS))
+    await arrived.wait()
     client.reset()
     await stage.eventually(lambda: stage.outcomes() == {"abandoned": 1})
 
 
-async def test_a_worker_that_does_not_answer_an_offer(stage: Stage) -> None:
-    """504 after the usual time, and HTTP goes on."""
+async def test_unanswered_upgrade_is_answered_504(stage: Stage) -> None:
+    """504 after `first_byte`, and the connection goes on in HTTP."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -475,17 +483,17 @@ async def test_a_worker_that_does_not_answer_an_offer(stage: Stage) -> None:
 
     await stage.serve(await stage.worker(script), timeouts={"first_byte": 5})
     client = await stage.client()
-    await client.send(get(b"/", *OFFER))
+    await client.send(get(b"/", *UPGRADE_FIELDS))
     await stage.eventually(lambda: stage.state().in_flight and stage.pool().leased)
     stage.advance(5.1)
     assert (await client.response()).status == 504
     assert stage.outcomes() == {"timeout": 1}
 
 
-async def test_an_idle_tunnel_is_closed(stage: Stage, party: Party) -> None:
-    """After `tunnel_idle` without a byte either way; each byte counts, and no other timeout does."""
-    await party.serve(timeouts={"tunnel_idle": 600})
-    client, worker = await party.meet()
+async def test_idle_tunnel_is_closed(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """After `tunnel_idle` without a byte in either direction; no other timeout applies."""
+    await tunnel_stage.serve(timeouts={"tunnel_idle": 600})
+    client, worker = await tunnel_stage.open_tunnel()
     for sender, reader in ((client, worker), (worker, client)):
         stage.advance(599)
         await sender.send(b"ping")
@@ -494,39 +502,39 @@ async def test_an_idle_tunnel_is_closed(stage: Stage, party: Party) -> None:
     assert len(stage.proxy.tunnels) == 1
     stage.advance(2)
     assert await client.rest() == await worker.rest() == b""
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
 
 
-async def test_a_tunnel_that_cannot_be_closed_in_good_order(stage: Stage, party: Party) -> None:
-    """What waits for a reader that reads nothing is given up in the end."""
-    await party.serve(timeouts={"tunnel_idle": 600, "body_idle": 60})
-    _, worker = await party.meet(receive_buffer=4096)
-    assert await pushed(worker, stage, b"x" * 16 * MIB) > 0
+async def test_tunnel_with_unread_bytes_is_closed(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """Bytes for a reader that reads nothing are dropped after `body_idle`."""
+    await tunnel_stage.serve(timeouts={"tunnel_idle": 600, "body_idle": 60})
+    _, worker = await tunnel_stage.open_tunnel(receive_buffer=4096)
+    assert await write_until_blocked(worker, stage, b"x" * 16 * MIB) > 0
     stage.advance(601)
     for _ in range(3):
         await stage.turn()
         stage.advance(61)
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
 
 
-async def test_a_stalled_reader_has_the_tunnels_time(stage: Stage, party: Party) -> None:
-    """A client that takes nothing for minutes is no stalled response."""
-    await party.serve(timeouts={"tunnel_idle": 600, "body_idle": 60})
-    client, worker = await party.meet(receive_buffer=4096)
-    assert await pushed(worker, stage, b"x" * 16 * MIB) > 0
+async def test_stalled_reader_has_tunnel_idle(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """`body_idle` does not apply."""
+    await tunnel_stage.serve(timeouts={"tunnel_idle": 600, "body_idle": 60})
+    client, worker = await tunnel_stage.open_tunnel(receive_buffer=4096)
+    assert await write_until_blocked(worker, stage, b"x" * 16 * MIB) > 0
     stage.advance(500)
     await stage.turn()
-    assert await whole(client, 16 * MIB) == b"x" * 16 * MIB
+    assert await read_slowly(client, 16 * MIB) == b"x" * 16 * MIB
     await client.close()
-    await party.part()
+    await tunnel_stage.close_rest()
 
 
-async def test_draining_leaves_tunnels_until_the_end(stage: Stage, party: Party) -> None:
-    """SIGTERM: they live on, and more may be opened on connections that stand; then both sides are closed."""
-    await party.serve(timeouts={"shutdown": 0.2})
-    client, worker = await party.meet()
+async def test_drain_keeps_tunnels_for_the_grace_period(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """Tunnels live on, and more may be opened on existing connections, until the grace period ends."""
+    await tunnel_stage.serve(timeouts={"shutdown": 0.2})
+    client, worker = await tunnel_stage.open_tunnel()
     assert stage.server is not None
     server, stage.server = stage.server, None
     stopping = asyncio.ensure_future(server.stop())
@@ -539,63 +547,62 @@ async def test_draining_leaves_tunnels_until_the_end(stage: Stage, party: Party)
     assert server.proxy.pools.open_connections == 0
 
 
-async def test_a_drain_is_over_when_the_last_tunnel_is(stage: Stage, party: Party) -> None:
-    await party.serve()
-    client, _ = await party.meet()
+async def test_drain_ends_with_the_last_tunnel(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    await tunnel_stage.serve()
+    client, _ = await tunnel_stage.open_tunnel()
     assert stage.server is not None
     server, stage.server = stage.server, None
     stopping = asyncio.ensure_future(server.stop())
     await stage.turn()
     await client.close()
-    party.over.set()
+    tunnel_stage.over.set()
     assert await stopping is True
 
 
-async def test_a_crowd_leaves_tunnels_alone(stage: Stage, party: Party) -> None:
-    """While clients wait for descriptors, tunnels open as ever, and a quiet one is nobody's idle connection."""
-    await party.serve()
+async def test_descriptor_limit_leaves_tunnels_open(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """At the descriptor limit tunnels can be opened and are not closed as idle connections."""
+    await tunnel_stage.serve()
     stage.proxy.set_crowded(True)
-    client, worker = await party.meet()
+    client, worker = await tunnel_stage.open_tunnel()
     stage.advance(1000)
     (downstream,) = stage.proxy.downstreams
     assert not downstream.close_if_idle(stage.clock.at, longer_than=1)
     await worker.send(b"here")
     assert await client.exactly(4) == b"here"
     await client.close()
-    await party.part()
-    assert tunnelled(stage)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage)
 
 
-async def test_a_tunnel_holds_its_place_at_the_endpoint(stage: Stage, party: Party) -> None:
-    """In flight for its whole life: with room for one, the next waits until it is over."""
-    await party.serve(max_in_flight=1)
-    client, worker = await party.meet()
+async def test_tunnel_counts_against_the_endpoint_limit(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """It counts in flight for its whole life, so with a limit of one the next request waits."""
+    await tunnel_stage.serve(max_in_flight=1)
+    client, worker = await tunnel_stage.open_tunnel()
     waiting = await stage.client()
-    await waiting.send(get(b"/", *OFFER))
+    await waiting.send(get(b"/", *UPGRADE_FIELDS))
     await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     worker.reset()
     assert (await waiting.head()).status == 101
     await waiting.close()
     await client.closed()
-    await party.part()
-    assert tunnelled(stage, 2)
+    await tunnel_stage.close_rest()
+    assert are_settled(stage, 2)
 
 
-async def test_a_tunnel_is_no_sample_of_latency(stage: Stage, party: Party) -> None:
-    """An hour's conversation says nothing of how long an answer takes."""
-    await party.serve()
-    client, _ = await party.meet()
+async def test_tunnel_is_no_latency_sample(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    await tunnel_stage.serve()
+    client, _ = await tunnel_stage.open_tunnel()
     stage.advance(1000)
     await client.close()
-    await party.part()
+    await tunnel_stage.close_rest()
     assert stage.state().histogram.count == 0
     assert not stage.state().is_measured(stage.clock.at)
 
 
-async def test_tunnels_are_shown(stage: Stage, party: Party) -> None:
-    """Open, opened and the bytes both ways, while they live and after."""
-    await party.serve(SWITCHED + b"hello")
-    client, worker = await party.meet(early=b"abc")
+async def test_tunnels_in_status_and_metrics(stage: Stage, tunnel_stage: TunnelStage) -> None:
+    """Open, opened and bytes, during and after the tunnel."""
+    await tunnel_stage.serve(SWITCHED + b"hello")
+    client, worker = await tunnel_stage.open_tunnel(early=b"abc")
     await worker.exactly(3)
     for is_open in (1, 0):
         status = proxy_status(stage.control_plane)["tunnels"]
@@ -606,7 +613,7 @@ async def test_tunnels_are_shown(stage: Stage, party: Party) -> None:
         assert 'steelyard_tunnel_bytes_total{direction="out"} 5.0' in text
         if is_open:
             await client.close()
-            await party.part()
+            await tunnel_stage.close_rest()
 
 
 Ending = Callable[[Stage, Wire, Wire], Awaitable[None]]
@@ -617,12 +624,12 @@ async def both_reset(stage: Stage, client: Wire, worker: Wire) -> None:
     worker.reset()
 
 
-async def both_end(stage: Stage, client: Wire, worker: Wire) -> None:
+async def both_half_close(stage: Stage, client: Wire, worker: Wire) -> None:
     client.cut()
     worker.cut()
 
 
-async def reset_meets_end(stage: Stage, client: Wire, worker: Wire) -> None:
+async def reset_after_half_close(stage: Stage, client: Wire, worker: Wire) -> None:
     client.cut()
     worker.reset()
 
@@ -634,12 +641,12 @@ async def reset_under_load(stage: Stage, client: Wire, worker: Wire) -> None:
     client.reset()
 
 
-@pytest.mark.parametrize("ending", [both_reset, both_end, reset_meets_end, reset_under_load])
-async def test_settled_once_however_it_ends(stage: Stage, party: Party, ending: Ending) -> None:
-    """Settling twice is an error, and the stage sees to it that nothing is left."""
-    await party.serve()
-    client, worker = await party.meet()
+@pytest.mark.parametrize("ending", [both_reset, both_half_close, reset_after_half_close, reset_under_load])
+async def test_tunnel_is_settled_once(stage: Stage, tunnel_stage: TunnelStage, ending: Ending) -> None:
+    """The stage fails if anything is in flight at its end."""
+    await tunnel_stage.serve()
+    client, worker = await tunnel_stage.open_tunnel()
     await ending(stage, client, worker)
-    await party.part()
-    await stage.eventually(lambda: tunnelled(stage))
+    await tunnel_stage.close_rest()
+    await stage.eventually(lambda: are_settled(stage))
     assert stage.pool().leased == stage.pool().idle == 0

@@ -1,8 +1,8 @@
-"""An event loop without a kernel: callbacks in order, and time that passes when told.
+"""An event loop without a kernel: callbacks run in order, and time advances by command.
 
-Rule of this file: nothing here knows HTTP or the unit. What is ready runs in the order in which it was asked for, what
-is timed runs at its instant, and between them no time passes, so the same calls give the same run. Connections are
-made by whoever is given as `dial`. An exception that escapes a callback is raised to whoever turns the loop.
+It knows neither HTTP nor the balancer. Ready callbacks run in the order of their calls, timers at their instant, and
+no time passes in between, so the same calls give the same run. `dial` makes connections. An exception that escapes a
+callback is raised by `turn`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, cast
 
 
 class Due(Protocol):
-    """What a timer runs: a handle of asyncio's, or something leaner."""
+    """What a timer runs: a handle of asyncio or a lighter object."""
 
     def cancelled(self) -> bool: ...
     def _run(self) -> None: ...
@@ -26,13 +26,13 @@ Dial = Callable[[Callable[[], asyncio.Protocol], str, int], "asyncio.Future[Any]
 
 
 class Escaped(Exception):
-    """An exception that the loop would have had to report: nobody on its way has handled it."""
+    """An unhandled exception that the loop would have to report."""
 
 
 class VirtualLoop:
-    """As much of an event loop as protocols, tasks and `asyncio.timeout` need. A `Clock` too: `now` is its time.
+    """The part of an event loop that protocols, tasks and `asyncio.timeout` need; also a `Clock`.
 
-    As a context it is the running loop: code under it may say `asyncio.get_running_loop()`.
+    As a context manager it is the running loop for `asyncio.get_running_loop()`.
     """
 
     def __init__(self, dial: Dial, at: float = 1000.0) -> None:
@@ -51,14 +51,14 @@ class VirtualLoop:
     def __exit__(self, *_: object) -> None:
         asyncio._set_running_loop(None)
 
-    # --- turning
+    # --- running
 
     def now(self) -> float:
-        """Clock: seconds."""
+        """Time in seconds, as a `Clock`."""
         return self._at
 
     def turn(self) -> None:
-        """Run what is ready, and what becomes ready by it. Raises `Escaped`."""
+        """Run ready callbacks, and those that become ready meanwhile. Raises `Escaped`."""
         ready = self._ready
         while ready:
             handle = ready.popleft()
@@ -69,7 +69,7 @@ class VirtualLoop:
             raise Escaped(fault.get("message")) from fault.get("exception")
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: each timer runs at its instant. Raises `Escaped`."""
+        """Let `seconds` pass, and run each timer at its instant. Raises `Escaped`."""
         until = self._at + seconds
         self.turn()
         while self._timers and self._timers[0][0] <= until:
@@ -79,7 +79,7 @@ class VirtualLoop:
             self.turn()
         self._at = until
 
-    # --- what asyncio asks of a loop, as far as it is needed
+    # --- the part of asyncio.AbstractEventLoop that is needed
 
     def time(self) -> float:
         return self._at
@@ -107,7 +107,7 @@ class VirtualLoop:
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer is dropped when its time comes."""
+        """Required by asyncio; a cancelled timer is dropped when it is due."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self.loop)

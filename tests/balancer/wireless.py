@@ -1,8 +1,8 @@
-"""The forwarding unit without sockets: its own protocols, router, pools and sweep between wires made of lists.
+"""The balancer without sockets: its protocols, router, pools and sweep on transports made of lists.
 
-Rule of this file: it does to protocols what uvloop does, no more and no less, and in the same order; what it knows of
-HTTP is nothing. Everything that the outside may do is a method of `Peer` or of `Wireless`, so a run is a list of
-calls, and the same list gives the same run, byte for byte. No thread, no descriptor but one, no time but what is told.
+The transports do to protocols what uvloop does, in the same order, and know no HTTP. Every outside action is a method
+of `Peer` or `Wireless`, so a run is a list of calls, and the same list gives the same bytes. There are no threads,
+one descriptor, and time advances by command.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from balancer.admin.access import Entrance
 from balancer.admin.application import AdminApplication
 from balancer.admin.exchange import AdminExchange
 from balancer.config.load import Settings
-from balancer.downstream.client import Client
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
+from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.server import build
 from tests.balancer.virtual import Escaped, VirtualLoop
 
 _END = b""
-"""In a transport's inbox: the peer sends no more."""
+"""In a transport's inbox: end of the peer's data."""
 
 OURS = ("127.0.0.1", 8080)
 CLIENTS = "192.0.2.7"
 
 QUIET, _HELD_OPEN = os.pipe()
-"""A descriptor that nothing is ever to be read from: what `UpstreamConnection.is_quiet` asks the kernel about."""
+"""A descriptor without data, for the kernel query of `UpstreamConnection.is_quiet`."""
 
 
 class Socket:
-    """What the unit asks of a socket itself."""
+    """What the balancer uses of a socket."""
 
     def __init__(self) -> None:
         self.is_abortive = False
@@ -49,7 +49,7 @@ class Socket:
         return QUIET
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """It tells nothing of its window."""
+        """Empty: no window information."""
         return b""
 
     def setsockopt(self, level: int, option: int, value: object) -> None:
@@ -57,7 +57,7 @@ class Socket:
 
 
 class Wire(asyncio.Transport):
-    """One connection as the unit's protocol sees it: uvloop's `UVStream`, with lists in place of the kernel."""
+    """A connection as the balancer's protocol sees it: uvloop's `UVStream` with lists in place of the kernel."""
 
     def __init__(self, loop: VirtualLoop, peer: Peer, protocol: asyncio.Protocol, address: Any) -> None:
         super().__init__()
@@ -141,19 +141,19 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self._lose(None)
 
-    # --- the other side
+    # --- the peer's side
 
     def arrive(self, data: bytes) -> None:
-        """Bytes, or the end, from the peer."""
+        """Receive bytes or the end from the peer."""
         self._inbox.append(data)
         self._deliver()
 
     def reset(self, error: OSError) -> None:
-        """The peer is gone: what was not read or written is lost."""
+        """The peer has reset the connection: unread and unwritten bytes are lost."""
         self._lose(error)
 
     def drain(self, size: int) -> None:
-        """The peer takes as much."""
+        """The peer reads `size` bytes."""
         if size and self._buffer:
             self._peer.received += self._buffer[:size]
             del self._buffer[:size]
@@ -174,13 +174,15 @@ class Wire(asyncio.Transport):
         while self._inbox and self._is_reading and self._protocol is not None:
             if self._inbox[0]:
                 self._read(self._protocol)
-            elif self._protocol.eof_received():  # it stays in the inbox: who reads again meets it again
+            elif (
+                self._protocol.eof_received()
+            ):  # it stays in the inbox, so that reading again reports it again
                 self._is_reading = False
             else:
                 self.close()
 
     def _read(self, protocol: asyncio.Protocol | asyncio.BufferedProtocol) -> None:
-        """One read: into a protocol's own buffer as much as that holds."""
+        """Deliver one read; a buffered protocol gets as much as its buffer holds."""
         data = self._inbox.popleft()
         if not isinstance(protocol, asyncio.BufferedProtocol):
             protocol.data_received(data)
@@ -212,10 +214,10 @@ class Wire(asyncio.Transport):
 
 
 class Peer:
-    """The other end of a wire: a client, or a worker that the unit has connected to.
+    """The other end of a connection: a client, or a worker that the balancer has connected to.
 
-    `received` is all that it took, `writes` where in it each of the unit's writes began, `ending` how the unit ended
-    its side: None, "end" (FIN) or "reset". `on_received` is called, soon after, when bytes have come.
+    `received` is all that it has read, `writes` the offset in it of each write of the balancer, `ending` how the
+    balancer ended its side: None, "end" (FIN) or "reset". `on_received` is called after bytes have arrived.
     """
 
     def __init__(self) -> None:
@@ -228,26 +230,26 @@ class Peer:
         self.wire: Wire | None = None
 
     def attach(self, wire: Wire) -> None:
-        """It is connected."""
+        """Set the connection."""
         self.wire = wire
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection stands, as far as this end knows."""
+        """Whether the connection is open as far as this end knows."""
         return self.wire is not None and not self.wire.is_closing()
 
     @property
     def unread(self) -> int:
-        """Bytes that the unit holds for this end."""
+        """Bytes that the balancer has buffered for this end."""
         return self.wire.get_write_buffer_size() if self.wire is not None else 0
 
     def send(self, data: bytes) -> None:
-        """One read's worth of bytes."""
+        """Send bytes that arrive as one read."""
         if data and self.is_open and not self.has_ended and self.wire is not None:
             self.wire.arrive(data)
 
     def end(self) -> None:
-        """Send no more; the other direction stays."""
+        """Half-close: send no more."""
         if self.is_open and not self.has_ended and self.wire is not None:
             self.has_ended = True
             self.wire.arrive(_END)
@@ -258,42 +260,40 @@ class Peer:
             self.wire.reset(error or ConnectionResetError(104, "Connection reset by peer"))
 
     def stall(self) -> None:
-        """Take nothing from now on."""
+        """Stop reading."""
         self.is_stalled = True
 
     def take(self, size: int | None = None) -> None:
-        """Take so much of what waits; None: all, and all that comes."""
+        """Read `size` buffered bytes; None: all, and keep reading."""
         self.is_stalled = self.is_stalled and size is not None
         if self.wire is not None and self.unread:
             self.wire.drain(self.unread if size is None else size)
 
     def react(self) -> None:
-        """Bytes have come."""
+        """Call `on_received`."""
         if self.on_received is not None:
             self.on_received(self)
 
 
 class Control:
-    """In the control plane's place: every request is admitted, and one that is handed over ends its connection."""
+    """In place of the admin application: admits every request, and closes connections that it takes over."""
 
     is_ready = True
 
     def admits(self, head: bytes, entrance: Entrance) -> bool:
-        """Whether it may go on: always."""
         return True
 
     def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
-        """There is no log."""
+        """No access log."""
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
-        """Close it."""
         transport.set_protocol(asyncio.Protocol())
         transport.close()
 
 
 @lru_cache(maxsize=64)
 def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
-    """Checked once: pydantic takes longer than a whole run."""
+    """Validated settings, cached because validation takes longer than a run."""
     endpoints = [{"id": f"w{i}", "address": f"http://192.0.2.1{i}:80", "region": "r"} for i in range(workers)]
     defaults: dict[str, Any] = {"policy": "round-robin", "seed": 1, "endpoints": endpoints}
     tables = {name: dict(value) if isinstance(value, tuple) else value for name, value in options}
@@ -301,12 +301,12 @@ def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
 
 
 class Wireless:
-    """A unit, its clients and its workers. As a context it is where the unit's code runs.
+    """A balancer with its clients and workers; as a context manager its code runs inside.
 
-    `workers` holds the connections that the unit has opened, in that order; `worker_script` is put on each as its
-    `on_received`. `dialling` says what becomes of the next ones: "accept", "refuse", "hang", "end": accept and
-    close at once, or "fault": something goes wrong that no network does. `options` are of the configuration, its
-    tables as tuples of pairs: `retries=0, timeouts=(("head", 1.0),)`.
+    `workers` are the connections that the balancer has opened, in order; each gets `worker_script` as its
+    `on_received`. `dialling` decides about the next ones: "accept", "refuse", "hang", "end" (accept and close at
+    once) or "fault" (an exception that no network causes). `options` are configuration keys, with tables as tuples of
+    pairs: `retries=0, timeouts=(("head", 1.0),)`.
     """
 
     def __init__(self, endpoints: int = 1, **options: Any) -> None:
@@ -328,7 +328,7 @@ class Wireless:
         self.loop.__exit__()
 
     def client(self) -> Peer:
-        """A new client connection."""
+        """Connect a client."""
         peer = Peer()
         self.clients.append(peer)
         self._connect(
@@ -340,17 +340,17 @@ class Wireless:
         return AdminExchange(connection, cast(AdminApplication, Control()), request, Entrance.TRAFFIC)
 
     def turn(self) -> None:
-        """All that can happen without time passing has happened then. Raises `Escaped`."""
+        """Run all that can happen without time passing. Raises `Escaped`."""
         self.loop.turn()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and look at every deadline at its end."""
+        """Let time pass, then sweep all deadlines."""
         self.loop.advance(seconds)
         self._sweep.sweep(self.loop.now())
         self.loop.turn()
 
     def leave(self) -> None:
-        """Clients and workers are gone, and what was being opened is given up."""
+        """Reset all clients and workers, and cancel dials."""
         self.dialling = "refuse"
         for peer in [*self.clients, *self.workers]:
             peer.vanish()
@@ -360,12 +360,12 @@ class Wireless:
         self.turn()
 
     def left_behind(self) -> list[str]:
-        """After `leave`: whoever something still refers to. The collector is asked only if counting does not do."""
+        """After `leave`: connections that are still referred to. The garbage collector runs only if needed."""
         names = [("client", peer) for peer in self.clients] + [("worker", peer) for peer in self.workers]
         wires = [(name, weakref.ref(peer.wire)) for name, peer in names if peer.wire is not None]
         for _, peer in names:
             peer.wire = None
-        for generation in (1, 2):  # of all that the process holds only if it must be
+        for generation in (1, 2):  # the costly full collection only if needed
             if any(wire() for _, wire in wires):
                 gc.collect(generation)
         return [f"{name}: {gc.get_referrers(alive)}" for name, wire in wires if (alive := wire()) is not None]

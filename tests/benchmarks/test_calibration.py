@@ -15,10 +15,10 @@ from benchmarks.calibration.campaigns import STRETCHED, Campaign, many, stretche
 from benchmarks.calibration.null_campaign import CONTROL, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
 from benchmarks.calibration.rates import Rate, outcome
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
-from experiments.load.samples import Run
+from experiments.scenario.files import load_scenario
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.samples import Run
 
 pytestmark = pytest.mark.second_tier
 

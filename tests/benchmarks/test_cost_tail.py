@@ -19,8 +19,8 @@ from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, parsed, run,
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.open_loop import Record
-from experiments.load.samples import Kind
 from experiments.ports import free_ports
+from experiments.stats.samples import Kind
 
 RUN = Run("half", "nginx", 0, 0)
 OFFER = OpenLoad(port=1, path="/", rate=500.0, seconds=0.2, connections=4, seed=1)

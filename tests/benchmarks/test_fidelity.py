@@ -33,11 +33,11 @@ from benchmarks.fidelity.session import (
     simulate_again,
 )
 from benchmarks.fidelity.tables import headline, lines_of
-from experiments.campaign import blocks
-from experiments.campaign.results import RUNS, load_results, save_result
-from experiments.campaign.scenario import Entry, Scenario
 from experiments.errors import BadInputError
-from experiments.load.samples import Place, Run, RunFacts, Samples, World
+from experiments.results.directory import RUNS, load_results, save_result
+from experiments.run import execute
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.samples import Place, Run, RunFacts, Samples, WorldName
 
 COUNT = 12_000
 SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}
@@ -58,7 +58,7 @@ def made_up(
     scenario: Scenario,
     label: str,
     block: int,
-    world: World,
+    world: WorldName,
     factor: float = 1.0,
     bias: float = 0.0,
     fault: str = "",
@@ -86,8 +86,8 @@ def made_up(
     return Run(facts, samples)
 
 
-def write_world(scenario: Scenario, directory: Path, world: World, change: Change = unchanged) -> None:
-    campaign = blocks.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
+def write_world(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> None:
+    campaign = execute.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
     for planned in campaign.plan:
         run = made_up(scenario, planned.label, planned.block, world, **change(planned.label, planned.block))
         save_result(run, planned, directory)
@@ -197,7 +197,7 @@ def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> 
     (chapter,) = json.loads((tmp_path / "worlds.json").read_text(encoding="utf-8"))
     assert chapter["rows"][0]["agreements"][1]["is_met"] is False
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert {"agreement.png", "agreement.svg", "agreement-narrow.svg", "distributions.png"} <= names
+    assert {"agreement.png", "agreement.svg", "distributions.png"} <= names
     write_page(tmp_path)
     assert (tmp_path / "worlds.html").read_text(encoding="utf-8") == page
 

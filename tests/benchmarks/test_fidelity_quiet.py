@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.fidelity.undisturbed import left_out, quiet_only, quiet_seconds, without_disturbed
-from experiments.campaign.results import load_results
-from experiments.campaign.scenario import Scenario
-from experiments.load.samples import Run, Samples
+from experiments.results.directory import load_results
+from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import Run, Samples
 
 SECONDS, RATE = 10, 100
 LAG_REASON = "generator lag p99 9.00 ms exceeds 1 ms"

@@ -18,7 +18,7 @@ import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from balancer.config.load import load
+from balancer.configuration import load
 from balancer.healthcheck import PATIENCE
 from tests.deploy.dockerfile import one, stages
 from workers.__main__ import cli as workers_cli

@@ -16,7 +16,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from balancer.config.load import ENVIRONMENT_PREFIX, Settings, load
+from balancer.config.load import ENVIRONMENT_PREFIX, Settings
+from balancer.configuration import load
 from tests.deploy.programs import Program, ask, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from balancer.admin.exchange import LIVE, READY
-from balancer.config.load import load
+from balancer.configuration import load
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.campaign.results import Campaign, PlannedRun, save_campaign, save_result
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.shelf import load_scenario
-from experiments.campaign.statistics import lag_percentiles, validity
-from experiments.load.samples import Floats, Ints, Kind, Place, Run, RunFacts, Samples
+from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result
+from experiments.scenario.files import load_scenario
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.measures import lag_percentiles, validity
+from experiments.stats.samples import Floats, Ints, Kind, Place, Run, RunFacts, Samples
 
 Pick = Callable[[np.random.Generator, int, Ints], int]
 

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-from experiments.campaign.results import load_results, save_result
-from experiments.load.samples import Run
+from experiments.results.directory import load_results, save_result
+from experiments.stats.samples import Run
 
 NAMES = (
     "<script>document.title='x'</script>",

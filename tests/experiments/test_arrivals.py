@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from experiments.campaign.demand import Load
 from experiments.errors import BadInputError
 from experiments.load.arrivals import first_instants, requests_of
-from experiments.load.recording import recorded
+from experiments.record.instants import recorded
+from experiments.scenario.load import Load
 
 OPEN: dict[str, Any] = {"mode": "open", "rate": 100.0, "duration": 100.0}
 LOADS = {

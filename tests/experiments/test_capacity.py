@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.queue import run_queues, scenario_of
-from experiments.campaign.events import Event
 from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import PRECISION, search
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind, Run
+from experiments.scenario.events import Event
+from experiments.stats.samples import Kind, Run
 
 
 class System:

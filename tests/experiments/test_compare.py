@@ -15,12 +15,13 @@ from rich.console import Console
 
 from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
-from experiments.campaign.blocks import plan, prepare
-from experiments.campaign.results import Campaign, save_campaign, save_result
-from experiments.campaign.scenario import Scenario
 from experiments.compare.revisions import Course, git, measure
 from experiments.errors import BadInputError
-from experiments.load.samples import Run
+from experiments.results.directory import Campaign, save_campaign, save_result
+from experiments.results.plan import plan
+from experiments.run.execute import prepare
+from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import Run
 
 Write = Callable[..., Path]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.campaign.comparison import Interval, compare, holm, paired_interval, standing
+from experiments.stats.comparison import Interval, compare, holm, paired_interval, standing
 
 
 def blocks(center: float, spread: float, count: int = 8, seed: int = 0) -> dict[int, float]:

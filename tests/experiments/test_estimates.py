@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.calibration.methods import METHODS
-from experiments.campaign import student
-from experiments.campaign.estimates import paired_student, welch
+from experiments.stats import student
+from experiments.stats.estimates import paired_student, welch
 
 SAMPLE = np.array([0.11, 0.04, 0.09, 0.16, -0.02, 0.10, 0.07, 0.05])
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from experiments.campaign.events import Event
-from experiments.campaign.playable import require_live
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.timeline import WELL, FaultState, Pause, Step, pauses, timeline
 from experiments.errors import BadInputError
+from experiments.scenario.events import Event
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import require_live
+from experiments.scenario.timeline import HEALTHY, FaultState, Pause, Step, pauses, timeline
 
 RAW: dict[str, Any] = {
     "name": "tiny",
@@ -29,7 +29,7 @@ def scenario(*events: dict[str, Any], **keys: Any) -> Scenario:
 
 
 def troubles(made: Scenario, worker: int, seed: int = 1) -> list[tuple[float, FaultState]]:
-    return [(step.at, step.trouble) for step in timeline(made, seed) if step.worker == worker]
+    return [(step.at, step.fault_state) for step in timeline(made, seed) if step.worker == worker]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_target_is_a_worker_a_region_or_everybody(target: str, struck: set[int
 
 def test_one_event_begins_and_ends() -> None:
     made = scenario({"at": 10, "lasts": 5, "kind": "slow", "value": 4, "target": "near-1"})
-    assert timeline(made, 1) == (Step(10.0, 1, FaultState(slow=4.0)), Step(15.0, 1, WELL))
+    assert timeline(made, 1) == (Step(10.0, 1, FaultState(slow=4.0)), Step(15.0, 1, HEALTHY))
 
 
 def test_events_are_laid_over_each_other() -> None:
@@ -98,7 +98,7 @@ def test_events_are_laid_over_each_other() -> None:
 def test_who_is_added_is_absent_before_and_after() -> None:
     made = scenario({"at": 10, "lasts": 20, "kind": "add", "target": "far"})
     absent = FaultState(is_absent=True)
-    assert troubles(made, 2) == [(0.0, absent), (10.0, WELL), (30.0, absent)]
+    assert troubles(made, 2) == [(0.0, absent), (10.0, HEALTHY), (30.0, absent)]
     assert troubles(made, 0) == []
 
 
@@ -107,8 +107,8 @@ def test_a_rolling_restart_takes_one_worker_after_the_other() -> None:
     made = scenario({"at": 5, "lasts": 3, "kind": "restart", "target": "near", "stagger": 4})
     draining = FaultState(is_draining=True, is_graceful=True)
     gone = FaultState(is_draining=True, is_graceful=True, is_gone=True)
-    assert troubles(made, 0) == [(5.0, draining), (6.0, gone), (8.0, WELL)]
-    assert troubles(made, 1) == [(9.0, draining), (10.0, gone), (12.0, WELL)]
+    assert troubles(made, 0) == [(5.0, draining), (6.0, gone), (8.0, HEALTHY)]
+    assert troubles(made, 1) == [(9.0, draining), (10.0, gone), (12.0, HEALTHY)]
 
 
 def test_pauses_have_a_phase_of_their_own_for_each_worker_and_block() -> None:
@@ -135,7 +135,7 @@ def test_another_event_does_not_move_the_pauses() -> None:
 
 def test_a_single_pause_lasts_as_long_as_it_says() -> None:
     made = scenario({"at": 10, "kind": "pause", "value": 2, "target": "far"})
-    assert troubles(made, 2) == [(10.0, FaultState(pause=Pause(2.0, 0.0, 10.0))), (12.0, WELL)]
+    assert troubles(made, 2) == [(10.0, FaultState(pause=Pause(2.0, 0.0, 10.0))), (12.0, HEALTHY)]
     assert pauses(timeline(made, 1), 40.0) == [(10.0, 2, 2.0)]
 
 
@@ -147,7 +147,7 @@ def test_the_time_scale_is_in_the_timeline() -> None:
         {"at": 20, "lasts": 4, "kind": "restart", "value": 2, "target": "near-1"},
         time_scale=0.5,
     )
-    assert troubles(made, 2) == [(5.0, FaultState(rtt=0.2)), (7.5, WELL)]
+    assert troubles(made, 2) == [(5.0, FaultState(rtt=0.2)), (7.5, HEALTHY)]
     assert [step.at for step in timeline(made, 1) if step.worker == 1] == [10.0, 11.0, 12.0]
     ((_, paused), _) = troubles(made, 0)
     assert paused.pause is not None

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from experiments import processes
-from experiments.campaign.session import run_loop
 from experiments.errors import FleetFailedError
+from experiments.run.measured import run_loop
 from tests.experiments.offspring import children_of
 
 SAY_READY = "print('x ready on http://127.0.0.1:4711 (x)', flush=True)"

@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from balancer.downstream.client import Client
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
+from balancer.http1.client import Client
 from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
 from experiments.log.reader import KINDS, LEFT_OUT, read_log, row_of
 from experiments.log.report import write_log_report
 from experiments.log.runs import log_runs
+from experiments.stats.samples import Kind
 from policies.facts import Endpoint
 from tests.command_line import run_in_process
 

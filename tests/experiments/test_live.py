@@ -1,4 +1,4 @@
-"""Policies compared on a unit that runs: a unit made up here, whose time is told by the test."""
+"""Policies compared on a balancer that runs: a balancer made up here, whose time is told by the test."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
+from experiments.commands.live import percent, policies_chosen
 from experiments.errors import BadInputError, ExperimentError
-from experiments.live.command import percent, policies_chosen
+from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.rails import Rails
 from experiments.live.readings import Reading, UnitRestarted, Window, between
 from experiments.live.switchback import (
@@ -28,7 +29,6 @@ from experiments.live.switchback import (
     RestoreFailed,
     Switchback,
 )
-from experiments.live.unit import BalancerUnreachable, HttpBalancer
 from experiments.live.verdict import conclude
 from experiments.terminal import write_json
 from policies.stats.load import RATIO, SHORTEST, Histogram
@@ -36,7 +36,7 @@ from policies.stats.load import RATIO, SHORTEST, Histogram
 POLICIES: dict[str, dict[str, Any]] = {"slow": {"name": "slow"}, "fast": {"name": "fast", "choices": 2}}
 
 
-class MadeUpUnit:
+class MadeUpBalancer:
     """Answers 200 requests a second, in a time that depends on the policy; time passes when somebody sleeps."""
 
     def __init__(self) -> None:
@@ -110,8 +110,8 @@ def plan(blocks: int = 8, **changes: Any) -> Plan:
     return Plan(**{"policies": POLICIES, "blocks": blocks, "period": 12.0, "washout": 2.0, **changes})
 
 
-def switchback(unit: MadeUpUnit, what: Plan) -> Switchback:
-    return Switchback(unit, what, Silent(), unit.now, unit.sleep)
+def switchback(balancer: MadeUpBalancer, what: Plan) -> Switchback:
+    return Switchback(balancer, what, Silent(), balancer.now, balancer.sleep)
 
 
 # --- readings
@@ -151,24 +151,24 @@ def test_a_unit_that_was_started_anew_is_noticed() -> None:
 
 
 async def test_every_policy_has_its_turn_in_every_block_and_the_old_one_is_put_back() -> None:
-    unit, what = MadeUpUnit(), plan(6)
-    made = switchback(unit, what)
+    balancer, what = MadeUpBalancer(), plan(6)
+    made = switchback(balancer, what)
     findings = await made.run()
     assert {label: sorted(windows) for label, windows in findings.windows.items()} == {
         "slow": list(range(6)),
         "fast": list(range(6)),
     }
-    assert Counter(policy["name"] for policy in unit.put[:-1]) == {"slow": 6, "fast": 6}
-    assert unit.put[-1] == unit.policy == {"name": "old"}
+    assert Counter(policy["name"] for policy in balancer.put[:-1]) == {"slow": 6, "fast": 6}
+    assert balancer.put[-1] == balancer.policy == {"name": "old"}
     assert findings.is_restored
     assert len({tuple(what.order(block)) for block in range(6)}) == 2  # the order changes
-    assert unit.at == what.seconds
+    assert balancer.at == what.seconds
     assert all(window.seconds == 10 for windows in findings.windows.values() for window in windows.values())
 
 
 async def test_the_better_one_is_found() -> None:
-    unit, what = MadeUpUnit(), plan(10)
-    verdict = conclude(what, await switchback(unit, what).run(), None)
+    balancer, what = MadeUpBalancer(), plan(10)
+    verdict = conclude(what, await switchback(balancer, what).run(), None)
     assert verdict.baseline == "slow"
     (comparison,) = [c for c in verdict.comparisons if c.measure == "p99"]
     assert comparison.standing == "ahead"
@@ -178,41 +178,41 @@ async def test_the_better_one_is_found() -> None:
 
 
 async def test_the_same_twice_is_not_told_apart() -> None:
-    unit = MadeUpUnit()
+    balancer = MadeUpBalancer()
     policies, twins = policies_chosen("fast,fast", ())
     what = plan(10, policies=policies, p99=1.0)
-    verdict = conclude(what, await switchback(unit, what).run(), twins)
+    verdict = conclude(what, await switchback(balancer, what).run(), twins)
     assert verdict.floor is not None
     assert verdict.floor.low < 1 < verdict.floor.high or verdict.floor.ratio == pytest.approx(1, abs=0.05)
 
 
 async def test_few_blocks_give_no_verdict() -> None:
-    unit, what = MadeUpUnit(), plan(2)
-    verdict = conclude(what, await switchback(unit, what).run(), None)
+    balancer, what = MadeUpBalancer(), plan(2)
+    verdict = conclude(what, await switchback(balancer, what).run(), None)
     assert {comparison.standing for comparison in verdict.comparisons} == {"no verdict"}
 
 
 async def test_a_policy_that_is_far_slower_is_rolled_back_at_once() -> None:
     """Within the wash-out, too."""
-    unit = MadeUpUnit()
-    unit.latency["slow"] = 0.9
-    made = switchback(unit, plan(4, washout=6.0))
+    balancer = MadeUpBalancer()
+    balancer.latency["slow"] = 0.9
+    made = switchback(balancer, plan(4, washout=6.0))
     with pytest.raises(
         RailBroken, match=r"slow: p99 rose to \d+ ms, more than \d+ ms; 'old' is in force again"
     ):
         await made.run()
-    assert unit.policy == {"name": "old"}
+    assert balancer.policy == {"name": "old"}
     assert made.findings.is_restored
     slow_at = 12.0 + 12.0 * plan().order(0).index("slow")
-    assert unit.at <= slow_at + 3
+    assert balancer.at <= slow_at + 3
 
 
 async def test_errors_break_a_rail() -> None:
-    unit = MadeUpUnit()
-    unit.error_share["fast"] = 0.2
+    balancer = MadeUpBalancer()
+    balancer.error_share["fast"] = 0.2
     with pytest.raises(RailBroken, match=r"of requests failed, more than 2\.0%"):
-        await switchback(unit, plan(4)).run()
-    assert unit.policy == {"name": "old"}
+        await switchback(balancer, plan(4)).run()
+    assert balancer.policy == {"name": "old"}
 
 
 def test_silence_breaks_a_rail() -> None:
@@ -223,85 +223,85 @@ def test_silence_breaks_a_rail() -> None:
 
 
 async def test_cancelled_it_rolls_back() -> None:
-    unit = MadeUpUnit()
-    made = switchback(unit, plan(4))
+    balancer = MadeUpBalancer()
+    made = switchback(balancer, plan(4))
     task = asyncio.ensure_future(made.run())
 
     def stop() -> None:
-        if unit.at > 30:
+        if balancer.at > 30:
             task.cancel()
 
-    unit.sleeping = stop
+    balancer.sleeping = stop
 
     async def yielding(seconds: float) -> None:
-        await MadeUpUnit.sleep(unit, seconds)
+        await MadeUpBalancer.sleep(balancer, seconds)
         await asyncio.sleep(0)
 
     made._sleep = yielding
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert unit.policy == {"name": "old"}
+    assert balancer.policy == {"name": "old"}
     assert made.findings.is_restored
 
 
 async def test_a_unit_that_fails_is_rolled_back() -> None:
-    unit = MadeUpUnit()
-    fine = unit.look
+    balancer = MadeUpBalancer()
+    fine = balancer.look
 
     async def failing() -> dict[str, Any]:
-        if 20 < unit.at < 23:
+        if 20 < balancer.at < 23:
             raise BalancerUnreachable("no answer")
         return await fine()
 
-    unit.look = failing  # type: ignore[method-assign]
+    balancer.look = failing  # type: ignore[method-assign]
     with pytest.raises(BalancerUnreachable):
-        await switchback(unit, plan(4)).run()
-    assert unit.policy == {"name": "old"}
+        await switchback(balancer, plan(4)).run()
+    assert balancer.policy == {"name": "old"}
 
 
 async def test_what_cannot_be_rolled_back_is_said() -> None:
-    unit = MadeUpUnit()
-    unit.latency["slow"] = 5.0
-    fine = unit.use
+    balancer = MadeUpBalancer()
+    balancer.latency["slow"] = 5.0
+    fine = balancer.use
 
     async def refusing(policy: dict[str, Any]) -> None:
         if policy["name"] == "old":
             raise BalancerUnreachable("no answer")
         await fine(policy)
 
-    unit.use = refusing  # type: ignore[method-assign]
+    balancer.use = refusing  # type: ignore[method-assign]
     with pytest.raises(RestoreFailed, match="'old' could not be put in force again, 'slow' still is"):
-        await switchback(unit, plan(4)).run()
+        await switchback(balancer, plan(4)).run()
 
 
 async def test_what_somebody_else_puts_in_force_is_left_alone() -> None:
-    unit = MadeUpUnit()
-    unit.latency["theirs"] = 0.1
+    balancer = MadeUpBalancer()
+    balancer.latency["theirs"] = 0.1
 
     def meddle() -> None:
-        if unit.at > 30:
-            unit.policy = {"name": "theirs"}
+        if balancer.at > 30:
+            balancer.policy = {"name": "theirs"}
 
-    unit.sleeping = meddle
-    made = switchback(unit, plan(4))
+    balancer.sleeping = meddle
+    made = switchback(balancer, plan(4))
     with pytest.raises(PolicyChangedExternally, match="'theirs'"):
         await made.run()
-    assert unit.policy == {"name": "theirs"}
+    assert balancer.policy == {"name": "theirs"}
     assert not made.findings.is_restored
 
 
 async def test_a_policy_that_there_is_not_is_found_before_anything_is_done() -> None:
-    unit = MadeUpUnit()
+    balancer = MadeUpBalancer()
     with pytest.raises(BadInputError, match="unknown policy"):
-        await switchback(unit, plan(policies={"fast": {"name": "fast"}, "p2x": {"name": "p2x"}})).run()
-    assert (unit.put, unit.at) == ([], 0.0)
+        await switchback(balancer, plan(policies={"fast": {"name": "fast"}, "p2x": {"name": "p2x"}})).run()
+    assert (balancer.put, balancer.at) == ([], 0.0)
 
 
 async def test_without_traffic_nothing_is_begun() -> None:
-    unit = MadeUpUnit()
+    balancer = MadeUpBalancer()
     with pytest.raises(BadInputError, match="--block must be long enough"):
-        await switchback(unit, plan(4, period=0.25, washout=0.1)).run()
-    assert unit.put == [{"name": "old"}]
+        await switchback(balancer, plan(4, period=0.25, washout=0.1)).run()
+    assert balancer.put == [{"name": "old"}]
 
 
 # --- over HTTP
@@ -329,9 +329,9 @@ async def test_what_is_asked_of_a_unit() -> None:
         pass
 
     runner, url = await unit_that_answers(answer)
-    async with HttpBalancer(url, "secret", at_once) as unit:
-        assert await unit.look() == {"fine": True}
-        await unit.use({"name": "x", "option": 1})
+    async with HttpBalancer(url, "secret", at_once) as balancer:
+        assert await balancer.look() == {"fine": True}
+        await balancer.use({"name": "x", "option": 1})
     await runner.cleanup()
     assert asked == [
         ("GET", "/-/latency", "Bearer secret", None),
@@ -346,9 +346,9 @@ async def test_what_a_unit_refuses_is_the_callers_mistake(status: int, problem: 
         return web.json_response({"error": "unknown policy 'x'"}, status=status)
 
     runner, url = await unit_that_answers(answer)
-    async with HttpBalancer(url, None) as unit:
+    async with HttpBalancer(url, None) as balancer:
         with pytest.raises(BadInputError, match=problem):
-            await unit.use({"name": "x"})
+            await balancer.use({"name": "x"})
     await runner.cleanup()
 
 

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments.campaign.demand import Load
-from experiments.campaign.statistics import percentile
 from experiments.load.arrivals import closed, constant, first_instants, poisson
 from experiments.load.generator import Generator
-from experiments.load.samples import Floats, Kind, Place, Samples
+from experiments.scenario.load import Load
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Floats, Kind, Place, Samples
 
 PLACES = (Place(worker="emea-0", region="emea"), Place(worker="us-0", region="us"))
 Answer = Callable[[int, bytes], Awaitable[bytes | None]]

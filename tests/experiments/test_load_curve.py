@@ -11,13 +11,12 @@ from click.testing import CliRunner
 
 from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.__main__ import cli
-from experiments.campaign.blocks import prepare
-from experiments.campaign.results import save_result
 from experiments.capacity.curve import Curve, read_curve
-from experiments.capacity.load_command import rates_in
-from experiments.capacity.offered import at_rate, pooled
+from experiments.capacity.curve_page import write_load_report
+from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.errors import BadInputError
-from experiments.report.load_pages import write_load_report
+from experiments.results.directory import save_result
+from experiments.run.execute import prepare
 
 LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 
@@ -27,7 +26,7 @@ def write_curve(directory: Path) -> None:
     plain = scenario_of(3, 100, 1, has_twin=False)
     for number, part in enumerate(LOADS):
         scenario = at_rate(plain, part * pooled(plain), 10.0)
-        campaign = prepare(scenario, "experiments load", directory / f"rate-{number:02d}")
+        campaign = prepare(scenario, "experiments capacity --curve", directory / f"rate-{number:02d}")
         for planned in campaign.plan:
             entry = next(entry for entry in scenario.entries if entry.label == planned.label)
             run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
@@ -105,10 +104,17 @@ def test_rates_that_are_none_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["load", "regions", "--rates", "x"], ["capacity", "steady", "--policy", "gut"]]
+    "words",
+    [
+        ["capacity", "regions", "--curve", "--rates", "x"],
+        ["capacity", "steady", "--policy", "gut"],
+        ["capacity", "steady"],
+        ["capacity", "steady", "--policy", "random", "--rates", "5"],
+        ["capacity", "steady", "--curve", "--policy", "random"],
+    ],
 )
 def test_bad_input_ends_before_anything_is_started(words: list[str]) -> None:
-    """Both commands."""
+    """The search and the curve; an option of the other is refused."""
     assert isinstance(CliRunner().invoke(cli, words, standalone_mode=False).exception, BadInputError)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from experiments.__main__ import cli
-from experiments.campaign.results import load_results
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import packaged
+from experiments.results.directory import load_results
+from experiments.scenario.files import packaged
+from experiments.scenario.scenario import Scenario
 from tests.command_line import run_in_process
 from tests.experiments.offspring import children_of
 

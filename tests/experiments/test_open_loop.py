@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from experiments import cpu_time
-from experiments.campaign.statistics import percentile
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import constant
 from experiments.load.open_loop import OpenLoop, Record, size_of
-from experiments.load.samples import Kind
+from experiments.stats.measures import percentile
+from experiments.stats.samples import Kind
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="epoll and timerfd are Linux's")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 import pytest
@@ -12,12 +13,14 @@ from click.testing import CliRunner
 from benchmarks.__main__ import cli as benchmarks
 from experiments import cpu_time
 from experiments.__main__ import cli
-from experiments.campaign import blocks, patience
-from experiments.campaign.patience import LOOK, QUIET, Patience, has_lagged
-from experiments.campaign.results import PlannedRun, load_results
-from experiments.campaign.scenario import Scenario
 from experiments.load.ledger import Ledger
-from experiments.load.samples import Run
+from experiments.results.directory import PlannedRun, load_results
+from experiments.run import patience
+from experiments.run.execute import execute
+from experiments.run.patience import LOOK, QUIET, Patience, has_lagged
+from experiments.run.world import Observer
+from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import Run, WorldName
 
 LATE = "generator lag p99 4.68 ms exceeds 1 ms"
 
@@ -33,7 +36,7 @@ class Host:
     def patience(self, seconds: float) -> Patience:
         return Patience(seconds, stolen=lambda: self._stolen, now=lambda: self.now, sleep=self._sleep)
 
-    async def _sleep(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         self.now += seconds
         self._stolen += seconds * (self._shares.pop(0) if self._shares else 0.0)
 
@@ -43,32 +46,32 @@ def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "processors", lambda: [0])
 
 
-async def test_a_quiet_machine_costs_one_look() -> None:
+def test_a_quiet_machine_costs_one_look() -> None:
     """What is taken has to be looked at for a while, and that is all."""
     host, heard = Host(QUIET), list[float]()
     one = host.patience(60)
     one.begin()
-    await one.quiet(heard.append)
+    one.quiet(heard.append)
     assert (host.now, heard) == (100.0 + LOOK, [])
 
 
-async def test_it_waits_until_others_take_nothing_worth_mentioning() -> None:
+def test_it_waits_until_others_take_nothing_worth_mentioning() -> None:
     """Each look that is not quiet is told of."""
     host, heard = Host(0.5, 0.2, 0.03, 0.001), list[float]()
     one = host.patience(60)
     one.begin()
-    await one.quiet(heard.append)
+    one.quiet(heard.append)
     assert host.now == 100.0 + 4 * LOOK
     assert heard == pytest.approx([0.5, 0.2, 0.03])
 
 
 @pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (10.0, 5)])
-async def test_patience_has_an_end(seconds: float, looks: int) -> None:
+def test_patience_has_an_end(seconds: float, looks: int) -> None:
     """Then it begins all the same; without any it begins at once."""
     host, heard = Host(*[0.4] * 50), list[float]()
     one = host.patience(seconds)
     one.begin()
-    await one.quiet(heard.append)
+    one.quiet(heard.append)
     assert (host.now, len(heard)) == (100.0 + looks * LOOK, looks)
 
 
@@ -99,10 +102,9 @@ class Watcher:
 
 
 @pytest.mark.parametrize(("seconds", "tries"), [(0.0, 1), (1e6, 3), (5.0, 2)])
-async def test_what_was_disturbed_is_measured_again_in_its_place(
+def test_what_was_disturbed_is_measured_again_in_its_place(
     make_results: Callable[..., Scenario],
     make_run: Callable[..., Run],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     seconds: float,
     tries: int,
@@ -115,13 +117,15 @@ async def test_what_was_disturbed_is_measured_again_in_its_place(
     host = Host(0.25)
     outcomes: Iterator[tuple[str, ...]] = iter([(LATE,), (LATE,), ()])
 
-    async def measured(scenario: Scenario, planned: PlannedRun, watch: Callable[[Ledger], None]) -> Run:
-        reasons = next(outcomes) if planned.label == first else ()
-        return make_run([0.1], label=planned.label, block=planned.block, invalid_reasons=reasons)
+    class Disturbed:
+        name: Final[WorldName] = "measured"
 
-    monkeypatch.setattr(blocks, "run_trial", measured)
+        def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
+            reasons = next(outcomes) if planned.label == first else ()
+            return make_run([0.1], label=planned.label, block=planned.block, invalid_reasons=reasons)
+
     watcher = Watcher()
-    await blocks.carry_out(campaign, tmp_path / "r", watcher, host.patience(seconds))
+    execute(campaign, tmp_path / "r", Disturbed(), watcher, host.patience(seconds))
 
     waits = [f"{first} waits, busy 25%"] if seconds else []
     ends = ["invalid", "invalid", "ended"][:tries]

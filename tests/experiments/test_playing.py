@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.campaign.blocks import plan_block
-from experiments.campaign.fleet import returns_of
-from experiments.campaign.playable import require_live
-from experiments.campaign.playing import faults_of, listening, same
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.timeline import WELL, FaultState, Pause, timeline
-from experiments.campaign.trial import run_trial
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
+from experiments.results.plan import plan_block
+from experiments.run.fleet import returns_of
+from experiments.run.live_events import faults_of, listening, same
+from experiments.run.measured import measure
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import require_live
+from experiments.scenario.timeline import HEALTHY, FaultState, Pause, timeline
+from experiments.stats.samples import Kind
 
 EVENTS: list[dict[str, Any]] = [
     {"at": 1.0, "lasts": 1.0, "target": "here-0", "kind": "down"},
@@ -40,7 +40,7 @@ RAW: dict[str, Any] = {
 
 
 def test_only_what_is_the_matter_is_said() -> None:
-    assert faults_of(WELL) == {}
+    assert faults_of(HEALTHY) == {}
     assert faults_of(FaultState(slow=2.0, is_unhealthy=True)) == {"slow": 2.0, "unhealthy": True}
     assert faults_of(FaultState(rtt=0.0)) == {"rtt": 0.0}
     assert faults_of(FaultState(is_draining=True, is_absent=True)) == {}
@@ -48,10 +48,10 @@ def test_only_what_is_the_matter_is_said() -> None:
 
 def test_a_pause_is_said_with_its_phase_and_keeps_it() -> None:
     """0.3 s after the event begins; said again later it is the same to the worker."""
-    trouble = FaultState(pause=Pause(length=0.1, every=2.0, since=10.3))
-    assert faults_of(trouble, now=10.0) == {"pause": 0.1, "every": 2.0, "after": pytest.approx(0.3)}
-    assert same(faults_of(trouble, now=10.0), faults_of(trouble, now=50.0))
-    assert not same(faults_of(trouble), {})
+    fault_state = FaultState(pause=Pause(length=0.1, every=2.0, since=10.3))
+    assert faults_of(fault_state, now=10.0) == {"pause": 0.1, "every": 2.0, "after": pytest.approx(0.3)}
+    assert same(faults_of(fault_state, now=10.0), faults_of(fault_state, now=50.0))
+    assert not same(faults_of(fault_state), {})
 
 
 def test_who_returns_has_somebody_waiting() -> None:
@@ -64,7 +64,7 @@ async def test_nobody_listening_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = sock.getsockname()
         await listening(address)
-    monkeypatch.setattr("experiments.campaign.playing.LISTENS_WITHIN", 0.0)
+    monkeypatch.setattr("experiments.run.live_events.LISTENS_WITHIN", 0.0)
     with pytest.raises(ConnectionRefusedError):
         await listening(address)
 
@@ -83,7 +83,7 @@ async def test_workers_come_go_and_fail_in_one_run() -> None:
     fails is seen by clients. Nothing is said of when, which is the machine's business, but of before and after."""
     scenario = Scenario.model_validate(RAW)
     (planned,) = plan_block(scenario, 0)
-    run = await asyncio.wait_for(run_trial(scenario, planned, lambda ledger: None), 60)
+    run = await asyncio.wait_for(measure(scenario, planned, lambda ledger: None), 60)
     reasons = " ".join(run.facts.invalid_reasons)
     assert "event" not in reasons
     assert "died" not in reasons

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.campaign.progress import Progress, clock, expected_seconds, remaining
-from experiments.campaign.results import Campaign, load_results
-from experiments.campaign.scenario import Scenario
 from experiments.load.ledger import Ledger
-from experiments.load.samples import Kind, Place, Run
+from experiments.results.directory import Campaign, load_results
+from experiments.run.progress import Progress, expected_seconds, remaining
+from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import Kind, Place, Run
+from experiments.terminal import clock
 
 PLACES = (Place(worker="emea-0", region="emea"),)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.record.fit import fit, in_flight, nearest
 from experiments.record.reader import Recording, is_recording, read_recording
+from experiments.what_if.fit import fit, in_flight, nearest
 from tests.experiments.tapes import Row, Tape
 
 

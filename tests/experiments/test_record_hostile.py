@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.load.recording import recorded
 from experiments.record import reader
-from experiments.record.fit import FEW, estimated_slots, fit
+from experiments.record.instants import recorded
 from experiments.record.reader import LARGEST_BLOCK, read_recording
+from experiments.what_if.fit import FEW, estimated_slots, fit
 from tests.experiments.tapes import Row, Tape, block
 
 NAN, INF = float("nan"), float("inf")

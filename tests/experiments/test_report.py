@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.campaign.results import load_results
-from experiments.campaign.run_summary import summarise_run
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.summary import ranking, summarise
-from experiments.campaign.verdict import conclude
 from experiments.errors import BadInputError
 from experiments.report.figures import MOST_STEPS, steps_drawn
 from experiments.report.pages import write_report
 from experiments.report.palette import POLICY_LOOKS, policy_colour
+from experiments.results.directory import load_results
+from experiments.results.summary import ranking, summarise
+from experiments.results.verdict import conclude
+from experiments.scenario.scenario import Scenario
+from experiments.stats.run_summary import summarise_run
 
 MakeResults = Callable[..., Scenario]
 OUTPUTS = ("summary.json", "summary.csv", "report.md", "report.html")
@@ -84,9 +84,10 @@ def test_the_page_needs_nothing_else(reported: Path) -> None:
     assert "url(" not in page
 
 
+@pytest.mark.second_tier
 def test_drawing_again_gives_the_same_bytes(reported: Path) -> None:
     """The same files give the same summary, text, page and SVG."""
-    drawn = [*OUTPUTS, "figures/throughput.svg", "figures/latency-distribution-narrow.svg"]
+    drawn = [*OUTPUTS, "figures/throughput.svg", "figures/latency-distribution.svg"]
     before = {name: (reported / name).read_bytes() for name in drawn}
     write_report(reported)
     assert {name: (reported / name).read_bytes() for name in drawn} == before
@@ -126,6 +127,7 @@ def test_an_invalid_run_cannot_hide_its_failures(make_results: MakeResults, tmp_
     assert "round-robin" in failed
 
 
+@pytest.mark.second_tier
 def test_a_stopped_campaign_is_reported_on(make_results: MakeResults, tmp_path: Path) -> None:
     """Three of nine runs are enough for a report that says what is missing."""
     make_results(tmp_path / "r", blocks=1, requests=60, stop_after=3)
@@ -134,6 +136,7 @@ def test_a_stopped_campaign_is_reported_on(make_results: MakeResults, tmp_path: 
     assert "6 planned runs are missing" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.second_tier
 def test_a_campaign_in_which_nothing_succeeded_is_reported_on(
     make_results: MakeResults, tmp_path: Path
 ) -> None:

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration.queue import run_queues, scenario_of
-from experiments.campaign.blocks import prepare
-from experiments.campaign.results import save_result
-from experiments.campaign.scenario import Scenario
+from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate
 from experiments.report.html import page as html_page
-from experiments.report.load_pages import write_load_report
 from experiments.report.markup import Html
 from experiments.report.pages import write_report
+from experiments.results.directory import save_result
+from experiments.run.execute import prepare
+from experiments.scenario.scenario import Scenario
 from tests.experiments.hostile import NAMES, rename
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -95,7 +95,7 @@ def test_a_browser_shows_a_curve_whole(tmp_path: Path) -> None:
     """The page of several rates."""
     for number, part in enumerate((0.5, 0.8)):
         scenario = at_rate(scenario_of(2, 100, 2), part * 600, 1.0)
-        campaign = prepare(scenario, "experiments load", tmp_path / f"rate-{number}")
+        campaign = prepare(scenario, "experiments capacity --curve", tmp_path / f"rate-{number}")
         for planned in campaign.plan:
             entry = next(entry for entry in scenario.entries if entry.label == planned.label)
             run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)

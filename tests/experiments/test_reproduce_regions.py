@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.load.samples import Kind, Samples
 from experiments.report.canvas import to_png
 from experiments.reproduce.answers import answers, bounds, rankings
 from experiments.reproduce.evaluation import (
@@ -30,6 +29,7 @@ from experiments.reproduce.evaluation_runs import crowd_of
 from experiments.reproduce.overload import shares
 from experiments.reproduce.policy_runs import scenario_of
 from experiments.reproduce.regions_figure import regions_figure
+from experiments.stats.samples import Kind, Samples
 from tests.experiments.reproduced import quick_sitting
 
 SPANS = {"random": 9.0, "random, batch 10": 78.0, "single-region": 16.0, "round-robin": 8.5}

@@ -47,7 +47,7 @@ class Told(Session):
         return [Verdict(self._is_met, "a bound")]
 
     def figures(self) -> Mapping[str, Callable[[], Figure]]:
-        return {"nothing": partial(lambda: canvas.blank(canvas.WIDE, 1.0)[0])}
+        return {"nothing": partial(lambda: canvas.blank(1.0)[0])}
 
     def content(self) -> dict[str, Any]:
         return {"found": "nothing"}

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.load.samples import LARGEST_COLUMN, Run, Samples, load_run, save_run
+from experiments.stats.samples import LARGEST_COLUMN, Run, Samples, load_run, save_run
 
 MakeRun = Callable[..., Run]
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from experiments.campaign.blocks import plan
-from experiments.campaign.crew import balancer_config, crew, endpoint_of, places_of, toml, worker_argv
-from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.scenario import Region, Scenario
-from experiments.campaign.shelf import GROUPS, grouped, load_scenario, packaged
 from experiments.errors import BadInputError
+from experiments.results.plan import plan
+from experiments.run.process_config import balancer_config, endpoint_of, toml, worker_argv
+from experiments.scenario.files import GROUPS, grouped, load_scenario, packaged
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.places import numbered_workers, places_of
+from experiments.scenario.scenario import Region, Scenario
 
 MINIMAL = """
 name = "tiny"
@@ -30,7 +31,7 @@ policy = "random"
 
 def endpoints_of(scenario: Scenario) -> list[dict[str, Any]]:
     """Every worker, on ports from 9000 on."""
-    pairs = zip(places_of(scenario), crew(scenario), strict=True)
+    pairs = zip(places_of(scenario), numbered_workers(scenario), strict=True)
     return [
         endpoint_of(place, region, number, ("127.0.0.1", 9000 + index))
         for index, (place, (region, number)) in enumerate(pairs)

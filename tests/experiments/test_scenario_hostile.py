@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from balancer.config.documents import DEEPEST
 from experiments.__main__ import cli
-from experiments.campaign.documents import LARGEST
-from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.playable import complaints
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import first_complaint, load_scenario, packaged
-from experiments.campaign.timeline import timeline
 from experiments.errors import BadInputError
+from experiments.scenario.files import first_complaint, load_scenario, packaged
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import complaints
+from experiments.scenario.timeline import timeline
+from experiments.scenario.toml_files import LARGEST
 from experiments.simulator.run import simulate
 from experiments.sweep.grid import checked_grid, load_grid
 from tests.command_line import run_in_process
@@ -190,7 +190,7 @@ def test_the_program_says_one_line(tmp_path: Path) -> None:
     """Exit 2, no traceback, nothing that a terminal would obey."""
     path = tmp_path / "\x1b[31m.toml"
     path.write_text(f'name = "{"x" * 50_000}"\nlineup = "{"y" * 50_000}"\n', encoding="utf-8")
-    done = run_in_process(cli, "experiments", "simulate", str(path))
+    done = run_in_process(cli, "experiments", "run", "--simulated", str(path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("experiments: ")
     assert done.stderr.count("\n") == 1

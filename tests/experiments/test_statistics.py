@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.campaign import statistics
-from experiments.load.samples import Kind, Run
+from experiments.stats import measures
+from experiments.stats.samples import Kind, Run
 
 MakeRun = Callable[..., Run]
 
@@ -20,13 +20,13 @@ MakeRun = Callable[..., Run]
 )
 def test_percentile_is_an_observed_value(percent: float, expected: float) -> None:
     """Of 1…100 the p-th percentile is p itself, never something in between."""
-    assert statistics.percentile(np.arange(1.0, 101.0), percent) == expected
+    assert measures.percentile(np.arange(1.0, 101.0), percent) == expected
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=200), st.floats(0, 100))
 def test_enough_values_lie_at_or_below_a_percentile(values: list[float], percent: float) -> None:
     """At least `percent` % of the values are at most the percentile, and it is one of them."""
-    found = statistics.percentile(np.array(values), percent)
+    found = measures.percentile(np.array(values), percent)
     assert found in values
     assert np.mean(np.array(values) <= found) >= percent / 100 - 1e-9
 
@@ -37,13 +37,13 @@ def test_enough_values_lie_at_or_below_a_percentile(values: list[float], percent
 )
 def test_a_quantile_needs_a_hundred_samples_beyond_it(count: int, percent: float, few: bool) -> None:
     """100 samples beyond are enough, 99 are few."""
-    assert statistics.has_few_beyond(count, percent) is few
+    assert measures.has_few_beyond(count, percent) is few
 
 
 def test_the_row_counts_failures_and_measures_successes(make_run: MakeRun) -> None:
     """Total is OK plus KO, times are of successes, the rate is successes over the whole span."""
     run = make_run([0.1, 0.3, 0.2, 4.97], kind=[Kind.OK, Kind.OK, Kind.OK, Kind.RESET])
-    row = statistics.statistics_row([run])
+    row = measures.statistics_row([run])
     assert (row.total, row.ok, row.ko, row.ko_percent) == (4, 3, 1, 25.0)
     assert (row.minimum, row.p50, row.maximum) == pytest.approx((0.1, 0.2, 0.3))
     assert row.rate == pytest.approx(3 / 5.0)
@@ -52,7 +52,7 @@ def test_the_row_counts_failures_and_measures_successes(make_run: MakeRun) -> No
 
 def test_a_run_without_any_success_has_a_row(make_run: MakeRun) -> None:
     """Nothing succeeded: counts are right and times are nan, not an exception."""
-    row = statistics.statistics_row([make_run([0.1, 0.1], kind=[Kind.RESET, Kind.REFUSED])])
+    row = measures.statistics_row([make_run([0.1, 0.1], kind=[Kind.RESET, Kind.REFUSED])])
     assert (row.ok, row.ko, row.rate) == (0, 2, 0.0)
     assert np.isnan(row.p99)
 
@@ -60,51 +60,51 @@ def test_a_run_without_any_success_has_a_row(make_run: MakeRun) -> None:
 def test_failing_fast_cannot_look_fast(make_run: MakeRun) -> None:
     """Mapped to the deadline, a reset after 1 ms is as slow as a timeout."""
     run = make_run([0.1, 0.001], kind=[Kind.OK, Kind.RESET], timeout=5.0)
-    assert statistics.deadline_mapped(run).tolist() == pytest.approx([0.1, 5.0])
+    assert measures.deadline_mapped(run).tolist() == pytest.approx([0.1, 5.0])
 
 
 def test_goodput_counts_late_answers_and_failures_alike_as_bad(make_run: MakeRun) -> None:
     """One of four is both successful and within the objective."""
     run = make_run([0.1, 0.9, 0.1, 0.1], kind=[Kind.OK, Kind.OK, Kind.RESET, Kind.TIMEOUT])
-    assert statistics.goodput([run], slo=0.5) == 0.25
+    assert measures.goodput([run], slo=0.5) == 0.25
 
 
 def test_errors_are_counted_by_kind(make_run: MakeRun) -> None:
     """Kinds that did not occur are not listed."""
     run = make_run([0.1, 0.1, 0.1], kind=[Kind.OK, Kind.TIMEOUT, Kind.TIMEOUT])
-    assert statistics.errors_by_kind([run]) == {"timeout": 2}
+    assert measures.errors_by_kind([run]) == {"timeout": 2}
 
 
 def test_shares_add_up_to_one(make_run: MakeRun) -> None:
     """A request that nobody answered belongs to nobody."""
     run = make_run([0.1, 0.1, 0.1])
     run.samples.worker[2] = -1
-    assert statistics.share_per_worker([run]) == {"emea-0": 1.0}
+    assert measures.share_per_worker([run]) == {"emea-0": 1.0}
 
 
 def test_a_generator_that_lags_makes_the_run_invalid_in_words(make_run: MakeRun) -> None:
     """More than 1 ms at p99 is said, with the number."""
     run = make_run([0.1], lag_p99=0.0042, achieved_rate=100.0, offered_rate=100.0)
-    assert statistics.validity(run.facts, run.samples) == ("generator lag p99 4.20 ms exceeds 1 ms",)
+    assert measures.validity(run.facts, run.samples) == ("generator lag p99 4.20 ms exceeds 1 ms",)
 
 
 def test_an_open_loop_that_falls_behind_is_invalid(make_run: MakeRun) -> None:
     """Under 99 % of the offered rate is said; exactly 99 % is allowed."""
     late = make_run([0.1], achieved_rate=98.9, offered_rate=100.0)
     just = make_run([0.1], achieved_rate=99.0, offered_rate=100.0)
-    assert "98.9 % of 100.0/s offered" in statistics.validity(late.facts, late.samples)[0]
-    assert statistics.validity(just.facts, just.samples) == ()
+    assert "98.9 % of 100.0/s offered" in measures.validity(late.facts, late.samples)[0]
+    assert measures.validity(just.facts, just.samples) == ()
 
 
 def test_a_closed_loop_has_no_offered_rate_but_a_lag(make_run: MakeRun) -> None:
     """The bound on the achieved rate does not apply, the bound on the lag does."""
     run = make_run([0.1], mode="closed", batch=1, achieved_rate=1.0, lag_p99=0.0005)
-    assert statistics.validity(run.facts, run.samples) == ()
+    assert measures.validity(run.facts, run.samples) == ()
     lagging = make_run([0.1], mode="closed", batch=1, lag_p99=0.002)
-    assert len(statistics.validity(lagging.facts, lagging.samples)) == 1
+    assert len(measures.validity(lagging.facts, lagging.samples)) == 1
 
 
 def test_an_interrupted_run_is_invalid(make_run: MakeRun) -> None:
     """Fewer requests than planned are said with both numbers."""
     run = make_run([0.1, 0.1], requests=10)
-    assert statistics.validity(run.facts, run.samples)[0] == "interrupted: 2 of 10 requests were sent"
+    assert measures.validity(run.facts, run.samples)[0] == "interrupted: 2 of 10 requests were sent"

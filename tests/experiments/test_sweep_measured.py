@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign.results import load_results
-from experiments.campaign.scenario import Scenario
 from experiments.errors import BadInputError
+from experiments.results.directory import load_results
+from experiments.scenario.scenario import Scenario
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid
@@ -44,7 +44,7 @@ def test_measured_campaigns_stand_below(tmp_path: Path, make_results: MakeResult
     page = (tmp_path / "out" / "matrix.html").read_text(encoding="utf-8")
     assert "Measured on real processes" in page
     assert "9 runs are invalid and compared with nothing." in page
-    assert (tmp_path / "out" / "figures" / "measured-narrow.svg").is_file()
+    assert (tmp_path / "out" / "figures" / "measured.svg").is_file()
     content = json.loads((tmp_path / "out" / "matrix.json").read_text(encoding="utf-8"))
     assert [square["policy"] for square in content["measured"]] == labels
 

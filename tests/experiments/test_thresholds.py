@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from experiments.campaign.thresholds import judge, parse_threshold
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind, Run
+from experiments.scenario.thresholds import judge, parse_threshold
+from experiments.stats.samples import Kind, Run
 
 MakeRun = Callable[..., Run]
 

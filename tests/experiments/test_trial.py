@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.campaign.scenario import Region
-from experiments.campaign.shelf import load_scenario
-from experiments.campaign.trial import demand_of, faults
-from experiments.campaign.warming import first_connections, warm_requests
+from experiments.run.measured import demand_of, faults
+from experiments.scenario.files import load_scenario
+from experiments.scenario.scenario import Region
+from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.simulator.run import simulate
 from experiments.simulator.translation import OVERHEAD
 

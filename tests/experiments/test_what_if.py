@@ -12,16 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.campaign.crew import places_of
-from experiments.campaign.scenario import Entry, Scenario
+from experiments.commands.what_if import checked, chosen, write_instants
 from experiments.errors import BadInputError, ExperimentError
 from experiments.load.arrivals import first_instants
-from experiments.load.recording import recorded as instants_in
-from experiments.load.samples import Run, RunFacts, Samples
-from experiments.record.command import checked, chosen, write_instants
-from experiments.record.fit import fit
+from experiments.record.instants import recorded as instants_in
 from experiments.record.reader import Recording, read_recording
-from experiments.record.what_if import Answer, Question, answer, in_words, plain, scenario_of
+from experiments.scenario.places import places_of
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.samples import Run, RunFacts, Samples
+from experiments.what_if.answer import Answer, Question, answer, in_words, plain, scenario_of
+from experiments.what_if.fit import fit
 from tests.experiments.tapes import Row, Tape
 from tests.experiments.test_record import served
 

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from policies.health.active_checks import JITTER, CheckRules, Verdict
+from policies.health.active_checks import JITTER, CheckRules, CheckState
 
 RULES = CheckRules(interval=5.0, fast_interval=2.0, rise=2, fall=3)
 
 
-def verdict_after(results: str) -> tuple[Verdict, str]:
+def verdict_after(results: str) -> tuple[CheckState, str]:
     """The verdict after `results` ("+" passed, "-" failed), one a second, and what it was after each."""
-    verdict, seen = Verdict(RULES, Random(1), 0.0), ""
+    verdict, seen = CheckState(RULES, Random(1), 0.0), ""
     for at, result in enumerate(results):
         verdict.record(None if result == "+" else "status 500", float(at))
         seen += "U" if verdict.is_healthy else "d"
@@ -41,7 +41,7 @@ def test_a_verdict_takes_several_in_a_row(results: str, seen: str) -> None:
 
 def test_record_tells_when_the_verdict_changes() -> None:
     """True once per change, so that the router is told once."""
-    verdict = Verdict(RULES, Random(1), 0.0)
+    verdict = CheckState(RULES, Random(1), 0.0)
     told = [verdict.record(fault, 0.0) for fault in (None, "x", "x", "x", "x", None, None, None)]
     assert told == [False, False, False, True, False, False, True, False]
     assert (verdict.passed, verdict.failed, verdict.last_fault) == (4, 4, "x")
@@ -70,7 +70,7 @@ def test_checks_come_faster_while_something_changes(results: str, interval: floa
 def test_checks_drift_apart() -> None:
     """The first ones are spread over the fast interval, and of those after it no two of twenty are due together."""
     rng = Random(1)
-    verdicts = [Verdict(RULES, rng, 0.0) for _ in range(20)]
+    verdicts = [CheckState(RULES, rng, 0.0) for _ in range(20)]
     assert max(v.due_at for v in verdicts) - min(v.due_at for v in verdicts) > RULES.fast_interval / 2
     for verdict in verdicts:
         verdict.record(None, 100.0)

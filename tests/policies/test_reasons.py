@@ -24,7 +24,7 @@ REASONS = [
     ("least-time", {}, {"least-score"}, min),
     ("c3", {}, {"least-score"}, min),
     ("prequal", {}, {"cold-quickest"}, min),
-    ("join-idle-queue", {}, {"idle", "nobody-idle"}, None),
+    ("join-idle-queue", {}, {"idle", "none-idle"}, None),
 ]
 
 

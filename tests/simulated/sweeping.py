@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.errors import ExperimentError
-from experiments.sweep.driver import Session, run_session
+from experiments.sweep.driver import SweepOptions, run_sweep
 from experiments.sweep.grid import load_grid
 from tests.simulated.standin import simulate
 
@@ -17,9 +17,11 @@ def main(grid: str, out: str, *words: str) -> int:
     """As the command does it."""
     keep, scheduler = "keep" in words, next((word for word in words if "://" in word), None)
     workers = None if scheduler else 2
-    sitting = Session(command="test", out=Path(out), workers=workers, keep_samples=keep, scheduler=scheduler)
+    options = SweepOptions(
+        command="test", out=Path(out), workers=workers, keep_samples=keep, scheduler=scheduler
+    )
     try:
-        return run_session(load_grid(Path(grid)), sitting, simulate, Console())
+        return run_sweep(load_grid(Path(grid)), options, simulate, Console())
     except ExperimentError as error:
         print(error, file=sys.stderr)
         return error.exit_code

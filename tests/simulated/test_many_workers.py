@@ -12,14 +12,13 @@ from click.testing import CliRunner
 from matplotlib.patches import Rectangle
 
 from experiments.__main__ import cli
-from experiments.campaign.playable import MOST_PROCESSES, require_live
-from experiments.campaign.results import load_results
-from experiments.campaign.shelf import load_scenario, packaged
 from experiments.errors import BadInputError
-from experiments.load.samples import Kind
 from experiments.report import figures_time, figures_workers, thinning
-from experiments.report.canvas import WIDE
 from experiments.report.palette import MOST_DRAWN, competitors
+from experiments.results.directory import load_results
+from experiments.scenario.files import load_scenario, packaged
+from experiments.scenario.supported import MOST_PROCESSES, require_live
+from experiments.stats.samples import Kind
 
 pytestmark = pytest.mark.second_tier
 
@@ -60,7 +59,9 @@ def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("hundreds")
     (directory / "hundreds.toml").write_text(SCENARIO)
     out = directory / "results"
-    done = CliRunner().invoke(cli, ["simulate", str(directory / "hundreds.toml"), "--out", str(out)])
+    done = CliRunner().invoke(
+        cli, ["run", "--simulated", str(directory / "hundreds.toml"), "--out", str(out)]
+    )
     assert done.exit_code == 0, done.output
     return out
 
@@ -85,11 +86,11 @@ def test_figures_show_regions(hundreds: Path) -> None:
     """A segment and a band for each; a page of two hundred lines would be megabytes, and grey."""
     results = load_results(hundreds)
     field = competitors(results)
-    (bars,) = figures_workers.worker_share(field, WIDE).axes
+    (bars,) = figures_workers.worker_share(field).axes
     assert [bar.get_width() for bar in bars.patches if isinstance(bar, Rectangle)] == pytest.approx(
         [50, 50], abs=0.5
     )
-    in_flight = figures_time.in_flight_per_worker(field, results.scenario, WIDE)
+    in_flight = figures_time.in_flight_per_worker(field, results.scenario)
     assert len(in_flight.axes[0].lines) == 2
     assert [text.get_text() for text in in_flight.legends[0].get_texts()] == [
         f"home, {WORKERS} workers",
@@ -120,7 +121,7 @@ def test_dots_that_would_hide_each_other_are_left_out(
     samples = field[0].runs[0].samples
     samples.kind[[3, 77]] = Kind.RESET
     monkeypatch.setattr(thinning, "MOST_DOTS", 100)
-    (panel,) = figures_workers.service_by_request(thinning.thinned(field), WIDE).axes
+    (panel,) = figures_workers.service_by_request(thinning.thinned(field)).axes
     *successes, failures = (np.asarray(drawn.get_offsets()) for drawn in panel.collections)
     dots = np.concatenate(successes)
     assert 90 <= len(dots) <= 100

@@ -1,4 +1,4 @@
-"""`experiments simulate` and `python -m benchmarks simulator`, as they are called."""
+"""`experiments run --simulated` and `python -m benchmarks simulator`, as they are called."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.simulator.cases import Case
 from benchmarks.simulator.certificate import present_certificate
 from benchmarks.simulator.speed import bench_simulator
 from experiments import __main__ as command
-from experiments.campaign.results import load_results
-from experiments.campaign.shelf import load_scenario
+from experiments.results.directory import load_results
+from experiments.scenario.files import load_scenario
 from experiments.simulator.run import simulate
 
 
@@ -32,7 +32,7 @@ def test_a_simulated_campaign_leaves_what_a_measured_one_leaves(
     """A results directory with a report, and everything says that it was simulated."""
     out = tmp_path / "results"
     options = ("--quick", "--policies", "random,oracle-least-work", "--out", str(out))
-    assert called(monkeypatch, "simulate", "homogeneous", *options) == 0
+    assert called(monkeypatch, "run", "--simulated", "homogeneous", *options) == 0
     printed = capsys.readouterr().out
     assert "Simulated" in printed
     assert "No verdict" in printed
@@ -54,6 +54,31 @@ def test_real_processes_refuse_an_oracle(
     assert "only the simulator can do that" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("simulate", "steady"), "'simulate' is no command any more; use: experiments run --simulated"),
+        (("matrix", "--quick"), "'matrix' is no command any more; use: experiments sweep, without a grid"),
+        (
+            ("catalogue", "list"),
+            "'catalogue' is no command any more; use: experiments show, report and compare",
+        ),
+        (("load", "steady"), "'load' is no command any more; use: experiments capacity --curve"),
+        (("run", "steady", "--simulated", "--patience", "4m"), "--patience: only for measured runs"),
+    ],
+)
+def test_former_commands_are_refused_by_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    assert called(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
 def test_an_unknown_option_of_an_oracle_is_bad_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,7 +87,7 @@ def test_an_unknown_option_of_an_oracle_is_bad_input(
     entry = '[[entries]]\nlabel = "o"\npolicy = { name = "oracle-least-work", power = 2 }\n'
     head = 'name = "odd"\nquestion = "Why?"\nbaseline = "o"\nhome_region = "here"\n'
     scenario.write_text(head + '[[regions]]\nname = "here"\nrtt = 0.01\n' + entry)
-    assert called(monkeypatch, "simulate", str(scenario), "--out", str(tmp_path / "results")) == 2
+    assert called(monkeypatch, "run", "--simulated", str(scenario), "--out", str(tmp_path / "results")) == 2
     assert "power" in capsys.readouterr().err
 
 

@@ -9,8 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from experiments.campaign.timeline import FaultState, Pause, Step
-from experiments.load.samples import Kind
+from experiments.scenario.timeline import FaultState, Pause, Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
@@ -22,9 +21,10 @@ from experiments.simulator.model import (
     RetryModel,
     WorkerModel,
 )
-from experiments.simulator.post import WorkerConnections
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
+from experiments.simulator.worker_connections import WorkerConnections
+from experiments.stats.samples import Kind
 from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules
 from workers.service import Exponential, Fixed
@@ -58,7 +58,7 @@ def test_events_of_one_instant_happen_in_the_order_in_which_they_were_put_down()
         agenda.add(at, Call(lambda now, name=name: happened.append(f"{name} at {now:g}")))  # type: ignore[misc]
     while agenda.instants:
         at = agenda.instants[0]
-        agenda.take().happen(at)
+        agenda.take().fire(at)
     assert happened == ["early at 0.5", "a at 1", "b at 1", "c at 1", "late at 2"]
 
 
@@ -118,20 +118,20 @@ def test_on_loopback_the_first_request_pays_for_the_handshake() -> None:
     assert run(model(near), 0.0, 0.45, 1.0).latencies == pytest.approx([0.5, 0.5, 0.3])
     assert run(model(replace(near, setup_rtts=2)), 0.0).latencies == pytest.approx([0.7])
     policy = {"name": "steelyard"}
-    posts = [
+    worker_connections = [
         told(replace(model(replace(worker(rtt=0.2), is_emulated=is_emulated)), policy=policy), 0.0)
         for is_emulated in (False, True)
     ]
-    assert [post.connect_time for post in posts] == pytest.approx([0.2, 0.0])
-    assert [post.state.latency.mean for post in posts] == pytest.approx([0.3, 0.5])
+    assert [connections.connect_time for connections in worker_connections] == pytest.approx([0.2, 0.0])
+    assert [connections.state.latency.mean for connections in worker_connections] == pytest.approx([0.3, 0.5])
 
 
 def told(wanted: Model, *instants: float) -> WorkerConnections:
     """The only post, after these requests."""
     simulation = Simulation(wanted, 1)
     simulation.open(np.array(instants))
-    (post,) = simulation.fleet.all_connections()
-    return post
+    (connections,) = simulation.fleet.all_connections()
+    return connections
 
 
 def test_a_full_queue_is_refused() -> None:

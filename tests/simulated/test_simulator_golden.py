@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.campaign.blocks import plan_block
-from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.shelf import load_scenario, packaged
-from experiments.load.samples import Kind, Run
+from experiments.results.plan import plan_block
+from experiments.scenario.files import load_scenario, packaged
+from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import simulate
+from experiments.stats.samples import Kind, Run
 
 GOLDEN = Path(__file__).parent / "golden"
 CHOSEN = "least-in-flight"

@@ -1,4 +1,4 @@
-"""`sweep`, `catalogue` and `matrix` at the terminal: options, exit codes, one-line complaints."""
+"""`sweep` at the terminal, and the commands that read its catalogue: options, exit codes, one-line complaints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.__main__ import cli
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.code import version_of
-from experiments.sweep.driver import Session, run_session
+from experiments.sweep.driver import SweepOptions, run_sweep
 from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
@@ -55,9 +55,8 @@ def read(*arguments: str | Path) -> tuple[int, str]:
     ("words", "said"),
     [
         (["list"], "small"),
-        (["catalogue", "list"], "small"),
-        (["catalogue", "show"], "round-robin"),
-        (["catalogue", "compare"], "1.00 [1.00–1.00]"),
+        (["show"], "round-robin"),
+        (["show", "--measure", "p50"], "1.00 [1.00–1.00]"),
     ],
 )
 def test_a_catalogue_can_be_listed_shown_and_compared(catalogue: Path, words: list[str], said: str) -> None:
@@ -67,8 +66,8 @@ def test_a_catalogue_can_be_listed_shown_and_compared(catalogue: Path, words: li
 
 
 def test_two_catalogues_can_be_compared_and_checked(catalogue: Path) -> None:
-    assert read("catalogue", "equal", catalogue, catalogue) == (0, "equal\n")
-    code, told = read("catalogue", "compare", catalogue, catalogue)
+    assert read("compare", catalogue, catalogue, "--exact") == (0, "equal\n")
+    code, told = read("compare", catalogue, catalogue, "--measure", "p50")
     assert (code, "practically equal" in told) == (0, True)
     file = catalogue.parent / "c.json"
     assert read("compare", catalogue, catalogue, "--fail-if-worse", "1.01", "--json", file)[0] == 0
@@ -90,14 +89,18 @@ def test_report_takes_a_catalogue_too(catalogue: Path) -> None:
             "--workers and --scheduler: ",
         ),
         (
-            ("catalogue", "show", "nowhere.sqlite"),
+            ("show", "nowhere.sqlite"),
             "nowhere.sqlite: no such file; `experiments sweep` makes one",
         ),
-        (("catalogue", "report", "g.toml"), "g.toml: is not a catalogue"),
-        (("catalogue", "report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
+        (("show", "nowhere"), "nowhere: no such scenario, results directory or catalogue; scenarios: "),
+        (("show", "regions", "--grid", "small"), "--grid: only for the catalogue of a sweep"),
+        (("report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
+        (("report", "nowhere", "--measure", "p50"), "--measure: only for the catalogue of a sweep"),
+        (("compare", "g.toml", "g.toml", "--quick"), "--quick: only with --rev"),
         (("report", "g.toml"), "g.toml: is not a catalogue"),
-        (("matrix", "--policies", ","), "--policies: name at least one"),
-        (("matrix", "--scenarios", "nowhere"), "unknown scenario 'nowhere'; known: "),
+        (("sweep", "--policies", ","), "--policies: name at least one"),
+        (("sweep", "--scenarios", "nowhere"), "unknown scenario 'nowhere'; known: "),
+        (("sweep", "g.toml", "--seeds", "3"), "--seeds: only without GRID"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -116,7 +119,7 @@ def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "distributed.py").write_text("raise ImportError", encoding="utf-8")
     (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
     ran = subprocess.run(
-        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite"],
+        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite", "tcp://127.0.0.1:1"],
         capture_output=True,
         text=True,
         timeout=50,
@@ -126,16 +129,16 @@ def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
     )
     assert (ran.returncode, ran.stderr) == (
         2,
-        "a sweep needs Dask, which is not installed: pip install 'steelyard[sweep]'\n",
+        "--scheduler needs Dask, which is not installed: pip install 'steelyard[sweep]'\n",
     )
     assert not (tmp_path / "a.sqlite").exists()
 
 
 def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
     """Nobody listens there, and nobody is asked."""
-    sitting = Session(command="test", out=catalogue, scheduler="tcp://127.0.0.1:1")
+    options = SweepOptions(command="test", out=catalogue, scheduler="tcp://127.0.0.1:1")
     console = Console(record=True, width=200)
-    assert run_session(small(), sitting, simulate, console) == 0
+    assert run_sweep(small(), options, simulate, console) == 0
     assert "16 cells, 16 of them known already" in console.export_text()
 
 
@@ -151,7 +154,7 @@ def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 3, ran.stderr
-    assert ran.stderr.startswith("--scheduler: nobody answers at nonsense://127.0.0.1:1: ")
+    assert ran.stderr.startswith("--scheduler: no answer from nonsense://127.0.0.1:1: ")
     assert ran.stderr.count("\n") == 1
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from experiments.campaign.shelf import load_scenario, packaged
 from experiments.errors import BadInputError
+from experiments.scenario.files import load_scenario, packaged
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.code import reached, version_of
 from experiments.sweep.grid import Grid, checked_grid, load_grid
@@ -155,7 +155,7 @@ def test_other_code_is_another_cell() -> None:
 
 def test_the_code_of_a_result_is_what_it_can_reach() -> None:
     modules = reached(simulate.__module__)
-    assert {"tests.simulated.standin", "experiments.campaign.scenario", "experiments.load.samples"} <= set(
+    assert {"tests.simulated.standin", "experiments.scenario.scenario", "experiments.stats.samples"} <= set(
         modules
     )
     assert not [name for name in modules if name.startswith(("experiments.report", "experiments.sweep"))]

@@ -1,7 +1,7 @@
 """It must show 7: whatever is killed in the middle of a sweep, nothing is lost and nothing comes out differently.
 
-Rule of this file: real drivers and real Dask workers, ended by their process ids. Cells with late seeds wait at a pipe,
-so that "in the middle" is a state and not an instant; tests wait for what processes say and end, never for a time.
+Real drivers and real local processes, ended by their process ids. Cells with late seeds wait at a pipe, so that "in the
+middle" is a state and not an instant; tests wait for what processes say and end, never for a time.
 """
 
 from __future__ import annotations

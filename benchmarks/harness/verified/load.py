@@ -25,7 +25,7 @@ from benchmarks.harness.verified.load_process import WARM_UP
 from benchmarks.harness.verified.messages import WORKERS, CheckedRequest, Ending, checked_requests, outcome_of
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
-from experiments.load.samples import Flags, Kind
+from experiments.stats.samples import Flags, Kind
 
 CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
 NAMES = {name.encode(): index for index, name in enumerate(WORKERS)}

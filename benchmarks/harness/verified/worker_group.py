@@ -18,9 +18,9 @@ from typing import Self
 
 from benchmarks.harness.verified.messages import WORKERS
 from experiments import cpu_time, processes
-from experiments.campaign.fleet import all_ready
 from experiments.ports import lasting_ports
 from experiments.processes import Child, program
+from experiments.run.fleet import all_ready
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""Base of a downstream connection: what exchanges and the proxy use of it, error responses, back-pressure, and abort.
+
+The protocol itself is in `downstream/connection.py`. This is a base class and not a `typing.Protocol`, because mypyc
+compiles calls of its methods to calls through a table.
+
+Reading may be paused for several reasons at a time; it resumes when the last of them is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from balancer.errors import ForwardingError
+from balancer.exchange.tunnel import reset
+from balancer.http1.own_responses import error_response
+
+if TYPE_CHECKING:
+    from balancer.exchange.pending_upgrade import PendingUpgrade
+    from balancer.exchange.proxy import Proxy
+    from balancer.http1.client import Client
+    from balancer.http1.request_reader import RequestReader
+
+HELD_BY_BODY: Final = 1
+"""The body buffer of the request being received is full."""
+
+HELD_BY_PIPELINE: Final = 2
+"""Pipelined requests wait for earlier responses."""
+
+HELD_BY_UPGRADE: Final = 4
+"""A pending upgrade has not been answered."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """A downstream connection.
+
+    `is_held` holds the reasons why reading is paused, 0 if there is none. `is_write_paused`: the transport's write
+    buffer is above its high-water mark. `head_at` is the instant of a head's first byte if the head came in pieces,
+    else 0; `came_at` the arrival of the pipelined bytes being parsed, else 0; `idle_since` the last instant at which
+    something was received or a response ended.
+    """
+
+    __slots__ = (
+        "_proxy",
+        "came_at",
+        "client",
+        "head_at",
+        "idle_since",
+        "is_held",
+        "is_write_paused",
+        "pending_upgrade",
+        "transport",
+        "write",
+    )
+
+    client: Client
+    transport: asyncio.Transport
+    write: Callable[[bytes], None]
+    """Write to the client: the transport's own method, to save a call."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self.is_held = 0
+        self.is_write_paused = False
+        self.head_at = self.came_at = 0.0
+        self.idle_since = proxy.cached_time
+        self.pending_upgrade: PendingUpgrade | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Return whether a request is being answered."""
+        raise NotImplementedError
+
+    def apply(self) -> None:
+        """Apply a new runtime configuration to the requests that begin from now on."""
+        raise NotImplementedError
+
+    def check(self, now: float) -> None:
+        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
+        raise NotImplementedError
+
+    def close_if_idle(self, now: float, longer_than: float) -> bool:
+        """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
+        closed."""
+        raise NotImplementedError
+
+    def exchange_ended(self, stays: bool) -> None:
+        """Continue after a response was sent in full: next request, lingering close, or close."""
+        raise NotImplementedError
+
+    def go_on(self, reader: RequestReader, early: bytes) -> None:
+        """Resume HTTP after a declined upgrade; `early` is the data that followed the offer."""
+        raise NotImplementedError
+
+    def count_error(self, error: ForwardingError) -> None:
+        """Count an error response sent by the balancer itself."""
+        self._proxy.counts.count_error(error)
+
+    def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
+        """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
+        self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
+
+    def hold(self, reason: int = HELD_BY_BODY) -> None:
+        """Pause reading, and record `reason` until `unhold` removes it."""
+        if not self.is_held and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.is_held |= reason
+
+    def unhold(self, reason: int = HELD_BY_BODY) -> None:
+        """Remove `reason`; reading resumes if it was the last."""
+        was_held, self.is_held = self.is_held, self.is_held & ~reason
+        if was_held and not self.is_held and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close the connection by RST, so that the client sees a truncated response: a FIN may be the regular end of a
+        body."""
+        reset(self.transport)

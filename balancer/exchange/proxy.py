@@ -1,0 +1,181 @@
+"""The proxy: state of the data path that all connections of one process share.
+
+It owns state and implements no protocol. Exchanges and connections get the router, the pools and the time from it;
+nothing in the package is global. `control_plane.py` configures it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from balancer.errors import ForwardingError
+from balancer.exchange.admission import Admission
+from balancer.exchange.hedges import Hedges
+from balancer.exchange.tunnel import Tunnels
+from balancer.exchange.wait_queue import RequestQueue
+from balancer.networks import is_within
+from balancer.upstream.pools import Pools
+from balancer.upstream.route import Routes
+from policies.clock import Clock
+from policies.routing.router import Router
+
+if TYPE_CHECKING:
+    from balancer.exchange.affinity import ResponseEdits
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.explaining import Explaining
+    from balancer.exchange.request_key import KeyOf
+    from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.log.access_log import AccessLog
+    from balancer.log.journal import Journal
+    from policies.insight.canary import Canary
+    from policies.overload.hedging import Hedging
+
+CLOSE_ALL_IDLE: Final = -1.0
+"""Idle limit in seconds that closes every idle downstream connection."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since the start.
+
+    `retried` and `hedged` count further attempts, after another or beside it. `errors` counts error responses by
+    reason; `failed_arrivals` counts connections that never reached HTTP because a TLS handshake or PROXY header failed.
+    """
+
+    connections: int = 0
+    requests: int = 0
+    retried: int = 0
+    hedged: int = 0
+    hedges_won: int = 0
+    abandoned: int = 0
+    failed_arrivals: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def count_error(self, error: ForwardingError) -> None:
+        self.errors[error.reason] += 1
+
+
+class Proxy:
+    """What one process forwards with.
+
+    `cached_time` is the cached time of the last sweep: precise enough for timeouts of seconds, and free to read.
+    `date_line` is the Date field of the last sweep, added to a response without one (RFC 9110 § 6.6.1).
+    `keeps_alive`: downstream connections are kept alive after a response. `idle_limit` is how many seconds an idle
+    one is kept.
+
+    Set by the control plane: `journal` receives an entry for every request that has ended, `access_log` one for every
+    refused one; `reads_load`: load reports of workers are parsed; `canary` is the canary of the policy; `explaining` is
+    set while clients may ask for explanations.
+    """
+
+    journal: Journal | None = None
+    access_log: AccessLog | None = None
+    reads_load = False
+    canary: Canary | None = None
+    explaining: Explaining | None = None
+
+    def __init__(
+        self,
+        router: Router,
+        clock: Clock,
+        terms: RuntimeConfig,
+        upstream_limit: int | None = None,
+    ) -> None:
+        self.router = router
+        self.now = clock.now
+        self.cached_time = self.started_at = clock.now()
+        self.date_line = b""
+        self.hedges: Hedges | None = None
+        self.admission: Admission | None = None
+        self.is_draining = False
+        self.keeps_alive = True
+        self.counts = Counts()
+        self.downstreams: dict[
+            ClientConnection, None
+        ] = {}  # in order of arrival; a set would be in order of addresses
+        self.on_client_left: Callable[[], None] | None = None
+        self.tunnels = Tunnels(self.cached_time, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
+        self.queue = RequestQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
+        self.retries = terms.retries
+        self.pools = Pools(
+            self.cached_time,
+            terms.pools,
+            upstream_limit,
+            terms.upstream_tls,
+            routes=Routes(terms.routes, clock.now),
+            now=clock.now,
+        )
+        prefix = secrets.token_hex(6).encode()
+        self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
+        """Return a request id that is unique across processes and runs; runs no Python frame."""
+        self.apply(terms)
+
+    def apply(self, terms: RuntimeConfig) -> None:
+        """Apply a runtime configuration, except for what `ControlPlane.apply` applies itself."""
+        self.timeouts = terms.timeouts
+        if not self.is_draining:
+            self.idle_limit = terms.timeouts.keep_alive
+        self.limits = terms.limits
+        self.retries.budget.apply(terms.retries.budget)
+        self.retries = replace(terms.retries, budget=self.retries.budget)
+        self.home_region = terms.home_region
+        self.internal_fields = terms.internal_fields
+        self.key_of: KeyOf | None = terms.key_of
+        self.edits: ResponseEdits | None = terms.edits
+        self.adds_forwarded = terms.adds_forwarded
+        self.allowed_methods = terms.allowed_methods
+        self._trusted = terms.trusted_proxies
+        self.tunnels.idle, self.tunnels.stall = terms.timeouts.tunnel_idle, terms.timeouts.body_idle
+        self.pools.apply(terms.pools)
+        self.pools.tls = terms.upstream_tls
+        self.pools.routes.apply(terms.routes)
+        self._apply_hedging(terms.hedging)
+        self._apply_admission(terms)
+
+    def _apply_hedging(self, hedging: Hedging | None) -> None:
+        if self.hedges is not None and hedging is None:
+            self.hedges.close()
+            self.hedges = None
+        elif self.hedges is not None and hedging is not None:
+            self.hedges.hedging.apply(hedging)
+        elif hedging is not None:
+            self.hedges = Hedges(self, hedging)
+
+    def _apply_admission(self, terms: RuntimeConfig) -> None:
+        rules, queue = terms.admission_rules, self.queue
+        levels = len(rules.levels) if rules is not None else 1
+        queue.apply(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
+        if self.admission is not None and rules is not None:
+            self.admission.rules = rules
+        else:
+            self.admission = Admission(rules, self.router, queue, self.now) if rules is not None else None
+
+    def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
+        """Drain: close each downstream connection after its response, or when idle for `idle_limit` seconds."""
+        self.is_draining = True
+        self.keeps_alive = False
+        self.idle_limit = idle_limit
+
+    def set_crowded(self, is_crowded: bool) -> None:
+        """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in
+        turn."""
+        self.keeps_alive = not (is_crowded or self.is_draining)
+
+    def trusts(self, address: str) -> bool:
+        """Return whether forwarding fields from this peer are believed."""
+        return is_within(address, self._trusted)
+
+    def client_left(self) -> None:
+        """Report that a client's descriptor has become free."""
+        if self.on_client_left is not None:
+            self.on_client_left()
+
+    @property
+    def in_flight(self) -> int:
+        """Number of downstream connections with a request in progress."""
+        return sum(downstream.is_answering for downstream in self.downstreams)

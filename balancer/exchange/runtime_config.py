@@ -1,0 +1,190 @@
+"""The runtime configuration: immutable plain values, created whole and replaced whole.
+
+`Settings` become values only here, for the start and for every reload. A new section needs a field of `RuntimeConfig`
+and a line of `runtime_config_of`, and is applied in `Proxy.apply`, or in `Server._apply_prepared` if it concerns the
+listener.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from balancer.config.discovery import DiscoveryConfig
+from balancer.config.explain import ExplainConfig
+from balancer.config.health import HealthChecksConfig
+from balancer.config.limits import Limits, Timeouts
+from balancer.config.load import Settings
+from balancer.config.load_probes import LoadProbesConfig
+from balancer.config.names import NamesConfig, RouteWatchConfig
+from balancer.config.pool_limits import PoolLimits
+from balancer.config.queue import AdmissionConfig, QueueConfig
+from balancer.config.record import RecordConfig
+from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
+from balancer.config.sticky import StickyConfig
+from balancer.exchange.admission import AdmissionRules, admission_rules
+from balancer.exchange.affinity import ResponseEdits, Stickiness
+from balancer.exchange.request_key import KeyOf, key_of
+from balancer.exchange.retries import Retries, retries_of
+from balancer.http1.internal_fields import InternalFields
+from balancer.networks import Network
+from balancer.tls.configured import server_tls_of, upstream_tls_of
+from balancer.tls.contexts import ServerTls, UpstreamTls
+from balancer.upstream.load_probes import ProbePlan
+from balancer.upstream.lookup import DnsLookup, SystemLookup
+from balancer.upstream.names import NamesPlan
+from balancer.upstream.resolved_name import NameRules
+from balancer.upstream.route import RoutesPlan
+from balancer.upstream.route_baseline import BaselineRules
+from balancer.upstream.route_watch import WatchPlan
+from policies.endpoint.concurrency_limit import ConcurrencyRules
+from policies.facts import Region
+from policies.health.health import Health
+from policies.overload.hedging import Hedging
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """Runtime values of `Settings`. TLS contexts are created with them, so certificate files are already read."""
+
+    endpoints: tuple[EndpointConfig, ...]
+    discovery: DiscoveryConfig
+    policy: PolicySpec
+    concurrency: ConcurrencyRules | None
+    admission_rules: AdmissionRules | None
+    stated: tuple[QueueConfig, AdmissionConfig]  # sources of `admission_rules`, which cannot be compared
+    queue_is_adaptive: bool
+    home_region: Region | None
+    retries: Retries
+    hedging: Hedging | None
+    health_checks: HealthChecksConfig
+    seed: int | None
+    probe_plan: ProbePlan
+    health: Health
+    timeouts: Timeouts
+    limits: Limits
+    pools: PoolLimits
+    routes: RoutesPlan
+    trusted_proxies: tuple[Network, ...]
+    proxy_protocol: tuple[Network, ...]
+    internal_names: tuple[str, ...]
+    internal_fields: InternalFields | None
+    adds_forwarded: bool
+    allowed_methods: frozenset[bytes]
+    server_tls: ServerTls | None
+    upstream_tls: UpstreamTls
+    upstream_tls_config: UpstreamTlsConfig
+    sticky: StickyConfig | None
+    stickiness: Stickiness | None
+    key_of: KeyOf | None
+    edits: ResponseEdits | None
+    log: LogConfig
+    record: RecordConfig
+    explain: ExplainConfig
+    token: bytes | None
+
+    def meets_clients_like(self, other: RuntimeConfig) -> bool:
+        """Return whether a client connection that began under `other` can continue unchanged."""
+        return _of_clients(self) == _of_clients(other)
+
+
+def runtime_config_of(settings: Settings) -> RuntimeConfig:
+    """Return the runtime configuration for `settings`. Raises `TlsProblem`."""
+    names, token = settings.headers.internal, settings.admin.token
+    internal = InternalFields(names) if names else None
+    sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
+    stickiness = Stickiness(sticky) if sticky is not None else None
+    return RuntimeConfig(
+        endpoints=settings.endpoints,
+        discovery=settings.discovery,
+        policy=settings.policy,
+        concurrency=settings.concurrency.rules(),
+        admission_rules=admission_rules(settings.queue, settings.admission),
+        stated=(settings.queue, settings.admission),
+        queue_is_adaptive=settings.queue.order == "adaptive",
+        home_region=settings.home_region,
+        retries=retries_of(settings.retry, settings.retries),
+        hedging=settings.hedging.hedging(),
+        health_checks=settings.health_checks,
+        seed=settings.seed,
+        probe_plan=_probe_plan(settings.load_probes),
+        health=settings.health(),
+        timeouts=_timeouts(settings),
+        limits=_limits(settings),
+        pools=settings.pool_limits,
+        routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
+        trusted_proxies=settings.trusted_proxies,
+        proxy_protocol=settings.proxy_protocol,
+        internal_names=names,
+        internal_fields=internal,
+        adds_forwarded=settings.headers.forwarded,
+        allowed_methods=frozenset(method.encode() for method in settings.http.allow),
+        server_tls=server_tls_of(settings),
+        upstream_tls=upstream_tls_of(settings),
+        upstream_tls_config=settings.upstream_tls,
+        sticky=sticky,
+        stickiness=stickiness,
+        key_of=stickiness.key_of if stickiness is not None else key_of(settings.key),
+        edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
+        log=settings.log,
+        record=settings.record,
+        explain=settings.explain,
+        token=token.get_secret_value().encode() if token is not None else None,
+    )
+
+
+def _probe_plan(config: LoadProbesConfig) -> ProbePlan:
+    return ProbePlan(config.path, config.timeout, config.max_in_flight)
+
+
+def _names_plan(config: NamesConfig) -> NamesPlan:
+    rules = NameRules(config.min_ttl, config.max_ttl, config.max_stale, config.negative_ttl)
+    if config.resolver == "dns":
+        return NamesPlan(rules, DnsLookup(config.servers, config.timeout), config.resolver, config.prefetch)
+    return NamesPlan(rules, SystemLookup(config.ttl, config.timeout), config.resolver, config.prefetch)
+
+
+def _watch_plan(config: RouteWatchConfig) -> WatchPlan:
+    rules = BaselineRules(factor=config.factor, least=config.minimum, lasting=config.duration)
+    return WatchPlan(config.enabled, rules, config.interval)
+
+
+def _timeouts(settings: Settings) -> Timeouts:
+    timeouts = settings.timeouts
+    return Timeouts(
+        head=timeouts.head,
+        request_idle=timeouts.request_idle,
+        keep_alive=timeouts.keep_alive,
+        first_byte=timeouts.first_byte,
+        body_idle=timeouts.body_idle,
+        queue=timeouts.queue,
+        linger=timeouts.linger,
+        tunnel_idle=timeouts.tunnel_idle,
+        total=timeouts.total,
+        attempt=timeouts.attempt,
+        shutdown=timeouts.shutdown,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    limits = settings.limits
+    return Limits(
+        head=limits.head,
+        fields=limits.fields,
+        target=limits.target,
+        body=limits.body,
+        buffer=limits.buffer,
+        queue=limits.queue,
+        in_flight=limits.in_flight,
+        clients=limits.clients,
+    )
+
+
+def _of_clients(terms: RuntimeConfig) -> tuple[object, ...]:
+    return (
+        terms.limits,
+        terms.trusted_proxies,
+        terms.internal_names,
+        terms.adds_forwarded,
+        terms.allowed_methods,
+        terms.stated,
+    )

@@ -1,0 +1,92 @@
+"""Reload of the configuration: read and validated in a thread, like at the start, before anything changes.
+
+Everything that can fail must happen here; only then the caller applies the result in one step. An invalid configuration
+changes nothing; the problem is kept for the status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from operator import attrgetter
+
+from balancer.config.load import ConfigError, Settings
+from balancer.control_plane import ControlPlane
+from balancer.errors import LogFailed
+from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
+from balancer.log.output import LogOutput
+from balancer.membership.file_source import FileSource
+from balancer.tls.contexts import TlsProblem
+from policies.errors import PoliciesError
+
+FIXED = ("listen", "processes", "seed", "admin.socket", "admin.listen")
+"""Keys that take effect only at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A valid configuration, ready to apply. `output` is the open access log output if its configuration changed."""
+
+    settings: Settings
+    terms: RuntimeConfig
+    output: LogOutput | None
+
+
+class Reloads:
+    """Serialized reloads: `read` returns the current configuration, `put_in_force` applies it.
+
+    `settings` are those of the start, which fixed keys are compared with.
+    """
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        settings: Settings,
+        read: Callable[[], Settings],
+        put_in_force: Callable[[Prepared], Awaitable[None]],
+    ) -> None:
+        self._control_plane = control_plane
+        self._started_with = settings
+        self._log, self._file = settings.log, settings.discovery.file
+        self._read = read
+        self._put_in_force = put_in_force
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Reload the configuration. Raises `ConfigError`, and then nothing has changed."""
+        async with self._turn:
+            counts = self._control_plane.reload_counts
+            try:
+                settings = await self._run()
+            except (ConfigError, TlsProblem, LogFailed, PoliciesError) as error:
+                counts.refused += 1
+                counts.problem = str(error)
+                raise ConfigError(str(error)) from None
+            self._log, self._file = settings.log, settings.discovery.file
+            counts.done += 1
+            counts.problem = None
+            counts.waiting = self._waiting(settings)
+
+    async def _run(self) -> Settings:
+        prepared = await asyncio.to_thread(self._prepare)
+        try:
+            await self._put_in_force(prepared)
+        except Exception:
+            if prepared.output is not None:
+                prepared.output.close()
+            raise
+        return prepared.settings
+
+    def _prepare(self) -> Prepared:
+        settings = self._read()
+        terms = runtime_config_of(settings)
+        self._control_plane.registry.warm(terms)
+        if terms.discovery.file is not None and terms.discovery.file != self._file:
+            FileSource(terms.discovery.file).first()
+        is_new = settings.log.access != "off" and settings.log != self._log
+        return Prepared(settings, terms, LogOutput(settings.log.path) if is_new else None)
+
+    def _waiting(self, settings: Settings) -> tuple[str, ...]:
+        old, new = self._started_with, settings
+        return tuple(key for key in FIXED if attrgetter(key)(new) != attrgetter(key)(old))

@@ -1,0 +1,26 @@
+"""TLS contexts of a configuration: those towards clients and those towards workers."""
+
+from __future__ import annotations
+
+from balancer.config.load import Settings
+from balancer.tls.contexts import ServerTls, UpstreamTls
+from policies.facts import Endpoint
+
+
+def server_tls_of(settings: Settings) -> ServerTls | None:
+    """Return the TLS context for clients, None without TLS. Raises `TlsProblem`."""
+    return None if settings.tls is None else ServerTls(settings.tls)
+
+
+def upstream_tls_of(settings: Settings) -> UpstreamTls:
+    """Return the TLS contexts for workers. Raises `TlsProblem` for a file that one of the endpoints needs."""
+    by_id = {endpoint.id: endpoint.tls for endpoint in settings.endpoints if endpoint.tls is not None}
+    fields = {
+        endpoint.id: f"endpoints.{at}.tls." for at, endpoint in enumerate(settings.endpoints) if endpoint.tls
+    }
+    tls = UpstreamTls(settings.upstream_tls, by_id, fields)
+    for endpoint in settings.endpoints:
+        tls.of(endpoint.endpoint(), endpoint.alpn)
+    if any(name.scheme == "https" for name in settings.discovery.dns):
+        tls.of(Endpoint("", "https://localhost", ""))
+    return tls

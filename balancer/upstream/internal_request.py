@@ -1,0 +1,201 @@
+"""Request that the balancer itself sends to a worker: an active check, a load probe, a heartbeat, `balancer probe`.
+
+It bypasses the router and the request counters. It has no timer: its owner calls `end_if_overdue` from the sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
+from policies.facts import OutcomeKind
+
+if TYPE_CHECKING:
+    from balancer.http1.response_head import Response
+    from balancer.upstream.pool import Pool
+    from balancer.upstream.request import UpstreamRequest
+    from policies.facts import Endpoint
+
+BODY_LIMIT: Final = 65_536
+"""Bytes of a response that are read so that the connection can be kept; a longer one closes its connection."""
+
+
+class BodyTooLong(UpstreamError):
+    """The response's body exceeds the limit."""
+
+    reason = "body_too_long"
+
+
+@dataclass(frozen=True, slots=True)
+class InternalResult:
+    """Result of an internal request.
+
+    `error`: None if the response is complete, or if only a connection was wanted. `fault`: the error in words.
+    `response`: the final response head, None: none was received. `seconds`: time from sending to the end.
+    """
+
+    error: UpstreamError | None
+    fault: str | None
+    response: Response | None
+    seconds: float
+
+    @property
+    def status(self) -> int:
+        """Final status, 0: none was received."""
+        return self.response.status if self.response is not None else 0
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether a connection was established."""
+        return self.error is None or self.error.outcome is not OutcomeKind.REFUSED
+
+
+def internal_head(endpoint: Endpoint, path: str, sender: str, method: str = "GET") -> bytes:
+    """Return the head of an internal request. `sender`: suffix of its User-Agent."""
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: {urlsplit(endpoint.address).netloc}\r\n"
+        f"User-Agent: steelyard-{sender}\r\nAccept: */*\r\n\r\n"
+    ).encode()
+
+
+class InternalRequest:
+    """One internal request: a `LeaseWaiter`, then the `ResponseSink` of one response.
+
+    `head`: the request, None: only connect. `on_end` is called once with the result, after the connection was released
+    or closed, unless the request is cancelled. `timeout`: seconds from `started_at` to the last byte. `clock` measures
+    `InternalResult.seconds`.
+    """
+
+    def __init__(
+        self,
+        head: bytes | None,
+        on_end: Callable[[InternalResult], None],
+        *,
+        method: bytes = b"GET",
+        body_limit: int = BODY_LIMIT,
+        timeout: float = inf,
+        started_at: float = 0.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._head = head
+        self._on_end = on_end
+        self._method = method
+        self._body_limit = body_limit
+        self._timeout = timeout
+        self._deadline = started_at + timeout
+        self._clock = clock
+        self._pool: Pool | None = (
+            None  # for a retry; None: the connection is new, or was leased by the caller
+        )
+        self._is_trial = False
+        self._upstream: UpstreamRequest | None = None
+        self._response: Response | None = None  # final head
+        self._size = 0
+        self._sent_at = clock()
+        self._is_over = False
+
+    def lease(self, pool: Pool, *, needs_new: bool = False, is_trial: bool = False) -> None:
+        """Send the request over an idle connection, or open one. `needs_new`: always open one. `is_trial`: ignore the
+        backoff (`Pool.open`)."""
+        self._is_trial = is_trial
+        upstream = None if needs_new else pool.lease_quiet()
+        if upstream is None:
+            pool.open(self, is_trial=is_trial)
+        else:
+            self._pool = pool
+            self.send(upstream)
+
+    def send(self, upstream: UpstreamRequest) -> None:
+        """Send the request over a leased connection."""
+        self._upstream = upstream
+        if self._head is None:
+            self._end()
+            return
+        self._sent_at = self._clock()
+        upstream.send(self._head, self, self._method)
+
+    def end_if_overdue(self, now: float) -> None:
+        """Fail the request if it has timed out at `now`."""
+        if now < self._deadline:
+            return
+        kind, what = (ConnectTimeout, "connection") if self._upstream is None else (ResponseTimeout, "answer")
+        fault = f"no {what} within {self._timeout:g} s"
+        self._end(kind(fault), fault)
+
+    def cancel(self) -> None:
+        """End the request without a result, and close its connection."""
+        self._is_over = True
+        self._part(is_clean=False)
+
+    def _end(self, error: UpstreamError | None = None, fault: str | None = None) -> None:
+        """Release the connection if the response is complete, else close it; then report the result."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._part(is_clean=error is None)
+        self._on_end(InternalResult(error, fault, self._response, self._clock() - self._sent_at))
+
+    def _part(self, *, is_clean: bool) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is None:
+            return
+        if is_clean:
+            upstream.release()
+        else:
+            upstream.close()
+
+    # --- LeaseWaiter
+
+    def connected(self, upstream: UpstreamRequest) -> None:
+        if self._is_over:
+            upstream.release()
+        else:
+            self.send(upstream)
+
+    def connect_failed(self, error: ConnectFailed) -> None:
+        self._end(error, f"no connection: {error.inside}")
+
+    # --- ResponseSink
+
+    def response_whole(self, response: Response, body: bytes) -> None:
+        self._response = response
+        self._end()
+
+    def response_started(self, response: Response) -> None:
+        if response.status == 101:
+            self._end(MalformedResponse("101 for a request without Upgrade"), "status 101")
+        elif response.status >= 200:
+            self._response = response
+
+    def response_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._body_limit:
+            fault = f"more than {self._body_limit >> 10} KiB of body"
+            self._end(BodyTooLong(fault), fault)
+
+    def response_paused(self) -> None:
+        """Do nothing: more of the response, or the timeout, will follow."""
+
+    def response_ended(self, trailers: bytes) -> None:
+        self._end()
+
+    def response_failed(self, error: UpstreamError) -> None:
+        pool, self._pool = self._pool, None
+        if error.outcome is OutcomeKind.REFUSED:  # from a transport that connects by itself
+            self._end(error, f"no connection: {error}")
+        elif pool is None or self._response is not None or self._is_over:
+            self._end(error, f"{error.reason}: {error}")
+        else:  # retry: the worker may close an idle connection at any time
+            self._part(is_clean=False)
+            pool.open(self, is_trial=self._is_trial)
+
+    def upstream_paused(self) -> None:
+        """Do nothing: the whole request is written at once."""
+
+    def upstream_resumed(self) -> None:
+        """Do nothing: the request has no body to resume."""

@@ -1,1 +1,0 @@
-"""`experiments run`: run a scenario in randomised blocks and report the results."""

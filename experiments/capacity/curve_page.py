@@ -1,0 +1,165 @@
+"""The report of a load curve (a campaign over several rates), from its files alone.
+
+A function of the directory: the same files give the same bytes. It writes
+
+    load.json  load.csv  load.html  figures/latency-against-load.svg  .png
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.capacity.curve import Curve, Point, read_curve
+from experiments.capacity.curve_figure import load_curves
+from experiments.capacity.offered import pooled
+from experiments.errors import BadInputError
+from experiments.report.html import page, picture_html, section, table_html
+from experiments.report.markup import element
+from experiments.report.pages import Drawing, save_drawing, write
+from experiments.report.palette import competitors
+from experiments.report.tables import Cell, Table, milliseconds
+from experiments.report.terminal_tables import terminal_table
+from experiments.report.text import plainly
+
+CAPTION = (
+    "Left p99 against offered load with its 95 % interval over blocks, right what was answered; the thin diagonal is "
+    "all that was offered. The ring is the knee: the most answers per second for the p99 they cost. Grey and hollow: "
+    "requests piled up, more than 1 % failed, or a run was invalid."
+)
+CSV_COLUMNS = (
+    *(
+        "entry",
+        "rate",
+        "p99_s",
+        "p99_low_s",
+        "p99_high_s",
+        "blocks",
+        "mean_s",
+        "answered",
+        "goodput",
+        "errors",
+    ),
+    *("keeps_up", "valid", "knee"),
+)
+
+ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
+"""Columns that a narrow terminal shows."""
+
+
+def write_load_report(directory: Path) -> Curve:
+    """Write every output beside the rates. Raises `BadInputError` when it cannot."""
+    curve = read_curve(directory)
+    results = curve.results[-1]
+    scenario, field = results.scenario, competitors(results)
+    slo, most = scenario.slo * scenario.time_scale, pooled(scenario)
+    drawing = Drawing(
+        "latency-against-load",
+        "Latency against offered load",
+        CAPTION,
+        lambda: load_curves(curve, field, slo, most),
+    )
+    try:
+        picture = save_drawing(drawing, directory / "figures")
+        write(directory / "load.json", json.dumps(as_json(curve), indent=2, ensure_ascii=False) + "\n")
+        write(directory / "load.csv", as_csv(curve))
+        heading = element("header", element("h1", scenario.question))
+        table = section("Every rate", table_html(load_table(curve)))
+        title = f"{scenario.name}: latency against load"
+        write(directory / "load.html", page(title, [heading, picture_html(picture), table]))
+    except OSError as error:
+        raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
+    return curve
+
+
+def load_table(curve: Curve) -> Table:
+    """Table with a row for each entry and rate."""
+    columns = (
+        "entry",
+        "offered /s",
+        "answered /s",
+        "p99 ms [95 %]",
+        "mean ms",
+        "goodput %",
+        "% KO",
+        "blocks",
+        "",
+    )
+    note = "p99 and mean have failures at the deadline; geometric means over blocks. Grey: fewer than 100 beyond."
+    rows = tuple(
+        cells(point, curve.knee(point.label) is point) for label in curve.labels for point in curve.of(label)
+    )
+    return Table("Every rate", note, columns, rows)
+
+
+def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
+    """Table row of one point of the load curve."""
+    remark = "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
+    return (
+        Cell(point.label),
+        Cell(f"{point.rate:.4g}"),
+        Cell(f"{point.answered:.4g}"),
+        Cell(span(point), "few" if point.few else ""),
+        milliseconds(point.mean),
+        Cell(f"{100 * point.goodput:.1f}"),
+        Cell(f"{100 * point.errors:.2f}", "bad" if point.errors else ""),
+        Cell(str(point.p99.blocks)),
+        Cell(remark, "bad") if remark else Cell("knee" if is_knee else "", "good" if is_knee else ""),
+    )
+
+
+def span(point: Point) -> str:
+    """Format p99 with its interval in ms as `212 [201–224]`."""
+    centre, low, high = (
+        milliseconds(value).text for value in (point.p99.ratio, point.p99.low, point.p99.high)
+    )
+    return centre if math.isnan(point.p99.low) else f"{centre} [{low}–{high}]"
+
+
+def print_curve(curve: Curve, console: Console) -> None:
+    """Print the table and the knees."""
+    console.print(terminal_table(load_table(curve), console.width, ESSENTIAL))
+    for label in curve.labels:
+        knee = curve.knee(label)
+        words = "no knee within these rates" if knee is None else f"knee at {knee.rate:.4g}/s"
+        console.print(Text(f"{label}: {words}"))
+
+
+def as_json(curve: Curve) -> dict[str, Any]:
+    """Load curve as JSON values; times in measured seconds, rates per scenario second."""
+    scenario = curve.results[0].scenario
+    knees = {label: knee.rate for label in curve.labels if (knee := curve.knee(label)) is not None}
+    points = [plainly(point) for point in curve.points]
+    return {
+        "scenario": scenario.name,
+        "slo": scenario.slo,
+        "pooled": pooled(scenario),
+        "knees": knees,
+        "points": points,
+    }
+
+
+def as_csv(curve: Curve) -> str:
+    """Load curve as CSV, one line per point."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for point in curve.points:
+        numbers = (
+            point.p99.ratio,
+            point.p99.low,
+            point.p99.high,
+            point.p99.blocks,
+            point.mean,
+            point.answered,
+        )
+        parts = (point.goodput, point.errors, point.keeps_up, point.valid, curve.knee(point.label) is point)
+        writer.writerow([point.label, *(plainly(value) for value in (point.rate, *numbers, *parts))])
+    return text.getvalue()

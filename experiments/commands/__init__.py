@@ -1,0 +1,1 @@
+"""The commands of `experiments`, one module each; they may import every other folder."""

@@ -1,0 +1,223 @@
+"""The command `experiments capacity`: the highest rate that a policy sustains within an SLO, or the load curve.
+
+Only parses options and prints a line for each trial.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from experiments.capacity.criteria import Trial, tried
+from experiments.capacity.offered import at_rate, pooled
+from experiments.capacity.search import Capacity, search
+from experiments.commands.options import SIMULATED, named, require_none
+from experiments.errors import BadInputError
+from experiments.results.directory import PlannedRun
+from experiments.run.world import Interrupted, NoObserver, World
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import require_live
+from experiments.scenario.thresholds import parse_threshold
+from experiments.stats.estimates import logarithms, paired_student
+from experiments.terminal import (
+    STOPPED,
+    clock,
+    console_here,
+    print_stopped,
+    require_writable,
+    sigterm_interrupts,
+    write_json,
+)
+
+EPILOG = """\b
+Examples:
+  experiments capacity steady --policy region-aware --slo 800ms --simulated
+  experiments capacity steady --policy round-robin --slo 1s --duration 20
+  experiments capacity steady --policy random --slo 900ms --simulated --searches 8 --json capacity.json
+  experiments capacity steady --curve --simulated
+  experiments capacity steady --curve --policies round-robin,region-aware --rates 60,120,180,240 --blocks 4
+  experiments capacity steady --curve --simulated --rates 50%,70%,90%,95%,105% --duration 120 --out results/curve
+
+\b
+A rate passes when 99 % of it was sent, at most 0.1 % failed, p99 keeps the SLO, and requests in flight do not grow.
+With --curve, p99 is drawn against load with the knee of each policy; a rate in % is of what all workers together can
+serve.
+"""
+
+FIRST_PART = 0.4
+"""First rate as a fraction of the workers' total capacity."""
+
+RATES = "20%,40%,60%,70%,80%,90%,95%,105%"
+CURVE_BLOCKS = 3
+
+
+@click.command(epilog=EPILOG)
+@click.argument("scenario")
+@click.option("--policy", help="An entry's label, or a policy by name; needed unless --curve.")
+@click.option("--slo", help="Bound on p99, as 250ms or 1.5s.  [default: the scenario's]")
+@SIMULATED
+@click.option("--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds of arrivals per run.")
+@click.option("--start", type=click.FloatRange(min=0, min_open=True), help="First rate, per second.")
+@click.option("--searches", type=click.IntRange(1, 100), help="Each of another seed.  [default: 1]")
+@click.option("--seed", type=click.IntRange(min=0), help="Of the first search, or of the curve.")
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all trials there."
+)
+@click.option("--curve", is_flag=True, help="Draw latency against load instead of searching.")
+@click.option("--rates", metavar="R,S,…", help=f"With --curve: per second, or in %.  [default: {RATES}]")
+@click.option("--policies", metavar="A,B,…", help="With --curve: only these entries; or any policy.")
+@click.option(
+    "--blocks",
+    type=click.IntRange(min=1),
+    help=f"With --curve: runs of each rate.  [default: {CURVE_BLOCKS}]",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="With --curve: a new directory for results.")
+def capacity(
+    scenario: str,
+    simulated: bool,
+    duration: float | None,
+    seed: int | None,
+    curve: bool,
+    policy: str | None,
+    slo: str | None,
+    start: float | None,
+    searches: int | None,
+    file: Path | None,
+    rates: str | None,
+    policies: str | None,
+    blocks: int | None,
+    out: Path | None,
+) -> int:
+    """Search for the highest rate that POLICY sustains in SCENARIO: up by half, then bisection to 2 %."""
+    from experiments.commands.session import world_of
+
+    if curve:
+        from experiments.commands.load_curve import measure_curve
+
+        search_only = {"policy": policy, "slo": slo, "start": start, "searches": searches, "json": file}
+        require_none(search_only, "not with --curve")
+        given = Overrides(policies=named(policies), seed=seed, blocks=blocks or CURVE_BLOCKS)
+        chosen = runnable(scenario, given, simulated)
+        return measure_curve(chosen, rates or RATES, duration, world_of(simulated), out)
+    curve_only = {"rates": rates, "policies": policies, "blocks": blocks, "out": out}
+    require_none(curve_only, "only with --curve")
+    if policy is None:
+        raise BadInputError("--policy: name the policy whose capacity is wanted, or take --curve")
+    require_writable("--json", file)
+    chosen = runnable(scenario, Overrides(policies=(policy,), seed=seed), simulated)
+    bound = chosen.slo if slo is None else seconds(slo)
+    first = start or FIRST_PART * pooled(chosen)
+    at_rate(chosen, first, duration)
+    command = Searches(chosen, bound, duration, world_of(simulated), console_here())
+    was_stopped = command.run(first, searches or 1)
+    command.present()
+    if file is not None:
+        write_json("--json", file, [{**asdict(one), "is_found": one.is_found} for one in command.found])
+    return STOPPED if was_stopped else 0
+
+
+def runnable(scenario: str, given: Overrides, simulated: bool) -> Scenario:
+    """Scenario with the overrides. Raises `BadInputError`, also when it needs the simulator and is to be measured."""
+    chosen = overridden(load_scenario(scenario), given)
+    if not simulated:
+        require_live(chosen)
+    return chosen
+
+
+def seconds(text: str) -> float:
+    """Parse a duration. Raises `BadInputError`."""
+    try:
+        return parse_threshold(f"p99 < {text}").bound
+    except BadInputError:
+        raise BadInputError(f"--slo: {text!r} is not understood; write it like 250ms or 1.5s") from None
+
+
+class Searches:
+    """Searches of the command: each with a seed of its own, a line for each trial, and the results."""
+
+    def __init__(
+        self, scenario: Scenario, slo: float, duration: float | None, world: World, console: Console
+    ) -> None:
+        self._scenario, self._slo, self._duration = scenario, slo, duration
+        self._world, self._console = world, console
+        self._began_at = time.monotonic()
+        self.found: list[Capacity] = []
+
+    def run(self, first: float, searches: int) -> bool:
+        """Run `searches` searches; returns whether it was interrupted."""
+        label = self._scenario.entries[0].label
+        self._console.print(
+            Text(
+                f"{label}: p99 within {self._slo * 1e3:g} ms; the workers together serve {pooled(self._scenario):.4g}/s"
+            )
+        )
+        try:
+            with sigterm_interrupts():
+                for number in range(searches):
+                    self.found.append(search(partial(self._attempt, number=number), first))
+        except (KeyboardInterrupt, Interrupted):
+            print_stopped(self._console, "Nothing was left running.")
+            return True
+        return False
+
+    def _attempt(self, rate: float, number: int) -> Trial:
+        """One run at one rate, printed as one line."""
+        scenario = at_rate(self._scenario, rate, self._duration)
+        with self._console.status(f"{rate:.4g}/s for {scenario.load.duration * scenario.time_scale:g} s"):
+            seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
+            planned = PlannedRun(block=number, order=0, label=scenario.entries[0].label, seed=seed)
+            run = self._world.run(scenario, planned, NoObserver())
+        trial = tried(run, rate, self._slo)
+        elapsed = clock(time.monotonic() - self._began_at)
+        self._console.print(line_of(trial, f"[{elapsed}] "))
+        return trial
+
+    def present(self) -> None:
+        """Print each capacity, and the mean of several searches with its interval."""
+        for one in self.found:
+            self._console.print(Text(in_words(one), style="bold" if one.is_found else "yellow"))
+        rates = [one.bears for one in self.found if one.is_found]
+        if len(rates) > 1:
+            self._console.print(Text(over_searches(rates), style="bold"))
+
+
+def line_of(trial: Trial, prefix: str) -> Text:
+    """Text such as `[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or the missed conditions."""
+    numbers = f"p99 {trial.p99 * 1e3:.4g} ms, {100 * trial.errors:.2f} % errors"
+    if trial.blind:
+        return Text(f"{prefix}{trial.rate:.4g}/s says nothing: {trial.blind}", style="yellow")
+    if trial.passed:
+        return Text(f"{prefix}{trial.rate:.4g}/s passes: {numbers}", style="green")
+    return Text(f"{prefix}{trial.rate:.4g}/s fails: {'; '.join(trial.missed)}", style="red")
+
+
+def in_words(found: Capacity) -> str:
+    """Result of one search as text."""
+    if found.is_found:
+        return f"Capacity: {found.bears:.4g}/s ({found.fails:.4g}/s fails), {len(found.trials)} trials"
+    if found.blind:
+        passed = f"{found.bears:.4g}/s passed" if found.bears else "nothing passed"
+        return f"No capacity: {passed}, and {found.blind}"
+    if not found.bears:
+        return f"No capacity: {found.fails:.4g}/s fails too"
+    return f"No capacity: {found.bears:.4g}/s passes, and {found.fails:.4g}/s was the lowest to fail"
+
+
+def over_searches(rates: Sequence[float]) -> str:
+    """Geometric mean with Student's interval as text."""
+    mean, low, high, _ = paired_student(logarithms(rates))
+    return (
+        f"Over {len(rates)} searches: {math.exp(mean):.4g}/s, 95 % interval "
+        f"{math.exp(low):.4g}–{math.exp(high):.4g}/s"
+    )

@@ -1,0 +1,233 @@
+"""`experiments compare`: is the second result set better or worse than the first?
+
+Only parses options and prints a table; the exit code is optional.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from experiments.commands.catalogue_options import GRID, MEASURE
+from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
+from experiments.commands.options import require_none
+from experiments.compare.contrast import Contrast, contrasts
+from experiments.compare.revisions import Course, measure
+from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
+from experiments.report.text import plainly
+from experiments.results.directory import Results, load_results
+from experiments.results.verdict import show
+from experiments.terminal import BOUND_MISSED, console_here, print_verdict, require_writable, write_json
+
+EPILOG = """\b
+Examples:
+  experiments compare results/before results/after
+  experiments compare results/before results/after --fail-if-worse 1.05
+  experiments compare results/measured results/simulated --json both.json
+  experiments compare --rev main HEAD --scenario steady --policies round-robin,region-aware
+  experiments compare before.sqlite after.sqlite --measure p50          the catalogues of two sweeps
+  experiments compare resumed.sqlite undisturbed.sqlite --exact
+"""
+
+STYLES = {"better": "green", "worse": "bold red", "no verdict": "yellow", "undecided": "yellow"}
+MOST_REASONS = 3
+
+COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (Holm)", "blocks", "second is")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("first")
+@click.argument("second")
+@click.option(
+    "--rev", is_flag=True, help="FIRST and SECOND are git revisions: measure both, block by block in turn."
+)
+@click.option("--scenario", help="With --rev: what both run.  [default: steady]")
+@click.option("--policies", metavar="A,B,…", help="With --rev: only these entries.")
+@click.option("--blocks", type=click.IntRange(min=1), help="With --rev.  [default: 8]")
+@click.option("--seed", type=click.IntRange(min=0), help="With --rev: of the first block.  [default: 1]")
+@click.option("--quick", is_flag=True, help="With --rev: the short runs of `run --quick`.")
+@click.option("--out", type=click.Path(path_type=Path), help="With --rev: a new directory for results.")
+@click.option(
+    "--anyway", is_flag=True, help="Compare although the scenarios differ; the differences are shown."
+)
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table there."
+)
+@click.option(
+    "--fail-if-worse",
+    "limit",
+    type=click.FloatRange(min=1),
+    help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
+)
+@GRID
+@MEASURE
+@click.option("--exact", is_flag=True, help="Of catalogues: exit code 1 unless the results are identical.")
+def compare(
+    first: str,
+    second: str,
+    rev: bool,
+    anyway: bool,
+    file: Path | None,
+    limit: float | None,
+    grid: str | None,
+    measure: str | None,
+    exact: bool,
+    **given: Any,
+) -> int:
+    """Compare result set SECOND with FIRST: ratio, interval and standing of every entry that both ran.
+
+    The catalogues of two sweeps may be given as well.
+    """
+    require_writable("--json", file)
+    if not rev and Path(first).is_file():
+        require_none(given, "only with --rev; a catalogue holds results already")
+        pair = Path(first), Path(second)
+        if exact:
+            require_none({"measure": measure, "json": file, "fail_if_worse": limit}, "not with --exact")
+            return compare_exactly(*pair, grid)
+        return compare_catalogues(*pair, grid, measure or "p99", file, limit)
+    require_none({"grid": grid, "measure": measure, "exact": exact}, "only for the catalogues of sweeps")
+    both = measured((first, second), **given) if rev else read((first, second), given)
+    one, other = (side(name, results) for name, results in zip((first, second), both, strict=True))
+    if not anyway:
+        require_same_traffic(one, other)
+    found, unlike = contrasts(one, other), differences(one, other)
+    console = console_here()
+    present(console, one, other, found, unlike)
+    if file is not None:
+        write_json("--json", file, as_json(one, other, found, unlike))
+    return 0 if limit is None else judge(console, found, one.scenario.measure, limit)
+
+
+def read(names: Sequence[str], given: dict[str, Any]) -> list[Results]:
+    """Read two directories. Raises `BadInputError`, also for an option that only `--rev` takes."""
+    require_none(given, "only with --rev; result sets have been measured already")
+    return [load_results(Path(name)) for name in names]
+
+
+def measured(
+    names: Sequence[str],
+    scenario: str | None,
+    policies: str | None,
+    blocks: int | None,
+    seed: int | None,
+    quick: bool,
+    out: Path | None,
+) -> list[Results]:
+    """Measure two revisions. Raises `ExperimentError`."""
+    options = (*(["--quick"] if quick else []), *(["--policies", policies] if policies else []))
+    folder = out or Path("results") / f"revisions-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    name = scenario or "steady"
+    name = str(Path(name).resolve()) if name.endswith(".toml") else name
+    course = Course(name, blocks or 8, 1 if seed is None else seed, options, folder)
+    return measure(names, course, console_here())
+
+
+def present(
+    console: Console, one: Side, other: Side, found: Sequence[Contrast], unlike: Sequence[Difference]
+) -> None:
+    """Print differences of the sets, the table, and how blocks were matched."""
+    console.print(f"first   {one.name}\nsecond  {other.name}", highlight=False)
+    for difference in unlike:
+        words = f"differs: {difference.what}: {difference.ours} → {difference.theirs}"
+        console.print(Text(words, style="yellow"))
+    for given in (one, other):
+        for words in invalid(given):
+            console.print(Text(words, style="bold red"))
+    console.print(table_of(found))
+    console.print(Text(matching(found), style="dim"))
+
+
+def invalid(given: Side) -> list[str]:
+    """Warning about runs that are left out, with reasons; empty if there is none."""
+    reasons = Counter(reason for run in given.runs for reason in run.invalid_reasons)
+    count = sum(not run.valid for run in given.runs)
+    reasons_shown = (
+        "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
+    )
+    return (
+        [f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {reasons_shown}"]
+        if count
+        else []
+    )
+
+
+def table_of(found: Sequence[Contrast]) -> Table:
+    """Table with a row for each entry and measure."""
+    made = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(COLUMNS):
+        made.add_column(name, justify="right" if 1 < index < 7 else "left", no_wrap=True)
+    for item in found:
+        values = (in_unit(item.measure, item.ours), in_unit(item.measure, item.theirs))
+        p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
+        row = (item.label, item.measure, *values, ratio(item), p_value, str(item.interval.blocks))
+        made.add_row(*row, Text(item.in_words, style=STYLES.get(item.in_words, "")))
+    return made
+
+
+def ratio(item: Contrast) -> str:
+    """Ratio with its interval; a dash if it is unknown."""
+    return "–" if math.isnan(item.interval.ratio) else show(item.interval)
+
+
+def in_unit(measure: str, value: float) -> str:
+    """Format a rate per second or a time in milliseconds."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.1f}/s" if measure == "throughput" else f"{value * 1e3:.4g} ms"
+
+
+def matching(found: Sequence[Contrast]) -> str:
+    """How blocks were paired, as text."""
+    found = [item for item in found if item.interval.blocks]
+    paired = sum(item.is_paired for item in found)
+    if not found:
+        return "No entry has a valid run on both sides."
+    if paired == len(found):
+        return "Blocks were paired by their seeds; the interval is Student's over pairs."
+    if not paired:
+        return "Seeds differ, so nothing was paired; the interval is Welch's over all runs of both sets."
+    return (
+        f"{paired} of {len(found)} rows were paired by seeds; the others have Welch's interval over all runs."
+    )
+
+
+def judge(console: Console, found: Sequence[Contrast], measure: str, limit: float) -> int:
+    """Exit code 1 if an entry is worse beyond noise and by more than `limit`."""
+    own = [item for item in found if item.measure == measure]
+    worse = [item for item in own if item.in_words == "worse" and item.worsening > limit]
+    for item in worse:
+        print_verdict(
+            console,
+            False,
+            f"WORSE: {item.label}: {measure} × {show(item.interval)}, more than {limit:g} allowed",
+        )
+    unknown = [item.label for item in own if item.standing == "no verdict"]
+    if unknown:
+        print_verdict(console, None, f"not judged, too few blocks: {', '.join(unknown)}")
+    return BOUND_MISSED if worse else 0
+
+
+def as_json(
+    one: Side, other: Side, found: Sequence[Contrast], unlike: Sequence[Difference]
+) -> dict[str, Any]:
+    """Results for JSON; times in seconds."""
+    rows = [{**plainly(item), "second_is": item.in_words} for item in found]
+    return {
+        "first": one.name,
+        "second": other.name,
+        "measure": one.scenario.measure,
+        "differences": [asdict(item) for item in unlike],
+        "entries": rows,
+    }

@@ -1,0 +1,89 @@
+"""`experiments from-log`: report of real traffic from a balancer's access log.
+
+Opens files and shows progress; `reader.py` parses lines.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.errors import BadInputError
+from experiments.log.reader import LONGEST_LINE, Columns, read_log
+from experiments.log.runs import LogRuns, log_runs
+from experiments.printable import printable
+from experiments.terminal import console_here, path_line
+
+EPILOG = """\b
+Examples:
+  experiments from-log access.log               draw it into results/log-access-…
+  experiments from-log access.log --out results/monday
+  zcat access.log.*.gz | experiments from-log -
+
+\b
+The log is written by a balancer that is configured to:
+  [log]
+  access = "json"                               or "text"
+  path = "access.log"
+"""
+
+
+@click.command("from-log", epilog=EPILOG)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="A directory for the report; a new one if not given."
+)
+def from_log(file: Path, out: Path | None) -> int:
+    """Draw the report's figures from FILE, an access log of the balancer as text or JSON; - is standard input."""
+    from experiments.log.report import write_log_report
+    from experiments.report.terminal_tables import terminal_table
+
+    console = console_here()
+    log = load(file, console)
+    directory = out or default_directory(log)
+    with console.status("Drawing the report"):
+        tables = write_log_report(log, directory, shlex.join(["experiments", *sys.argv[1:]]))
+    console.print(terminal_table(tables[0], console.width))
+    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
+    return 0
+
+
+def default_directory(log: LogRuns) -> Path:
+    """Directory such as `results/log-access-20260101-120000`, local time."""
+    stem = Path(log.name).stem.replace(" ", "-")
+    return Path("results") / f"log-{stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def load(file: Path, console: Console) -> LogRuns:
+    """Read the log, with a progress bar on a terminal. Raises `BadInputError`."""
+    name = "standard input" if str(file) == "-" else str(file)
+    try:
+        with opened(file, console) as lines:
+            pieces = iter(partial(lines.readline, LONGEST_LINE + 1), "")
+            columns: Columns = read_log(pieces, name)
+    except OSError as error:
+        raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
+    return log_runs(columns, "standard input" if str(file) == "-" else printable(file.name))
+
+
+@contextmanager
+def opened(file: Path, console: Console) -> Iterator[TextIOWrapper]:
+    """Lines of the file, with a progress bar. A log is ASCII; other bytes are replaced."""
+    if str(file) == "-":
+        yield TextIOWrapper(sys.stdin.buffer, encoding="ascii", errors="replace")
+        return
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with progress, progress.open(file, "rb", description="Reading") as raw:
+        stream: BinaryIO = raw
+        yield TextIOWrapper(stream, encoding="ascii", errors="replace")

@@ -1,0 +1,285 @@
+"""`experiments live`: compare policies on a running balancer under its own traffic.
+
+Parses options and prints the result; the evaluation is in `switchback.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from balancer.admin.options import refuse_renamed_variables
+from experiments.errors import BadInputError, ExperimentError
+from experiments.live.balancer import HttpBalancer
+from experiments.live.readings import Window
+from experiments.live.switchback import Findings, Plan, Switchback
+from experiments.live.verdict import Verdict, conclude
+from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.terminal import (
+    STOPPED,
+    LivePanel,
+    clock,
+    console_here,
+    duration,
+    in_ms,
+    interruptible,
+    require_writable,
+    write_json,
+)
+
+EPILOG = """\b
+Examples:
+  experiments live http://127.0.0.1:8080 --policies region-aware,peak-ewma
+  experiments live https://balancer.example.org --token … --policies a,b --block 30s --blocks 40
+  experiments live http://127.0.0.1:8080 --policies random,random        an A/A pair: the noise of this traffic
+  experiments live http://127.0.0.1:8080 --policies region-aware \\
+      --policy '{"name": "region-aware", "margin": 0.05}' --max-p99 400ms --max-errors 1%
+
+\b
+Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
+"""
+
+
+@click.command("live", epilog=EPILOG)
+@click.argument("url", metavar="URL")
+@click.option(
+    "--policies", default="", metavar="A,B,…", help="By name. One that is named twice is an A/A pair."
+)
+@click.option("--policy", "tables", multiple=True, metavar="JSON", help="One with options; may be repeated.")
+@click.option(
+    "--block",
+    "period",
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="Of each policy, each time.",
+)
+@click.option(
+    "--blocks",
+    type=click.IntRange(1, 10_000),
+    default=40,
+    show_default=True,
+    help=f"In each, every policy has its turn once, in random order; {ENOUGH_BLOCKS} give a verdict.",
+)
+@click.option(
+    "--washout",
+    metavar="DURATION",
+    help="After each switch, that does not count.  [default: a sixth, 2s at least]",
+)
+@click.option(
+    "--max-p99", metavar="DURATION", help="Roll back beyond it.  [default: twice what it was before]"
+)
+@click.option(
+    "--max-errors",
+    metavar="PERCENT",
+    help="Of requests; roll back beyond it.  [default: 2% more than before]",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
+@click.option(
+    "--token",
+    envvar="BALANCER_ADMIN__TOKEN",
+    callback=refuse_renamed_variables,
+    help="The admin.token of the balancer; also from the environment.",
+)
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."
+)
+def live(
+    url: str,
+    policies: str,
+    tables: tuple[str, ...],
+    period: str,
+    blocks: int,
+    washout: str | None,
+    max_p99: str | None,
+    max_errors: str | None,
+    seed: int,
+    token: str | None,
+    file: Path | None,
+) -> int:
+    """Alternate the policies of the balancer at URL under its own traffic, and report which one serves it best.
+
+    Restores the initial policy at the end, when a guard rail breaks, on Ctrl-C and on any failure.
+    """
+    chosen, control = policies_chosen(policies, tables)
+    seconds = duration("--block", period)
+    rest = max(2.0, seconds / 6) if washout is None else duration("--washout", washout)
+    if rest >= seconds:
+        raise BadInputError(f"--washout: must be shorter than --block ({seconds:g} s), got {rest:g} s")
+    if not url.startswith(("http://", "https://", "unix:/")):
+        raise BadInputError(f"URL: must begin with http://, https:// or unix:/, got {url!r}")
+    require_writable("--json", file)
+    plan = Plan(
+        chosen, blocks, seconds, rest, seed, min(1.0, seconds / 10),
+        None if max_p99 is None else duration("--max-p99", max_p99),
+        None if max_errors is None else percent("--max-errors", max_errors),
+    )  # fmt: skip
+    return LiveEvaluation(plan, control, console_here()).run(url, token, file)
+
+
+def policies_chosen(
+    policies: str, tables: tuple[str, ...]
+) -> tuple[dict[str, dict[str, Any]], tuple[str, str] | None]:
+    """Policies by label, and the labels of the A/A pair if one was named twice. Raises `BadInputError`."""
+    chosen: dict[str, dict[str, Any]] = {}
+    control: tuple[str, str] | None = None
+    wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
+    wanted += [table_in(text) for text in tables]
+    for policy in wanted:
+        options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
+        label = f"{policy['name']} ({options})" if options else str(policy["name"])
+        if label not in chosen:
+            chosen[label] = policy
+        elif control is None:
+            control = label, f"{label} again"
+            chosen[control[1]] = policy
+        else:
+            raise BadInputError(
+                f"--policies: {label!r} is one pair too many; one is enough to know the noise"
+            )
+    if len(chosen) < 2:
+        raise BadInputError("--policies: name two or more, separated by commas")
+    return chosen, control
+
+
+def table_in(text: str) -> dict[str, Any]:
+    """Parse a policy with its options. Raises `BadInputError`."""
+    try:
+        table = json.loads(text)
+    except ValueError:
+        table = None
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise BadInputError(f"--policy: must be a JSON object with a name, got {text[:60]!r}")
+    return table
+
+
+def percent(option: str, text: str) -> float:
+    """Parse a percentage into a share (0..1). Raises `BadInputError`."""
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise BadInputError(f"{option}: must be a percentage such as 1%, got {text!r}")
+    return share
+
+
+class LiveEvaluation(LivePanel):
+    """One evaluation at the terminal, and its observer."""
+
+    def __init__(self, plan: Plan, control: tuple[str, str] | None, console: Console) -> None:
+        super().__init__(console)
+        self._plan = plan
+        self._control = control
+        self._began_at = time.monotonic()
+        self._now_in = ""
+        self._window: Window | None = None
+
+    def run(self, url: str, token: str | None, file: Path | None) -> int:
+        """Run the evaluation and print the result; returns the exit code. Raises `ExperimentError`."""
+        self._console.print(
+            f"{' and '.join(self._plan.policies)}, {self._plan.blocks} blocks of {self._plan.period:g} s each: "
+            f"about {clock(self._plan.seconds)}",
+            highlight=False,
+        )
+        findings: list[Findings] = []
+        problem: ExperimentError | None = None
+        was_stopped = False
+        try:
+            with self:
+                asyncio.run(interruptible(self._run(url, token, findings)))
+        except ExperimentError as error:
+            problem = error
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            was_stopped = True
+        if findings and findings[0].windows:
+            verdict = conclude(self._plan, findings[0], self._control)
+            self.present(verdict)
+            if file is not None:
+                write_json("--json", file, self._document(verdict, findings[0], problem, was_stopped))
+        if findings and findings[0].is_restored:
+            self._console.print(f"'{findings[0].initial['name']}' is in force again.", highlight=False)
+        if problem is not None:
+            raise problem
+        return STOPPED if was_stopped else 0
+
+    async def _run(self, url: str, token: str | None, findings: list[Findings]) -> None:
+        async with HttpBalancer(url, token) as unit:
+            switchback = Switchback(unit, self._plan, self, time.monotonic, asyncio.sleep)
+            findings.append(switchback.findings)
+            await switchback.run()
+
+    # --- Observer
+
+    def began(self, block: int | None, label: str) -> None:
+        """Start of a period."""
+        where = "before" if block is None else f"block {block + 1} of {self._plan.blocks}"
+        self._now_in, self._window = f"{where}: {label}", None
+
+    def looked(self, seconds: float, window: Window) -> None:
+        """New reading within a period."""
+        self._window = window
+
+    def ended(self, block: int | None, label: str, window: Window) -> None:
+        """End of a period: print its result as one line."""
+        self._console.print(f"{self._now_in}: {in_words(window)}", highlight=False)
+
+    def panel(self) -> Text:
+        elapsed = time.monotonic() - self._began_at
+        left = clock(max(0.0, self._plan.seconds - elapsed))
+        line = f"{self._now_in}   elapsed {clock(elapsed)}   left {left}"
+        return Text(f"{line}\n{in_words(self._window)}" if self._window is not None else line)
+
+    # --- result
+
+    def present(self, verdict: Verdict) -> None:
+        """Print the table and its interpretation."""
+        table = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+        for name in ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors"):
+            table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+        for row in verdict.rows:
+            table.add_row(
+                row.label, str(row.periods), str(row.requests), f"{row.rate:.1f}",
+                *(f"{value * 1e3:.1f}" if math.isfinite(value) else "–" for value in (row.p50, row.p99, row.mean)),
+                f"{row.error_share:.2%}",
+            )  # fmt: skip
+        self._console.print(table)
+        for sentence in verdict.sentences:
+            self._console.print(Text(sentence))
+
+    def _document(
+        self, verdict: Verdict, findings: Findings, problem: ExperimentError | None, was_stopped: bool
+    ) -> dict[str, Any]:
+        return {
+            "initial": findings.initial,
+            "problem": None if problem is None else str(problem),
+            "stopped": was_stopped,
+            **verdict.as_dict(),
+            "periods": [
+                {
+                    "label": label, "block": block, "seconds": window.seconds, "requests": window.requests,
+                    "errors": window.errors, "p50": window.quantile(0.5), "p99": window.quantile(0.99),
+                    "mean": window.mean, "shares": window.shares,
+                }
+                for label, windows in findings.windows.items()
+                for block, window in windows.items()
+            ],
+        }  # fmt: skip
+
+
+def in_words(window: Window) -> str:
+    """Text such as `120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
+    return (
+        f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}, p99 {in_ms(window.quantile(0.99))}, "
+        f"errors {window.error_share:.2%}"
+    )

@@ -1,0 +1,54 @@
+"""Load curve of `experiments capacity --curve`: latency against offered rate for every policy of a scenario.
+
+Each rate is a campaign in a directory of its own; the curve is drawn from those directories alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.capacity.curve import is_curve
+from experiments.capacity.offered import at_rate, pooled, rates_in
+from experiments.commands.report import report_curve
+from experiments.commands.session import command_line
+from experiments.run.execute import execute, prepare
+from experiments.run.progress import Progress
+from experiments.run.world import World
+from experiments.scenario.scenario import Scenario
+from experiments.terminal import STOPPED, console_here, print_stopped
+
+
+def measure_curve(
+    scenario: Scenario, rates: str, duration: float | None, world: World, out: Path | None
+) -> int:
+    """Run the scenario at one rate after another and draw the curve; returns the exit code.
+
+    Raises `ExperimentError`.
+    """
+    steps = [at_rate(scenario, rate, duration) for rate in rates_in(rates, pooled(scenario))]
+    directory = out or Path("results") / f"{scenario.name}-load-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    console = console_here()
+    was_stopped = run_steps(steps, directory, world, console)
+    if is_curve(directory):
+        report_curve(directory, console)
+    return STOPPED if was_stopped else 0
+
+
+def run_steps(steps: Sequence[Scenario], directory: Path, world: World, console: Console) -> bool:
+    """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
+    for number, scenario in enumerate(steps, 1):
+        folder = directory / f"rate-{number:02d}"
+        console.print(Text(f"{scenario.load.rate:.4g}/s, rate {number} of {len(steps)}", style="bold"))
+        campaign = prepare(scenario, command_line(), folder, world.name)
+        try:
+            with Progress(campaign, console) as progress:
+                execute(campaign, folder, world, progress)
+        except KeyboardInterrupt:
+            print_stopped(console, "Nothing was left running.")
+            return True
+    return False

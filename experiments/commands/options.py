@@ -1,0 +1,83 @@
+"""Command-line options shared by measured and simulated campaigns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from experiments.errors import BadInputError
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.option(
+        "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
+    ),
+    click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop."),
+    click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop."),
+    click.option(
+        "--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second, open loop."
+    ),
+    click.option(
+        "--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds per run, open loop."
+    ),
+    click.option(
+        "--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict."
+    ),
+    click.option("--seed", type=click.IntRange(min=0), help="Of order, arrivals, demand and policies."),
+    click.option(
+        "--time-scale",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Seconds that 1 s of the scenario takes.",
+    ),
+    click.option("--out", type=click.Path(path_type=Path), help="A new directory for results."),
+    click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict."),
+)
+
+PATIENCE = click.option(
+    "--patience",
+    metavar="DURATION",
+    help="For each run, to wait for a quiet machine and to measure again what was disturbed.  [default: none]",
+)
+
+
+SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not on real processes.")
+
+
+def campaign_options(command: Command) -> Command:
+    """Decorator that adds all campaign options to a command, in the order of `OPTIONS`."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def chosen_scenario(scenario: str, policies: str | None, given: dict[str, Any]) -> Scenario:
+    """Scenario with the command line's overrides. Raises `BadInputError`."""
+    return overridden(load_scenario(scenario), Overrides(policies=named(policies), **given))
+
+
+def named(names: str | None, option: str = "--policies") -> tuple[str, ...]:
+    """Names separated by commas; empty if the option was not given. Raises `BadInputError` if it names none."""
+    found = tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    if names is not None and not found:
+        raise BadInputError(f"{option}: name at least one, separated by commas")
+    return found
+
+
+def require_none(given: Mapping[str, object], why: str) -> None:
+    """Raise `BadInputError` for the first option that was given and does not apply; `why` explains it."""
+    for option, value in given.items():
+        if value not in (None, (), False):
+            raise BadInputError(f"--{option.replace('_', '-')}: {why}")
+
+
+def default_directory(scenario: Scenario) -> Path:
+    """Default results directory such as `results/regions-20260101-120000`, in local time."""
+    return Path("results") / f"{scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

@@ -1,0 +1,95 @@
+"""The command `experiments report`: draw a report again from files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from experiments.commands.catalogue_options import GRID, MEASURE
+from experiments.commands.options import require_none
+
+EPILOG = """\b
+Examples:
+  experiments report results/first
+  experiments report results/steady-load-20260101-120000      a load curve of `capacity --curve`
+  experiments report results/first.sqlite --measure p50       the policy matrix of a sweep
+  experiments report results/matrix.sqlite --measured results/steady --measured results/regions
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("path", type=click.Path(path_type=Path))
+@GRID
+@MEASURE
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Of a catalogue: a directory.  [default: beside it]"
+)
+@click.option(
+    "--measured",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Of a catalogue: results of a measured campaign, to be shown below; may be repeated.",
+)
+def report(
+    path: Path, grid: str | None, measure: str | None, out: Path | None, measured: tuple[Path, ...]
+) -> int:
+    """Draw the report at PATH again: a results directory, a load curve, or the catalogue of a sweep."""
+    from experiments.terminal import console_here
+
+    if path.is_file():
+        return report_catalogue(path, out, grid, measure or "p99", measured)
+    options = {"grid": grid, "measure": measure, "out": out, "measured": measured}
+    require_none(options, "only for the catalogue of a sweep")
+    return report_directory(path, console_here())
+
+
+def report_directory(directory: Path, console: Console) -> int:
+    """Write the report of a results directory or of a load curve; returns 1 when a threshold failed, else 0."""
+    from experiments.capacity.curve import is_curve
+    from experiments.commands.session import present
+
+    if is_curve(directory):
+        report_curve(directory, console)
+        return 0
+    return present(directory, console)
+
+
+def report_curve(directory: Path, console: Console) -> None:
+    """Write the report of a load curve and print its table and the knees."""
+    from experiments.capacity.curve_page import (
+        print_curve,
+        write_load_report,
+    )  # matplotlib takes half a second
+
+    with console.status("Drawing the report"):
+        curve = write_load_report(directory)
+    print_curve(curve, console)
+    console.print(f"Report: {directory / 'load.html'}", highlight=False, soft_wrap=True)
+
+
+def report_catalogue(
+    file: Path,
+    out: Path | None = None,
+    grid: str | None = None,
+    measure: str = "p99",
+    measured: tuple[Path, ...] = (),
+) -> int:
+    """Write the policy matrix of a catalogue as HTML, PNG, SVG, CSV and JSON, and print its headline and sentences."""
+    from experiments.sweep.catalogue import to_read
+    from experiments.sweep.measured import measured_matrix
+    from experiments.sweep.page import write_page
+    from experiments.sweep.sentences import headline, is_met, sentences
+    from experiments.terminal import console_here, print_verdict
+
+    console, directory = console_here(), out or file.with_name(f"{file.stem}-report")
+    with to_read(file) as opened, console.status("Drawing the report"):
+        beside = measured_matrix(measured, measure) if measured else None
+        facts, matrix = write_page(opened, grid, measure, directory, beside)
+    print_verdict(console, is_met(matrix, facts.grid.ours), headline(matrix, facts.grid.ours))
+    for sentence in sentences(matrix, facts.grid.ours):
+        console.print(Text(sentence))
+    console.print(f"Report: {directory / 'matrix.html'}", highlight=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,62 @@
+"""The command `experiments run`: a scenario on real processes, or in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.commands.options import (
+    PATIENCE,
+    SIMULATED,
+    campaign_options,
+    chosen_scenario,
+    default_directory,
+)
+from experiments.errors import BadInputError
+from experiments.scenario.files import DEFAULT
+from experiments.scenario.supported import require_live
+
+EPILOG = """\b
+Examples:
+  experiments run --quick                       the default scenario in about a minute
+  experiments run --policies random,region-aware --blocks 8
+  experiments run steady --rate 120 --duration 20
+  experiments run my-scenario.toml --out results/first
+  experiments run steady --patience 4m          on a machine that others use too
+  experiments run steady --simulated --blocks 20
+  experiments run my-scenario.toml --simulated --policies random,oracle-least-work
+
+\b
+With --simulated, the policies, the router and its mechanisms are the balancer's own; workers, network and clients are
+simulated. The oracles are policies that use information that no balancer has: oracle-least-work,
+oracle-least-work-of-two, oracle-central-queue and oracle-static-split.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("scenario", default=DEFAULT)
+@SIMULATED
+@campaign_options
+@PATIENCE
+def run(
+    scenario: str,
+    simulated: bool,
+    policies: str | None,
+    out: Path | None,
+    patience: str | None,
+    **options: Any,
+) -> int:
+    """Run SCENARIO (default: regions) and report: a name from `experiments list`, or a TOML file."""
+    from experiments.commands.session import run_campaign, world_of
+    from experiments.run.patience import Patience
+    from experiments.terminal import duration
+
+    if simulated and patience is not None:
+        raise BadInputError("--patience: only for measured runs; nothing disturbs a simulated one")
+    seconds = 0.0 if patience is None else duration("--patience", patience)
+    chosen = chosen_scenario(scenario, policies, options)
+    if not simulated:
+        require_live(chosen)
+    return run_campaign(chosen, out or default_directory(chosen), world_of(simulated), Patience(seconds))

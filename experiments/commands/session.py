@@ -1,0 +1,93 @@
+"""Execution of a campaign at the terminal: progress, report, main results, exit code.
+
+However the campaign ends, the finished runs are on disk and are reported.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.errors import ExperimentError
+from experiments.report.pages import write_report
+from experiments.report.tables import statistics_table
+from experiments.report.terminal_tables import terminal_table
+from experiments.report.text import invalid_lines
+from experiments.results.directory import RUNS
+from experiments.results.summary import Summary
+from experiments.run.execute import execute, prepare
+from experiments.run.patience import Patience
+from experiments.run.progress import Progress
+from experiments.run.world import World
+from experiments.scenario.scenario import Scenario
+from experiments.terminal import STOPPED, console_here, path_line, print_stopped
+
+
+def world_of(is_simulated: bool) -> World:
+    """The simulator, or measurement on real processes; only the chosen one is imported."""
+    if is_simulated:
+        from experiments.simulator.world import SimulatedWorld
+
+        return SimulatedWorld()
+    from experiments.run.measured import MeasuredWorld
+
+    return MeasuredWorld()
+
+
+def command_line() -> str:
+    """The command line of this process, quoted for a shell."""
+    return shlex.join(["experiments", *sys.argv[1:]])
+
+
+def run_campaign(scenario: Scenario, directory: Path, world: World, patience: Patience) -> int:
+    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
+    console = console_here()
+    campaign = prepare(scenario, command_line(), directory, world.name)
+    console.print(Text(scenario.question, style="bold"))
+    where = " in virtual time" if world.name == "simulated" else ""
+    console.print(path_line(f"{len(campaign.plan)} runs{where} into", directory))
+    try:
+        with Progress(campaign, console) as progress:
+            execute(campaign, directory, world, progress, patience)
+    except KeyboardInterrupt:
+        print_stopped(console, "Nothing was left running; the finished runs are reported.")
+        if has_runs(directory):
+            present(directory, console)
+        return STOPPED
+    except ExperimentError:
+        if has_runs(directory):
+            present(directory, console)
+        raise
+    return present(directory, console)
+
+
+def has_runs(directory: Path) -> bool:
+    """Whether any run has been written."""
+    return any((directory / RUNS).iterdir())
+
+
+def present(directory: Path, console: Console) -> int:
+    """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
+    with console.status("Drawing the report"):
+        summary = write_report(directory)
+    print_summary(summary, console)
+    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
+    return 1 if summary.failed_thresholds else 0
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """Print the statistics, the verdict, invalid runs and failed thresholds."""
+    console.print(terminal_table(statistics_table(summary), console.width))
+    mark = "" if summary.world == "measured" else "Simulated. "
+    console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
+    for sentence in summary.verdict.sentences:
+        console.print(Text(sentence))
+    for line in invalid_lines(summary):
+        console.print(Text(f"INVALID  {line}", style="bold red"))
+    for judgement in summary.failed_thresholds:
+        text = f"THRESHOLD FAILED  {judgement.label}: {judgement.threshold} ({judgement.message})"
+        console.print(Text(text, style="bold red"))

@@ -1,0 +1,162 @@
+"""The command `experiments show`: what a scenario, a results directory, a load curve or a catalogue holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from experiments.commands.catalogue_options import GRID, MEASURE
+from experiments.commands.options import require_none
+from experiments.errors import BadInputError
+from experiments.scenario.events import Event
+from experiments.scenario.files import load_scenario, packaged
+from experiments.scenario.scenario import Region, Scenario
+from experiments.scenario.supported import complaints
+
+EPILOG = """\b
+Examples:
+  experiments show regions                      a packaged scenario, or a TOML file
+  experiments show results/first                a results directory, without drawing its report
+  experiments show results/first.sqlite         every policy under every scenario of a sweep, and why cells failed
+  experiments show results/first.sqlite --measure p50
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("what", metavar="SCENARIO|RESULTS|CATALOGUE")
+@GRID
+@MEASURE
+def show(what: str, grid: str | None, measure: str | None) -> None:
+    """Show what a scenario, a results directory or the catalogue of a sweep holds; writes nothing.
+
+    A name is a packaged scenario, a file that ends in .toml is a scenario, any other file is a catalogue. --measure
+    adds the ratio of every policy to the best one of each scenario.
+    """
+    from experiments.terminal import console_here
+
+    path = Path(what)
+    if what not in packaged() and not what.endswith(".toml") and not path.is_dir():
+        show_catalogue(path, grid, measure, console_here())
+        return
+    require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
+    if what in packaged() or what.endswith(".toml"):
+        show_scenario(load_scenario(what), console_here())
+    else:
+        show_results(path, console_here())
+
+
+def show_scenario(scenario: Scenario, console: Console) -> None:
+    """Print a scenario: question, load, regions, events, entries, thresholds."""
+    facts = [
+        ("source", scenario.source),
+        ("simulated only", "; ".join(complaints(scenario))),
+        ("load", scenario.load.in_words),
+        ("blocks, seed", f"{scenario.blocks}, {scenario.seed}"),
+        ("ranked by", f"{scenario.measure}, compared with {scenario.baseline}"),
+        ("slo, timeout", f"{scenario.slo:g} s, {scenario.timeout:g} s"),
+        ("balancers", str(scenario.balancers) if scenario.balancers > 1 else ""),
+        ("balancer", settings_in_words(scenario.balancer)),
+        *(("region", region_in_words(region, scenario.home_region)) for region in scenario.regions),
+        *(("event", event_in_words(event)) for event in scenario.events),
+        *(("entry", entry_in_words(scenario, entry.label)) for entry in scenario.entries),
+        *(("threshold", threshold) for threshold in scenario.thresholds),
+    ]
+    console.print(Text(f"{scenario.name}: {scenario.question}", style="bold"))
+    print_facts(facts, console)
+
+
+def region_in_words(region: Region, home: str) -> str:
+    """Description such as `emea (home): 2 workers, round trip 10 ms, service 19-21ms, 1 slot`."""
+    mark = " (home)" if region.name == home else ""
+    workers, slots = (
+        f"{count} {what}{'s' * (count != 1)}"
+        for count, what in ((region.workers, "worker"), (region.slots, "slot"))
+    )
+    return f"{region.name}{mark}: {workers}, round trip {region.rtt * 1e3:g} ms, service {region.service}, {slots}"
+
+
+def event_in_words(event: Event) -> str:
+    """Description such as `slow at 10 s for 5 s, value 3: emea-0`."""
+    lasts = "" if event.lasts is None else f" for {event.lasts:g} s"
+    value = "" if event.value is None else f", value {event.value:g}"
+    every = "" if event.every is None else f", every {event.every:g} s"
+    stagger = f", {event.stagger:g} s apart" if event.stagger else ""
+    return f"{event.kind} at {event.at:g} s{lasts}{value}{every}{stagger}: {event.target}"
+
+
+def entry_in_words(scenario: Scenario, label: str) -> str:
+    """Description of an entry: label, policy with options, batch, balancer settings, A/A control."""
+    entry = scenario.entry(label)
+    options = {key: value for key, value in entry.policy.model_dump().items() if key != "name"}
+    parts = [
+        entry.policy.name if options or entry.policy.name != label else "",
+        settings_in_words(options),
+        f"batch {entry.batch}" if entry.batch else "",
+        settings_in_words(entry.balancer),
+        f"A/A control of {entry.twin_of}" if entry.twin_of else "",
+    ]
+    words = ", ".join(part for part in parts if part)
+    return f"{label}: {words}" if words else label
+
+
+def settings_in_words(settings: dict[str, object]) -> str:
+    """Keys and values on one line."""
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
+def print_facts(facts: list[tuple[str, str]], console: Console) -> None:
+    """Print one line for each fact that has a value."""
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        if value:
+            console.print(
+                Text.assemble((f"{name:<{width}}  ", "dim"), " ".join(value.split())), soft_wrap=True
+            )
+
+
+def show_results(directory: Path, console: Console) -> None:
+    """Print the facts and the main results of a results directory or of a load curve."""
+    from experiments.capacity.curve import is_curve, read_curve
+    from experiments.capacity.curve_page import print_curve
+    from experiments.commands.session import print_summary
+    from experiments.results.directory import load_results
+    from experiments.results.summary import summarise
+
+    if is_curve(directory):
+        print_curve(read_curve(directory), console)
+        return
+    results = load_results(directory)
+    campaign = results.campaign
+    console.print(Text(f"{campaign.scenario.name}: {campaign.scenario.question}", style="bold"))
+    facts = [
+        ("command", campaign.command),
+        ("begun", f"{campaign.started_at}, {campaign.world}"),
+        ("machine", campaign.machine),
+        ("versions", ", ".join(f"{name} {version}" for name, version in campaign.versions.items())),
+        ("runs", f"{len(results.runs)} of {len(campaign.plan)}"),
+    ]
+    print_facts(facts, console)
+    print_summary(summarise(results), console)
+
+
+def show_catalogue(file: Path, grid: str | None, measure: str | None, console: Console) -> None:
+    """Print every policy under every scenario of a catalogue, and the reasons of failed cells."""
+    from experiments.report.terminal_tables import whole_table
+    from experiments.sweep.catalogue import to_read
+    from experiments.sweep.equality import chosen_grid
+    from experiments.sweep.matrix import matrix_of
+    from experiments.sweep.tables import failure_table, grid_table, group_table, matrix_table
+
+    if not file.exists() and not file.suffix:
+        known = ", ".join(packaged())
+        raise BadInputError(f"{file}: no such scenario, results directory or catalogue; scenarios: {known}")
+    with to_read(file) as opened:
+        facts = chosen_grid(opened, grid)
+        rows = opened.rows(facts.grid.name)
+    matrix = () if measure is None else (matrix_table(matrix_of(rows, measure)),)
+    for table in (grid_table([facts]), group_table(rows), *matrix, failure_table(rows)):
+        if table.rows:
+            console.print(whole_table(table))

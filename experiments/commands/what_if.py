@@ -1,0 +1,168 @@
+"""`experiments what-if`: simulate recorded traffic without a region or under another policy.
+
+Only parses options and prints the answer.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from experiments.commands.live import table_in
+from experiments.errors import BadInputError
+from experiments.record.reader import Recording, read_recording
+from experiments.terminal import console_here, require_writable, write_json
+from experiments.what_if.answer import Answer, Question, answer, in_words, name_of
+from experiments.what_if.fit import RegionFit, fit
+from policies import registry
+from policies.errors import PoliciesError
+
+EPILOG = """\b
+Examples:
+  experiments what-if unit.recording                        the recorded policy, simulated beside what was
+  experiments what-if unit.recording --without-region asia
+  experiments what-if unit.recording --without-region asia --policy peak-ewma --policy region-aware
+  experiments what-if unit.recording --policy '{"name": "least-in-flight", "choices": 3}' --slots 4
+
+\b
+The recording is written by a balancer that is configured to:
+  [record]
+  path = "unit.recording"                                   then POST /-/record, or enabled = true
+"""
+
+
+@click.command("what-if", epilog=EPILOG)
+@click.argument("recording", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--without-region", "lost", multiple=True, metavar="NAME", help="A region that is lost; may be repeated."
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME|JSON",
+    help="May be repeated.  [default: the recorded one]",
+)
+@click.option(
+    "--slots", type=click.IntRange(1, 10_000), help="Requests that a worker serves at once, if you know it."
+)
+@click.option(
+    "--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="Simulations of each."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of demand and policies."
+)
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."
+)
+def what_if(
+    recording: tuple[Path, ...],
+    lost: tuple[str, ...],
+    policies: tuple[str, ...],
+    slots: int | None,
+    blocks: int,
+    seed: int,
+    file: Path | None,
+) -> int:
+    """Simulate the traffic of RECORDING with other regions or policies; files of several processes are merged."""
+    from experiments.simulator.run import simulate
+
+    require_writable("--json", file)
+    console = console_here()
+    read = read_recording(recording)
+    regions = [region.with_slots(slots) for region in fit(read)]
+    question = Question(checked(lost, regions), chosen(policies, read), blocks, seed)
+    introduce(console, read, regions)
+    with Progress(
+        TextColumn("simulating {task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"),
+        TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("", total=blocks * (1 + len(question.policies)))
+
+        def notify(label: str) -> None:
+            progress.update(task, description=label, advance=1)
+
+        with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
+            instants = Path(folder) / "instants.txt"
+            write_instants(read, instants)
+            found = answer(read, instants, regions, question, simulate, notify)
+    present(console, found)
+    if file is not None:
+        write_json("--json", file, found.as_dict())
+    return 0
+
+
+def write_instants(recording: Recording, path: Path) -> None:
+    """Write arrivals to a file that a scenario can replay."""
+    path.write_text("".join(f"{instant:.9f}\n" for instant in recording.instants), encoding="ascii")
+
+
+def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
+    """Check that the lost regions exist and one remains. Raises `BadInputError`."""
+    known = {region.name.lower(): region.name for region in regions}
+    if not known:
+        raise BadInputError("the recording shows too little of any worker to say how it serves")
+    for name in lost:
+        if name.lower() not in known:
+            raise BadInputError(f"--without-region: unknown {name!r}; known: {', '.join(known.values())}")
+    if len({name.lower() for name in lost}) == len(known):
+        raise BadInputError("--without-region: leaves no endpoint")
+    return tuple(dict.fromkeys(known[name.lower()] for name in lost))
+
+
+def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
+    """Policies by label. Raises `BadInputError`."""
+    tables = [table_in(text) if text.lstrip().startswith("{") else {"name": text} for text in policies]
+    for policy in tables or [recording.policy]:
+        options = {key: value for key, value in policy.items() if key != "name"}
+        try:
+            registry.make(policy["name"], options, Random(0))
+        except PoliciesError as error:
+            raise BadInputError(f"--policy: {error}") from None
+    return {name_of(policy): policy for policy in tables or [recording.policy]}
+
+
+def introduce(console: Console, recording: Recording, regions: list[RegionFit]) -> None:
+    """Print what was recorded and the fitted regions."""
+    span = float(recording.instants[-1])
+    console.print(
+        Text(f"{len(recording)} requests in {span:.0f} s, as {name_of(recording.policy)} placed them.")
+    )
+    for region in regions:
+        asked = sum(worker.requests for worker in region.workers) / span if span else 0.0
+        console.print(Text(f"  {in_words(region, asked)}"))
+    known = {worker.endpoint.id for region in regions for worker in region.workers}
+    strange = [endpoint.id for endpoint in recording.endpoints if endpoint.id not in known]
+    if strange:
+        console.print(
+            Text(f"  left out, for too little was seen of them: {', '.join(strange)}", style="yellow")
+        )
+    if recording.dropped:
+        console.print(Text(f"  {recording.dropped} more requests were not recorded", style="yellow"))
+    if recording.left_out:
+        console.print(Text(f"  the last recording of {recording.left_out + 1} in these files", style="dim"))
+
+
+def present(console: Console, found: Answer) -> None:
+    """Print the table and its interpretation."""
+    table = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("policy", "world", "regions", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "failed"):
+        is_text = name in ("policy", "world", "regions")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+    for line in found.lines:
+        table.add_row(
+            line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}", f"{line.p50 * 1e3:.1f}",
+            f"{line.p99 * 1e3:.1f}", f"{line.mean * 1e3:.1f}", f"{line.failed:.2%}",
+        )  # fmt: skip
+    console.print(table)
+    for sentence in found.sentences:
+        console.print(Text(sentence))

@@ -1,0 +1,1 @@
+"""Results of a scenario: the results directory, its summary and the verdict."""

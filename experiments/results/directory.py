@@ -1,0 +1,114 @@
+"""A results directory: `campaign.json`, and `runs/` with one npz file per run.
+
+A report needs nothing but the directory. It is written during the campaign, so a stopped campaign can be reported on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from experiments.errors import BadInputError
+from experiments.printable import PrintableName
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.stats.samples import Run, WorldName, load_run, save_run
+
+CAMPAIGN_FILE = "campaign.json"
+RUNS = "runs"
+
+
+class PlannedRun(BaseModel):
+    """One run of the plan: the entry, its block and its position in the block."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    block: int
+    order: int
+    label: PrintableName
+    seed: int = Field(description="of the block, equal for all its entries")
+
+    @property
+    def file_name(self) -> str:
+        """File name that sorts in execution order; the label is in the file."""
+        return f"block-{self.block:03d}-run-{self.order:02d}.npz"
+
+
+class Campaign(BaseModel):
+    """The request and the plan of a campaign; the scenario includes the overrides."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    world: WorldName = "measured"
+    scenario: Scenario
+    command: str = Field(description="command line that repeats the campaign")
+    started_at: str = Field(description="UTC, ISO 8601")
+    versions: dict[str, str]
+    machine: str = Field(description="processor count and system, for the reader")
+    plan: tuple[PlannedRun, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """A results directory read into memory: the campaign and its runs."""
+
+    directory: Path
+    campaign: Campaign
+    runs: tuple[Run, ...]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.campaign.scenario
+
+    @property
+    def missing(self) -> int:
+        """Number of planned runs without a file."""
+        return len(self.campaign.plan) - len(self.runs)
+
+    def entries(self) -> list[Entry]:
+        """Entries of the scenario that have at least one run, in the scenario's order."""
+        measured = {run.facts.label for run in self.runs}
+        return [entry for entry in self.scenario.entries if entry.label in measured]
+
+    def runs_of(self, label: str) -> list[Run]:
+        """Runs of an entry in execution order."""
+        return [run for run in self.runs if run.facts.label == label]
+
+
+def believable(runs: Sequence[Run]) -> list[Run]:
+    """The valid runs, or all runs when none is valid, for figures that are then marked invalid."""
+    return [run for run in runs if run.facts.is_valid] or list(runs)
+
+
+def save_campaign(campaign: Campaign, directory: Path) -> None:
+    """Write `campaign.json`. Raises `BadInputError` when it cannot be written or already exists."""
+    try:
+        (directory / RUNS).mkdir(parents=True, exist_ok=True)
+        with (directory / CAMPAIGN_FILE).open("x", encoding="utf-8") as file:
+            file.write(campaign.model_dump_json(indent=2) + "\n")
+    except FileExistsError:
+        raise BadInputError(f"--out: {directory} already holds a campaign; name another directory") from None
+    except OSError as error:
+        raise BadInputError(f"--out: {directory} cannot be written: {error.strerror}") from None
+
+
+def save_result(run: Run, planned: PlannedRun, directory: Path) -> None:
+    """Write one run to its file in the directory."""
+    save_run(run, directory / RUNS / planned.file_name)
+
+
+def load_results(directory: Path) -> Results:
+    """Read a results directory. Raises `BadInputError` when it holds no campaign or no run."""
+    path = directory / CAMPAIGN_FILE
+    try:
+        campaign = Campaign.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInputError(f"{directory}: no results here: {CAMPAIGN_FILE}: {error.strerror}") from None
+    except ValidationError as error:
+        raise BadInputError(f"{path}: {error.errors()[0]['msg']}") from None
+    runs = tuple(load_run(file) for file in sorted((directory / RUNS).glob("*.npz")))
+    if not runs:
+        raise BadInputError(f"{directory}: no run has been measured yet")
+    return Results(directory, campaign, runs)

@@ -1,0 +1,177 @@
+"""Summary of a campaign: every number that a report shows, computed once.
+
+A pure function of the results, so the same files give the same bytes. Times in measured seconds, shares from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.results.directory import Results, believable
+from experiments.results.verdict import Verdict, conclude
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.thresholds import Judgement, judge, parse_threshold
+from experiments.stats import measures
+from experiments.stats.comparison import Comparison, Interval, compare
+from experiments.stats.estimates import Method, paired_student
+from experiments.stats.run_summary import RunSummary, summarise_run, values_per_block
+from experiments.stats.samples import WorldName
+
+MEASURES = ("throughput", "p99", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySummary:
+    """One entry over its valid runs, or all runs if none is valid; then `valid` is false."""
+
+    label: str
+    policy: dict[str, Any]
+    load: str
+    runs: int
+    valid_runs: int
+    valid: bool
+    invalid_reasons: tuple[str, ...]
+    table: measures.StatisticsRow
+    latency: tuple[measures.Quantile, ...]
+    latency_deadline_mapped: tuple[measures.Quantile, ...]
+    service_time: tuple[measures.Quantile, ...]
+    mean_span: float
+    goodput: float
+    errors: dict[str, int]
+    share_per_worker: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Summary of a campaign: the data of every output."""
+
+    world: WorldName
+    scenario: Scenario
+    command: str
+    started_at: str
+    versions: dict[str, str]
+    machine: str
+    blocks: int
+    missing_runs: int
+    verdict: Verdict
+    entries: tuple[EntrySummary, ...]
+    comparisons: tuple[Comparison, ...]
+    noise_floor: dict[str, Interval]
+    thresholds: tuple[Judgement, ...]
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def has_invalid(self) -> bool:
+        return any(not run.valid for run in self.runs)
+
+    @property
+    def failed_thresholds(self) -> tuple[Judgement, ...]:
+        return tuple(judgement for judgement in self.thresholds if not judgement.passed)
+
+
+def summarise(results: Results) -> Summary:
+    """Compute the summary of a results directory."""
+    campaign, scenario = results.campaign, results.scenario
+    runs = tuple(summarise_run(run) for run in results.runs)
+    comparisons, floors = compared(scenario, runs)
+    entries = tuple(summarise_entry(results, entry) for entry in results.entries())
+    return Summary(
+        world=campaign.world,
+        scenario=scenario,
+        command=campaign.command,
+        started_at=campaign.started_at,
+        versions=campaign.versions,
+        machine=campaign.machine,
+        blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
+        missing_runs=results.missing,
+        verdict=conclude(scenario, ranking(scenario, runs), comparisons, floors.get(scenario.measure)),
+        entries=entries,
+        comparisons=comparisons,
+        noise_floor=floors,
+        thresholds=judgements(results),
+        runs=runs,
+    )
+
+
+def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
+    """Pool the entry's valid runs, or all runs if none is valid."""
+    runs = results.runs_of(entry.label)
+    kept = believable(runs)
+    slo = results.scenario.slo * results.scenario.time_scale
+    mapped = np.concatenate([measures.deadline_mapped(run) for run in kept])
+    reasons = dict.fromkeys(reason for run in runs for reason in run.facts.invalid_reasons)
+    return EntrySummary(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        load=describe_load(results.scenario, entry),
+        runs=len(runs),
+        valid_runs=sum(run.facts.is_valid for run in runs),
+        valid=any(run.facts.is_valid for run in runs),
+        invalid_reasons=tuple(reasons),
+        table=measures.statistics_row(kept),
+        latency=measures.quantiles(measures.success_latency(kept)),
+        latency_deadline_mapped=measures.quantiles(mapped),
+        service_time=measures.quantiles(measures.success_service_time(kept)),
+        mean_span=float(np.mean([run.samples.span for run in kept])),
+        goodput=measures.goodput(kept, slo),
+        errors=measures.errors_by_kind(kept),
+        share_per_worker=measures.share_per_worker(kept),
+    )
+
+
+def describe_load(scenario: Scenario, entry: Entry) -> str:
+    """Describe the load, for example `batch 100` or `180 requests/s, poisson`."""
+    return scenario.load_of(entry).in_words
+
+
+def compared(
+    scenario: Scenario, runs: Sequence[RunSummary], method: Method = paired_student
+) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
+    """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
+    found, floors = list[Comparison](), dict[str, Interval]()
+    for measure in MEASURES:
+        values = values_per_block(labels_of(scenario, runs), runs, measure)
+        comparisons, floor = compare(
+            measure, values, scenario.baseline, scenario.twins, scenario.seed, method
+        )
+        found += comparisons
+        if floor is not None and floor.blocks:
+            floors[measure] = floor
+    return tuple(found), floors
+
+
+def labels_of(scenario: Scenario, runs: Sequence[RunSummary]) -> list[str]:
+    """Labels that have runs, in the scenario's order."""
+    measured = {run.label for run in runs}
+    return [entry.label for entry in scenario.entries if entry.label in measured]
+
+
+def ranking(scenario: Scenario, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
+    """(label, geometric mean of the scenario's measure over valid blocks), best first, without the A/A control."""
+    twin = scenario.twins[1] if scenario.twins else None
+    values = values_per_block(labels_of(scenario, runs), runs, scenario.measure)
+    means = [
+        (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
+        for label, blocks in values.items()
+        if blocks and label != twin and min(blocks.values()) > 0
+    ]
+    return sorted(means, key=lambda pair: pair[1], reverse=scenario.measure == "throughput")
+
+
+def judgements(results: Results) -> tuple[Judgement, ...]:
+    """Judge every threshold for every entry that it applies to.
+
+    Errors are counted over all runs: an invalid run may report wrong times, but its failures are real.
+    """
+    scenario = results.scenario
+    return tuple(
+        judge(threshold, entry.label, judged, scenario.slo, scenario.time_scale)
+        for entry in results.entries()
+        for threshold in map(parse_threshold, (*scenario.thresholds, *entry.thresholds))
+        for runs in [results.runs_of(entry.label)]
+        for judged in [runs if threshold.measure == "errors" else believable(runs)]
+    )

@@ -1,0 +1,72 @@
+"""Execution of a campaign: its planned runs, one after another, in a world.
+
+A run's file is written before the next run starts, so stopping costs one run. With patience, a disturbed run is
+repeated at once, in its place within the block.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result
+from experiments.results.plan import plan
+from experiments.run.patience import Patience
+from experiments.run.world import Interrupted, Observer, World
+from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import Run, WorldName
+from experiments.terminal import sigterm_interrupts
+from experiments.versions import versions
+
+
+def prepare(scenario: Scenario, command: str, directory: Path, world: WorldName = "measured") -> Campaign:
+    """Write `campaign.json` with the plan. Raises `BadInputError` when the directory cannot be used."""
+    campaign = Campaign(
+        world=world,
+        scenario=scenario,
+        command=command,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        machine=f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}",
+        plan=plan(scenario),
+    )
+    save_campaign(campaign, directory)
+    return campaign
+
+
+def execute(
+    campaign: Campaign, directory: Path, world: World, observer: Observer, patience: Patience | None = None
+) -> None:
+    """Execute every planned run of the campaign and write it to the directory.
+
+    Raises `ExperimentError`, and `KeyboardInterrupt` on Ctrl-C and SIGTERM; an interrupted run is written too.
+    """
+    patience = patience or Patience()
+    for planned in campaign.plan:
+        patience.begin()
+        is_wanted = True
+        while is_wanted:
+            with sigterm_interrupts():
+                patience.quiet(partial(observer.machine_busy, planned))
+                observer.run_started(planned)
+                run = execute_run(campaign, planned, directory, world, observer)
+            observer.run_ended(planned, run)
+            is_wanted = patience.should_repeat(run)
+            del run  # before the next one, which may need as much memory
+
+
+def execute_run(
+    campaign: Campaign, planned: PlannedRun, directory: Path, world: World, observer: Observer
+) -> Run:
+    """Execute one planned run and write it, overwriting a disturbed attempt before it."""
+    try:
+        run = world.run(campaign.scenario, planned, observer)
+    except Interrupted as interrupted:
+        if len(interrupted.run.samples):
+            save_result(interrupted.run, planned, directory)
+        raise KeyboardInterrupt from None
+    save_result(run, planned, directory)
+    return run

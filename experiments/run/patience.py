@@ -1,0 +1,79 @@
+"""Measuring on a shared machine: wait for a quiet moment before a run, and repeat a disturbed one.
+
+    wait until quiet ─→ measure ─→ disturbed? ─→ wait …      until the time is used up: then the last run is kept
+
+Quietness is judged by the kernel's steal time, disturbance by the load generator's own lag. Neither is a latency, so
+repeating a run does not favour any entry.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from experiments import cpu_time
+from experiments.stats.measures import LAG
+from experiments.stats.samples import Run
+
+QUIET = 0.005
+"""Maximum steal fraction of a quiet machine. Twice as much would use up the lag that a valid run may have."""
+
+LOOK = 2.0
+"""Seconds over which steal time is observed; a busy host stays busy for many of them."""
+
+
+def has_lagged(run: Run) -> bool:
+    """Whether the run is invalid because of generator lag."""
+    return any(reason.startswith(LAG) for reason in run.facts.invalid_reasons)
+
+
+def stolen_seconds() -> float:
+    """Steal time of this process's cores so far, in seconds; 0 where it is not accounted."""
+    try:
+        return cpu_time.stolen_seconds(processors())
+    except OSError:
+        return 0.0
+
+
+def processors() -> Sequence[int]:
+    """Cores that this process may use; empty where the system does not report them."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ()
+
+
+class Patience:
+    """Time budget of `seconds` per planned run for waiting and repeating. 0: every run is kept as it is."""
+
+    def __init__(
+        self,
+        seconds: float = 0.0,
+        is_disturbed: Callable[[Run], bool] = has_lagged,
+        *,
+        stolen: Callable[[], float] = stolen_seconds,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._seconds = seconds
+        self._is_disturbed = is_disturbed
+        self._stolen = stolen
+        self._now = now
+        self._sleep = sleep
+        self._until = now()
+
+    def begin(self) -> None:
+        """Start the budget of the next planned run."""
+        self._until = self._now() + self._seconds
+
+    def quiet(self, print_verdict: Callable[[float], None]) -> None:
+        """Wait for a quiet moment within the budget; `print_verdict` is called with the steal fraction (0..1)."""
+        while self._now() < self._until:
+            at, before = self._now(), self._stolen()
+            self._sleep(LOOK)
+            taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(processors())))
+            if taken <= QUIET:
+                return
+            print_verdict(taken)
+
+    def should_repeat(self, run: Run) -> bool:
+        """Whether the run was disturbed and the budget allows a repetition."""
+        return self._is_disturbed(run) and self._now() < self._until

@@ -1,0 +1,1 @@
+"""Scenarios: the file format, the packaged files, presets, overrides and fault timelines."""

@@ -1,0 +1,82 @@
+"""Scenario files: those in the package, and any TOML file by path.
+
+Every error in a file becomes one line that names the file and the field.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from experiments.errors import BadInputError
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.toml_files import read_toml
+
+DEFAULT = "regions"
+
+GROUPS = (
+    "control",
+    "workers that differ",
+    "workers in trouble",
+    "coming and going",
+    "regions",
+    "connections",
+    "load",
+    "many balancers",
+)
+"""Headings of `experiments list` in order of display; any other follows them."""
+
+
+def packaged() -> dict[str, Traversable]:
+    """Scenario files that come with the package, by name."""
+    files = sorted(resources.files("experiments.scenarios").iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
+
+
+def grouped() -> dict[str, list[Scenario]]:
+    """Packaged scenarios by heading, in the order of `GROUPS` and then by name. Raises `BadInputError`."""
+    shelves: dict[str, list[Scenario]] = {group: [] for group in GROUPS}
+    for name in packaged():
+        scenario = load_scenario(name)
+        shelves.setdefault(scenario.group, []).append(scenario)
+    return {group: scenarios for group, scenarios in shelves.items() if scenarios}
+
+
+def load_scenario(name_or_path: str) -> Scenario:
+    """Load a packaged scenario by name, or any TOML file by path. Raises `BadInputError` naming the field."""
+    known = packaged()
+    source = known.get(name_or_path) or Path(name_or_path)
+    if name_or_path not in known and not name_or_path.endswith(".toml"):
+        raise BadInputError(
+            f"unknown scenario {name_or_path!r}; known: {', '.join(known)}, or a path that ends in .toml"
+        )
+    try:
+        return Scenario.model_validate(beside(read_toml(source, name_or_path), source))
+    except ValidationError as error:
+        raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
+
+
+def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
+    """Resolve the file of a replay relative to the scenario file."""
+    load = raw.get("load")
+    if isinstance(load, dict) and isinstance(load.get("file"), str) and isinstance(source, Path):
+        load["file"] = str(source.absolute().parent / load["file"])
+    return raw
+
+
+def first_complaint(error: ValidationError) -> str:
+    """First pydantic error as one line `regions.0.rtt: …`."""
+    complaint: Any = error.errors()[0]
+    place = ".".join(str(part) for part in complaint["loc"])
+    message = complaint["msg"].removeprefix("Value error, ")
+    allowed = f"; known: {', '.join(Scenario.model_fields)}" if is_stray_key(complaint) else ""
+    return f"{place}: {message}{allowed}" if place else message
+
+
+def is_stray_key(complaint: Any) -> bool:
+    """Whether the error is an unknown top-level key."""
+    return complaint["type"] == "extra_forbidden" and len(complaint["loc"]) == 1

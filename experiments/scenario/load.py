@@ -1,0 +1,120 @@
+"""The load of a scenario: number of requests, arrival process, open or closed loop.
+
+A load is frozen data; `experiments.load.arrivals` computes its arrival instants. Durations are in scenario seconds,
+rates in requests per scenario second.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from experiments.record.instants import recorded
+from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
+
+Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "replay"]
+
+NEEDED: dict[Arrivals, tuple[str, ...]] = {
+    "burst": ("peak", "lasts"),
+    "mmpp": ("peak", "lasts", "every"),
+    "ramp": ("peak",),
+    "replay": ("file",),
+}
+"""Keys that each kind of arrivals requires."""
+
+
+class Load(Model):
+    """How requests are sent: `closed` keeps `batch` outstanding, `open` sends at fixed instants.
+
+    burst: Poisson at `rate`; from `start` on at `peak` for `lasts` seconds, once, or repeatedly every `every` seconds.
+    mmpp: Poisson at a rate that switches between `rate` and `peak` at random; a busy period takes `lasts` seconds on
+    average and one begins every `every` seconds on average. ramp: Poisson, the rate grows linearly from `rate` to
+    `peak`. replay: the first `duration` seconds of a recording; `rate` is ignored.
+    """
+
+    mode: Literal["open", "closed"] = "closed"
+    batch: int = Field(default=100, ge=1, le=20_000, description="requests outstanding; closed loop")
+    requests: Requests = Field(default=1500, description="requests per run; closed loop")
+    rate: Rate = Field(default=100.0, description="requests offered per second; open loop")
+    duration: Duration = Field(default=30.0, description="seconds of arrivals per run; open loop")
+    arrivals: Arrivals = Field(default="poisson", description="open loop")
+    peak: Rate | None = Field(default=None, description="requests per second: burst, mmpp, ramp")
+    start: Seconds = Field(default=0.0, description="seconds until the first burst")
+    lasts: Duration | None = Field(default=None, description="seconds of a burst; mmpp: on average")
+    every: Duration | None = Field(
+        default=None, description="seconds from burst to burst, mmpp: on average; None: one burst"
+    )
+    file: str | None = Field(
+        default=None, description="replay: a line for each request, its instant in seconds"
+    )
+
+    @model_validator(mode="after")
+    def says_enough(self) -> Self:
+        """Check that the keys needed by the arrivals are present and that bursts end before the next begins."""
+        for key in NEEDED.get(self.arrivals, ()):
+            if getattr(self, key) is None:
+                raise ValueError(f"{key}: needed by arrivals = {self.arrivals!r}")
+        if self.lasts is not None and self.every is not None and self.lasts >= self.every:
+            raise ValueError(f"lasts: must be shorter than every ({self.every:g} s)")
+        if self.every is not None and self.duration / self.every > MOST_SPELLS:
+            raise ValueError(f"every: more than {MOST_SPELLS:,} times in {self.duration:g} s")
+        if self.mode == "open" and self.arrivals != "replay" and self.planned > MOST_REQUESTS:
+            raise ValueError(f"rate: {self.planned:,} requests; a run has at most {MOST_REQUESTS:,}")
+        return self
+
+    @property
+    def in_words(self) -> str:
+        """Description such as `180 requests/s, poisson`."""
+        if self.mode == "closed":
+            return f"batch {self.batch}"
+        if self.arrivals == "replay":
+            return f"replay of {self.file}"
+        peak = f" to {self.peak:g}" if self.peak and self.arrivals in NEEDED else ""
+        return f"{self.rate:g}{peak} requests/s, {self.arrivals}"
+
+    @property
+    def mean_rate(self) -> float:
+        """Mean requests per second over the run; for mmpp the expected value. Reads the file of a replay."""
+        return self.planned / self.duration
+
+    @property
+    def planned(self) -> int:
+        """Number of requests per run, equal for all runs; for mmpp the expected number, as busy periods depend on the
+        seed.
+
+        Raises `BadInputError` when the file of a replay cannot be read.
+        """
+        if self.mode == "closed":
+            return self.requests
+        if self.arrivals == "replay":
+            return int((recorded(self.file or "") < self.duration).sum())
+        return max(1, round(self.rate * self.duration + self._extra))
+
+    @property
+    def _extra(self) -> float:
+        """Expected number of requests beyond those at `rate`."""
+        above = (self.peak or self.rate) - self.rate
+        if self.arrivals == "ramp":
+            return above * self.duration / 2
+        if self.arrivals == "mmpp":
+            return above * self.duration * (self.lasts or 0.0) / (self.every or 1.0)
+        return above * sum(end - begin for begin, end in self.bursts) if self.arrivals == "burst" else 0.0
+
+    @property
+    def bursts(self) -> tuple[tuple[float, float], ...]:
+        """Begin and end of every burst in seconds, cut off at the end of the run."""
+        lasts, every = self.lasts or 0.0, self.every or self.duration
+        count = max(0, -int(-(self.duration - self.start) // every)) if self.every else 1
+        begins = [self.start + number * every for number in range(count)]
+        return tuple((begin, min(begin + lasts, self.duration)) for begin in begins if begin < self.duration)
+
+    def shortened(self, duration: float) -> Self:
+        """The same load compressed to `duration` seconds, bursts included."""
+        part = duration / self.duration
+        spell = {
+            key: value * part
+            for key in ("start", "lasts", "every")
+            if (value := getattr(self, key)) is not None
+        }
+        return self.model_copy(update={"duration": duration, **spell})

@@ -1,0 +1,73 @@
+"""Balancer settings of a scenario other than the policy: retries, hedging, ejection, checks, slow start, limits.
+
+The tables are the balancer's own configuration classes, with its defaults. Durations are real seconds; the time scale
+does not compress them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from balancer.config.health import HealthChecksConfig, OutlierDetectionConfig, PanicConfig, SlowStartConfig
+from balancer.config.pool import PoolConfig
+from balancer.config.queue import ConcurrencyConfig, QueueConfig
+from balancer.config.renamed import renamed_at
+from balancer.config.retries import HedgingConfig, RetryConfig
+from balancer.config.sections import LimitsConfig, TimeoutsConfig
+from experiments.scenario.table import Model
+
+Said = Mapping[str, Any]
+
+
+class Mechanisms(Model):
+    """The balancer's settings with defaults filled in."""
+
+    retries: int = Field(default=2, ge=0, le=10, description="further endpoints tried where that is safe")
+    retry: RetryConfig = RetryConfig()
+    hedging: HedgingConfig = HedgingConfig()
+    health_checks: HealthChecksConfig = HealthChecksConfig()
+    outlier_detection: OutlierDetectionConfig = OutlierDetectionConfig()
+    panic: PanicConfig = PanicConfig()
+    slow_start: SlowStartConfig = SlowStartConfig()
+    pool: PoolConfig = PoolConfig()
+    limits: LimitsConfig = LimitsConfig()
+    queue: QueueConfig = QueueConfig()
+    concurrency: ConcurrencyConfig = ConcurrencyConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+
+
+def checked(said: dict[str, Any]) -> dict[str, Any]:
+    """Validate the table and return it without defaults, so that an entry can override single keys.
+
+    Raises `ValueError`.
+    """
+    try:
+        Mechanisms.model_validate(said)
+    except ValidationError as error:
+        complaint = error.errors()[0]
+        place, new = ".".join(str(part) for part in complaint["loc"]), None
+        if complaint["type"] == "extra_forbidden":
+            new = renamed_at(complaint["loc"])
+        if new is not None:
+            raise ValueError(f"{place}: renamed to {new}") from None
+        raise ValueError(f"{place}: {complaint['msg'].removeprefix('Value error, ')}") from None
+    return said
+
+
+BalancerTable = Annotated[dict[str, Any], AfterValidator(checked)]
+"""The table `[balancer]` of a scenario or of an entry."""
+
+
+def merged(below: Said, above: Said) -> dict[str, Any]:
+    """`below` overridden by `above`; tables are merged key by key."""
+    both = dict(below)
+    for key, value in above.items():
+        under = both.get(key)
+        if isinstance(value, Mapping) and isinstance(under, Mapping):
+            both[key] = merged(under, value)
+        else:
+            both[key] = value
+    return both

@@ -1,0 +1,15 @@
+"""Names of the oracle policies, which exist in the simulator only."""
+
+from __future__ import annotations
+
+ORACLE_NAMES = (
+    "oracle-least-work",
+    "oracle-least-work-of-two",
+    "oracle-central-queue",
+    "oracle-static-split",
+)
+
+
+def is_oracle(name: str) -> bool:
+    """Whether the policy exists in the simulator only."""
+    return name in ORACLE_NAMES

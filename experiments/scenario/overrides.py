@@ -1,0 +1,117 @@
+"""Command-line overrides of a scenario.
+
+An option that contradicts another is rejected by name, never ignored. An overridden scenario is validated as a whole
+again, so an option obeys the same rules as a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from pydantic import ValidationError
+
+from experiments.errors import BadInputError
+from experiments.scenario.files import first_complaint
+from experiments.scenario.oracles import is_oracle
+from experiments.scenario.scenario import Entry, PolicySpec, Scenario
+from policies import registry
+from policies.errors import PoliciesError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Options of `experiments run`; None where not given. `duration` in seconds, `rate` per second."""
+
+    policies: tuple[str, ...] = ()
+    requests: int | None = None
+    batch: int | None = None
+    rate: float | None = None
+    duration: float | None = None
+    blocks: int | None = None
+    seed: int | None = None
+    time_scale: float | None = None
+    quick: bool = False
+
+
+def overridden(scenario: Scenario, given: Overrides) -> Scenario:
+    """Scenario with the overrides applied. Raises `BadInputError` naming the option."""
+    mode = chosen_mode(scenario, given)
+    if given.rate is not None and scenario.load.arrivals == "replay":
+        raise BadInputError("--rate: a replay has the rate that was recorded")
+    scenario = scenario.quickened() if given.quick else scenario
+    changes: dict[str, Any] = {"blocks": given.blocks, "seed": given.seed, "time_scale": given.time_scale}
+    load: dict[str, Any] = {"mode": mode, "requests": given.requests, "batch": given.batch}
+    load |= {"rate": given.rate, "duration": given.duration}
+    raw = scenario.model_dump(mode="json")
+    raw |= present(changes)
+    raw["load"] |= present(load)
+    entries = competing(scenario, given.policies, mode)
+    raw["entries"] = [entry.model_dump(mode="json") for entry in entries]
+    labels = [entry.label for entry in entries]
+    raw["baseline"] = scenario.baseline if scenario.baseline in labels else labels[0]
+    return checked(raw)
+
+
+def present(values: dict[str, Any]) -> dict[str, Any]:
+    """The items whose value is not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def chosen_mode(scenario: Scenario, given: Overrides) -> str:
+    """Loop mode: open for `--rate` and `--duration`, closed for `--requests` and `--batch`; a mix is an error."""
+    closed = [name for name in ("requests", "batch") if getattr(given, name) is not None]
+    opened = [name for name in ("rate", "duration") if getattr(given, name) is not None]
+    if closed and opened:
+        raise BadInputError(
+            f"--{closed[0]} and --{opened[0]}: choose a closed loop (--requests, --batch) or an open one "
+            "(--rate, --duration)"
+        )
+    return "closed" if closed else "open" if opened else scenario.load.mode
+
+
+def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entry]:
+    """Selected entries, by label or policy name; a policy without an entry gets a new one.
+
+    An open loop has no batch, so entries that override the batch are left out.
+    """
+    entries = [entry for entry in scenario.entries if mode == "closed" or entry.batch is None]
+    if wanted:
+        entries = [entry for name in wanted for entry in entries_named(entries, name)]
+    labels = [entry.label for entry in entries]
+    kept = [entry for entry in entries if entry.twin_of is None or entry.twin_of in labels]
+    if len(set(labels)) < len(labels):
+        raise BadInputError(f"--policies: an entry is named twice in {','.join(wanted)!r}")
+    return kept
+
+
+def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
+    """Entries with this label, else with this policy (A/A controls aside), else a new entry if the policy exists."""
+    by_label = [entry for entry in entries if entry.label == name]
+    by_policy = [entry for entry in entries if entry.policy.name == name and entry.twin_of is None]
+    if by_label or by_policy:
+        return by_label or by_policy
+    if name not in registry.known() and not is_oracle(name):
+        labels = ", ".join(dict.fromkeys([*(entry.label for entry in entries), *registry.known()]))
+        raise BadInputError(f"--policies: unknown {name!r}; known: {labels}")
+    return [Entry(label=name, policy=PolicySpec(name=name))]
+
+
+def checked(raw: dict[str, Any]) -> Scenario:
+    """Validate the scenario again and construct every policy once, so that a bad option fails before a run."""
+    try:
+        scenario = Scenario.model_validate(raw)
+    except ValidationError as error:
+        complaint = first_complaint(error)
+        raise BadInputError(f"--{complaint.removeprefix('load.').replace('_', '-', 1)}") from None
+    for entry in scenario.entries:
+        if is_oracle(entry.policy.name):
+            continue
+        options = {key: value for key, value in entry.policy.model_dump().items() if key != "name"}
+        try:
+            registry.make(entry.policy.name, options, Random(0), f"entries.{entry.label}.policy")
+        except PoliciesError as error:
+            raise BadInputError(f"entries.{entry.label}: {error}") from None
+    return scenario

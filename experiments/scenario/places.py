@@ -1,0 +1,27 @@
+"""The workers of a scenario: their names, regions, service-time profiles and connection set-up. Pure."""
+
+from __future__ import annotations
+
+from experiments.scenario.scenario import Region, Scenario
+from experiments.stats.samples import Place
+from workers.service import Profile, parse_profile
+
+TLS = {2: "1.3", 3: "1.2"}
+"""Connection set-up round trips -> TLS version that a worker speaks to take as many."""
+
+
+def places_of(scenario: Scenario) -> tuple[Place, ...]:
+    """Worker and region name of every worker of the scenario, region by region."""
+    pairs = zip(scenario.workers, scenario.region_of_each, strict=True)
+    return tuple(Place(worker=worker, region=region) for worker, region in pairs)
+
+
+def numbered_workers(scenario: Scenario) -> list[tuple[Region, int]]:
+    """(region, number within the region) of every worker, in the order of `places_of`."""
+    return [(region, number) for region in scenario.regions for number in range(region.workers)]
+
+
+def profiles_of(scenario: Scenario) -> list[Profile]:
+    """Distinct service-time profiles of the scenario's workers in measured seconds, in order of appearance."""
+    found = (parse_profile(region.service).scaled(scenario.time_scale) for region in scenario.regions)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,56 @@
+"""Presets: named lists of policies that a scenario compares when it lists no entries of its own.
+
+`lineup = "standard"` in a scenario expands to these entries, which `campaign.json` lists one by one. A preset ends with
+an A/A control of the baseline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TWIN = "round-robin"
+
+STANDARD = (
+    "random",
+    "round-robin",
+    "least-in-flight",
+    "latency-weighted",
+    "least-time",
+    "peak-ewma",
+    "reported-load",
+    "c3",
+    "prequal",
+    "join-idle-queue",
+    "steelyard",
+)
+REGIONS = (
+    "random",
+    "round-robin",
+    "region-round-robin",
+    "region-aware",
+    "least-in-flight",
+    "latency-weighted",
+    "peak-ewma",
+    "c3",
+    "prequal",
+    "steelyard",
+)
+PRESETS = {"standard": STANDARD, "regions": REGIONS}
+
+
+def expanded(raw: Any) -> Any:
+    """Scenario document with `lineup` replaced by its entries, which precede those of the file.
+
+    Raises `ValueError` for an unknown preset.
+    """
+    if not isinstance(raw, dict) or "lineup" not in raw:
+        return raw
+    rest = {key: value for key, value in raw.items() if key not in ("lineup", "entries")}
+    preset, others = raw["lineup"], raw.get("entries", [])
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ValueError(f"lineup: unknown {str(preset)[:40]!r}; known: {', '.join(PRESETS)}")
+    if not isinstance(others, list | tuple):
+        raise ValueError("entries: must be a list of tables")
+    entries = [{"label": name, "policy": name} for name in PRESETS[preset]]
+    twin = {"label": f"{TWIN} again", "policy": TWIN, "twin_of": TWIN}
+    return {**rest, "entries": [*entries, *others, twin]}

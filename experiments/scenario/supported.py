@@ -1,0 +1,57 @@
+"""Checks that a scenario can run on real processes, made before it starts.
+
+Every key of a scenario is either implemented by live runs or rejected here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from experiments.errors import BadInputError
+from experiments.scenario.oracles import is_oracle
+from experiments.scenario.places import TLS, places_of
+from experiments.scenario.scenario import Region, Scenario
+
+ONLY_SIMULATED = "only the simulator can do that: experiments run --simulated"
+
+MOST_PROCESSES = 64
+"""Maximum number of workers of one region that are started as processes on this machine."""
+
+
+def require_live(scenario: Scenario) -> None:
+    """Raise `BadInputError` for the first feature that only the simulator supports."""
+    for complaint in complaints(scenario):
+        raise BadInputError(f"{scenario.name}: {complaint}")
+
+
+def complaints(scenario: Scenario) -> Iterator[str]:
+    """Yield a message for every feature that real processes do not support."""
+    if scenario.staleness:
+        yield f"staleness = {scenario.staleness:g}: {ONLY_SIMULATED}"
+    if scenario.balancers > 1:
+        yield f"balancers = {scenario.balancers}: {ONLY_SIMULATED}"
+    yield from too_near(scenario)
+    for entry in scenario.entries:
+        if is_oracle(entry.policy.name):
+            yield f"policy '{entry.policy.name}': {ONLY_SIMULATED}"
+    for number, region in enumerate(scenario.regions):
+        if region.workers > MOST_PROCESSES:
+            yield (
+                f"regions.{number}.workers = {region.workers}: more than {MOST_PROCESSES} processes; {ONLY_SIMULATED}"
+            )
+        if region.discipline != "fifo":
+            yield f"regions.{number}.discipline = {region.discipline!r}: {ONLY_SIMULATED}"
+        if region.setup_rtts not in (1, *TLS):
+            yield f"regions.{number}.setup_rtts = {region.setup_rtts}: real processes take 1, 2 or 3"
+
+
+def too_near(scenario: Scenario) -> Iterator[str]:
+    """Yield a message for every rtt event on a worker without a delay line, which cannot be added during a run."""
+    near = [place for place in places_of(scenario) if region_of(scenario, place.region).rtt == 0]
+    for number, event in enumerate(scenario.events):
+        if event.kind == "rtt" and any(event.strikes(place.worker, place.region) for place in near):
+            yield f"events.{number}: rtt cannot change where a region's rtt is 0; give it 0.0001"
+
+
+def region_of(scenario: Scenario, name: str) -> Region:
+    return next(region for region in scenario.regions if region.name == name)

@@ -1,0 +1,192 @@
+"""Fault state of each worker over time: the events of a scenario, combined.
+
+Pure: no I/O, no clock. Only this module defines how events combine, so live and simulated runs cannot disagree.
+Instants and durations are measured seconds from the start of the load, with the time scale applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from experiments.scenario.events import Event
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.streams import stream
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A GC-like pause of `length` seconds at `since`, repeated every `every` seconds; 0: only once."""
+
+    length: float
+    every: float
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultState:
+    """Fault state of one worker; the default is healthy."""
+
+    slow: float = 1.0
+    fail: float = 0.0
+    hang: float = 0.0
+    reset: float = 0.0
+    pause: Pause | None = None
+    is_unhealthy: bool = False
+    is_gone: bool = False
+    """Whether the worker has no process."""
+
+    is_graceful: bool = False
+    """Whether its process ends by SIGTERM after draining, and not by SIGKILL."""
+
+    is_draining: bool = False
+    is_absent: bool = False
+    """Whether the balancer does not have it as an endpoint."""
+
+    rtt: float | None = None
+    """Round trip in seconds; None: the region's."""
+
+
+HEALTHY = FaultState()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From `at` on, worker number `worker` (as in `places_of`) is in this fault state."""
+
+    at: float
+    worker: int
+    fault_state: FaultState
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveFault:
+    """An active fault: one event on one worker, from `begin` to `end`, which may be infinite."""
+
+    begin: float
+    end: float
+    event: Event
+    since: float = 0.0
+
+
+def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
+    """Changes of fault state of all workers, ascending in time; the block's `seed` fixes the phases of periodic
+    pauses.
+    """
+    steps = [
+        step
+        for worker, active_faults in enumerate(active_faults_of(scenario, seed))
+        for step in steps_of(worker, active_faults)
+    ]
+    return tuple(sorted(steps, key=lambda step: (step.at, step.worker)))
+
+
+def pauses(steps: Sequence[Step], until: float) -> list[tuple[float, int, float]]:
+    """(instant, worker, length) of every single pause that begins before `until`, ascending."""
+    found = []
+    for step, end in ended(steps, until):
+        pause = step.fault_state.pause
+        while pause is not None and pause.since < end:
+            if pause.since >= step.at:
+                found.append((pause.since, step.worker, pause.length))
+            if not pause.every:
+                break
+            pause = replace(pause, since=pause.since + pause.every)
+    return sorted(found)
+
+
+def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
+    """Yield each step with the instant at which the next step of the same worker replaces it, last step first."""
+    following: dict[int, float] = {}
+    for step in reversed(steps):
+        yield step, min(following.get(step.worker, math.inf), until)
+        following[step.worker] = step.at
+
+
+def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
+    """Active faults of every worker, in the order of the scenario's events."""
+    rng, scale = stream("faults", seed), scenario.time_scale
+    workers = list(zip(scenario.workers, scenario.region_of_each, strict=True))
+    found = [list[ActiveFault]() for _ in workers]
+    for event in scenario.events:
+        struck = [number for number, (worker, region) in enumerate(workers) if event.strikes(worker, region)]
+        for turn, number in enumerate(struck):
+            begin = event.at + turn * event.stagger
+            phase = float(rng.uniform(0.0, event.every)) if event.every else 0.0
+            end = begin + (math.inf if event.lasts is None else event.lasts)
+            if event.kind == "pause" and not event.every:
+                end = begin + event.amount
+            found[number].append(ActiveFault(begin * scale, end * scale, event, (begin + phase) * scale))
+    return [[scaled(active_fault, scale) for active_fault in active_faults] for active_faults in found]
+
+
+def scaled(active_fault: ActiveFault, scale: float) -> ActiveFault:
+    """The fault with the durations in its event's value in measured seconds too."""
+    event = active_fault.event
+    if scale == 1 or event.kind not in ("pause", "rtt", "restart"):
+        return active_fault
+    changes = {"value": event.amount * scale, "every": event.every and event.every * scale}
+    return replace(active_fault, event=event.model_copy(update=changes))
+
+
+def steps_of(worker: int, active_faults: Sequence[ActiveFault]) -> Iterator[Step]:
+    """Changes of one worker's fault state; none at 0 if it is healthy then."""
+    before = HEALTHY
+    for instant in sorted(
+        {
+            0.0,
+            *(edge for active_fault in active_faults for edge in edges(active_fault) if math.isfinite(edge)),
+        }
+    ):
+        fault_state = fault_state_at(instant, active_faults)
+        if fault_state != before:
+            yield Step(instant, worker, fault_state)
+        before = fault_state
+
+
+def edges(active_fault: ActiveFault) -> tuple[float, ...]:
+    """Instants at which the fault changes the state."""
+    if active_fault.event.kind == "restart":
+        return active_fault.begin, active_fault.begin + active_fault.event.amount, active_fault.end
+    return active_fault.begin, active_fault.end
+
+
+def fault_state_at(instant: float, active_faults: Sequence[ActiveFault]) -> FaultState:
+    """Fault state at an instant: all active faults combined."""
+    fault_state = HEALTHY
+    for active_fault in active_faults:
+        is_on = active_fault.begin <= instant < active_fault.end
+        if active_fault.event.kind == "add":
+            fault_state = fault_state if is_on else replace(fault_state, is_absent=True)
+        elif is_on:
+            fault_state = with_fault(fault_state, active_fault, instant)
+    return fault_state
+
+
+def with_fault(fault_state: FaultState, active_fault: ActiveFault, instant: float) -> FaultState:
+    """Add one fault: factors multiply, the greatest share counts, the last pause and the last round trip count."""
+    event, amount = active_fault.event, active_fault.event.amount
+    match event.kind:
+        case "slow":
+            return replace(fault_state, slow=fault_state.slow * amount)
+        case "fail":
+            return replace(fault_state, fail=max(fault_state.fail, amount))
+        case "hang":
+            return replace(fault_state, hang=max(fault_state.hang, amount))
+        case "reset":
+            return replace(fault_state, reset=max(fault_state.reset, amount))
+        case "pause":
+            return replace(fault_state, pause=Pause(amount, event.every or 0.0, active_fault.since))
+        case "rtt":
+            return replace(fault_state, rtt=amount)
+        case "unhealthy":
+            return replace(fault_state, is_unhealthy=True)
+        case "drain":
+            return replace(fault_state, is_draining=True)
+        case "down":
+            return replace(fault_state, is_gone=True)
+        case "restart":
+            is_gone = fault_state.is_gone or instant >= active_fault.begin + amount
+            return replace(fault_state, is_draining=True, is_graceful=True, is_gone=is_gone)
+    raise AssertionError(f"no rule for {event.kind!r}")

@@ -1,0 +1,354 @@
+"""Simulated balancer: the real router, policy and mechanisms, driven by virtual time.
+
+Decisions are made by the balancer's own objects; socket operations become events. Requests are idempotent and small:
+they may be retried, and an answer arrives as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from experiments.simulator.attempt import Attempt
+from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.model import Mechanisms
+from experiments.simulator.worker_connections import WorkerConnections
+from policies.errors import NoEndpointAvailable
+from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.overload.retry_budget import RetryBudget
+from policies.routing.router import Router
+
+if TYPE_CHECKING:
+    from experiments.load.demand import Keys
+    from experiments.simulator.client import Client
+    from experiments.simulator.hedges import Hedges
+    from policies.endpoint.state import EndpointState
+
+_OK: Final = OutcomeKind.OK
+_ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
+_RESET: Final = OutcomeKind.RESET
+_REFUSED: Final = OutcomeKind.REFUSED
+_TIMEOUT: Final = OutcomeKind.TIMEOUT
+_ABANDONED: Final = OutcomeKind.ABANDONED
+BAD_GATEWAY: Final = 502
+UNAVAILABLE: Final = 503
+GATEWAY_TIMEOUT: Final = 504
+
+
+class Waiting(Event):
+    """Event: queue timeout of a request for which no endpoint has room."""
+
+    def __init__(self, balancer: SimulatedBalancer, number: int, facts: RequestFacts, is_fresh: bool) -> None:
+        self.number = number
+        self.facts = facts
+        self.is_fresh = is_fresh
+        self.waits = True
+        self._balancer = balancer
+
+    def fire(self, now: float) -> None:
+        """Reject the request if it still waits."""
+        self._balancer.queue_timed_out(self, now)
+
+
+class Overdue(Event):
+    """Event: per-attempt or first-byte timeout of an attempt."""
+
+    def __init__(self, attempt: Attempt, is_final: bool) -> None:
+        self._attempt = attempt
+        self._is_final = is_final
+
+    def fire(self, now: float) -> None:
+        """Handle the timeout unless the attempt is over."""
+        if not self._attempt.is_over:
+            self._attempt.connections.balancer.overdue(self._attempt, self._is_final, now)
+
+
+class Probe(Event):
+    """Load probe of a worker: request and answer."""
+
+    def __init__(self, connections: WorkerConnections, sent_at: float) -> None:
+        self._connections = connections
+        self._sent_at = sent_at
+        self._load: ReportedLoad | None = None
+
+    def fire(self, now: float) -> None:
+        """Take the report at the worker, or deliver it to the router."""
+        connections = self._connections
+        if self._load is None:
+            self._load = connections.worker.report(now)
+            connections.agenda.add(now + connections.worker.half, self)
+        else:
+            connections.balancer.router.probed(connections.state, self._load, now - self._sent_at, now)
+
+
+class SimulatedBalancer:
+    """One balancer. `worker_connections` are its connections to each worker, in the router's order.
+
+    `requests`, `retried`, `hedged` and `hedges_won` count as in the balancer's status.
+    """
+
+    def __init__(
+        self, router: Router, agenda: EventQueue, client: Client, mechanisms: Mechanisms, home: str | None
+    ) -> None:
+        self.router = router
+        self.clock = client.clock
+        self._route = router.route
+        self._settle = router.settle
+        self._agenda = agenda
+        self._client = client
+        self._rules = mechanisms
+        self._home = home
+        self._plain = RequestFacts(region=home)
+        self.worker_connections: list[WorkerConnections] = []
+        self.keys: Keys | None = None
+        self.hedges: Hedges | None = None
+        self._line: deque[Waiting] = deque()
+        self._waiting = 0
+        self.requests = self.retried = self.hedged = self.hedges_won = 0
+        retries = mechanisms.retries
+        self._retry_limit = retries.limit if retries is not None else 0
+        self._statuses = retries.statuses if retries is not None else frozenset[int]()
+        self._budget = RetryBudget(retries.share, retries.per_second) if retries is not None else None
+        self._may_fill = mechanisms.in_flight is not None
+        self._has_limits = mechanisms.first_byte < client.timeout or mechanisms.attempt < client.timeout
+        router.on_available = self._serve
+        router.on_probe = self._probe
+
+    # --- a request
+
+    def start(self, number: int, now: float) -> None:
+        """Accept a client's request and route it, with a key where the model has keys."""
+        self.requests += 1
+        facts = self._plain
+        if self.keys is not None:
+            facts = RequestFacts(region=self._home, key=self.keys.next())
+        self.send(number, facts, now, False)
+
+    def send(self, number: int, facts: RequestFacts, now: float, is_fresh: bool) -> None:
+        """Route the request and send it to the chosen endpoint, or queue it."""
+        try:
+            assignment = self._route(facts)
+        except NoEndpointAvailable:
+            self._wait(number, facts, is_fresh, now)
+            return
+        client = self._client
+        connections = self.worker_connections[assignment.state.order]
+        attempt = Attempt(connections, assignment, number, facts.attempt == 0, now)
+        client.flying += 1
+        connections.entered(now)
+        if client.has_timeouts:
+            client.open[number] = attempt
+        if facts.attempt:
+            attempt.tries = facts.attempt + 1
+        elif self.hedges is not None:
+            self.hedges.watch(attempt, now)
+        self.dispatch(connections, attempt, now, is_fresh)
+
+    def dispatch(self, connections: WorkerConnections, attempt: Attempt, now: float, is_fresh: bool) -> None:
+        """Send an attempt to its worker, over a connection where connections have a cost."""
+        if self._has_limits:
+            self._limit(attempt, now)
+        if connections.is_linked:
+            attempt.is_fresh = is_fresh
+            connections.lease(attempt, now)
+        elif connections.worker.is_down:
+            attempt.refuse(now)
+        else:
+            connections.worker.arrive(attempt, now)
+
+    def _limit(self, attempt: Attempt, now: float) -> None:
+        rules = self._rules
+        if rules.attempt < rules.first_byte:
+            self._agenda.add(now + rules.attempt, Overdue(attempt, is_final=False))
+        if rules.first_byte < self._client.timeout:
+            self._agenda.add(now + rules.first_byte, Overdue(attempt, is_final=True))
+
+    def returned(self, attempt: Attempt, now: float) -> None:
+        """Process the outcome of an attempt that has returned."""
+        connections = attempt.connections
+        kind, status = attempt.kind, attempt.status
+        if connections.is_linked and kind is not _RESET and kind is not _REFUSED:
+            connections.give_back(now)
+        if kind is not _OK or attempt.is_loser or attempt.rival is not None:
+            self._returned_otherwise(attempt, kind, status, now)
+            return
+        self._count_out(attempt, kind, status, now)
+        if attempt.tries == 1:
+            self._client.served(attempt.number, connections.worker.number, now)
+        else:
+            self._client.ended(attempt.number, 0, status, connections.worker.number, attempt.tries, now)
+
+    def _count_out(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
+        """Settle an attempt with its outcome at the router."""
+        attempt.is_over = True
+        self._client.flying -= 1
+        attempt.ended_at = now
+        assignment = attempt.assignment
+        attempt.connections.leaving(assignment.routed_at, now)
+        first_byte_at = now if status else None
+        outcome = Outcome(kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report)
+        self._settle(assignment, outcome)
+
+    # --- failures
+
+    def _returned_otherwise(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
+        rival = attempt.rival
+        if attempt.is_loser:
+            self._count_out(attempt, kind, status, now)
+        elif rival is not None:
+            self._raced(attempt, rival, kind, status, now)
+        elif kind is _ERROR_STATUS:
+            self._erred(attempt, status, now)
+        else:
+            self._failed(attempt, kind, now)
+
+    def _raced(self, attempt: Attempt, rival: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
+        """Resolve two hedged attempts: an answer wins, a failure leaves the request to the other one."""
+        attempt.rival = rival.rival = None
+        if kind is _OK or (kind is _ERROR_STATUS and status not in self._statuses):
+            rival.is_loser = True
+            self.hedges_won += not attempt.is_first
+            self._count_out(attempt, kind, status, now)
+            self._client.ended(
+                attempt.number, kind is not _OK, status, attempt.connections.worker.number, attempt.tries, now
+            )
+        else:
+            self._count_out(attempt, kind, status, now)
+            self._stands_for(attempt.number, rival)
+
+    def _stands_for(self, number: int, attempt: Attempt) -> None:
+        """Make the request wait for this attempt."""
+        if self._client.has_timeouts:
+            self._client.open[number] = attempt
+
+    def _erred(self, attempt: Attempt, status: int, now: float) -> None:
+        """Handle an error status: retry, or pass it to the client."""
+        may_repeat = status in self._statuses and self._may_repeat(attempt, True, now)
+        self._count_out(attempt, _ERROR_STATUS, status, now)
+        if may_repeat:
+            self._retry(attempt, now, is_fresh=False)
+        else:
+            self._client.ended(
+                attempt.number, 1, status, attempt.connections.worker.number, attempt.tries, now
+            )
+
+    def _failed(self, attempt: Attempt, kind: OutcomeKind, now: float) -> None:
+        """Handle an attempt without an answer: retry, or answer 502."""
+        self._count_out(attempt, kind, 0, now)
+        is_known = kind is not _REFUSED  # a worker may have seen it; else no budget is needed
+        may_retry = (self._may_repeat if is_known else self._has_another_try)(attempt, False, now)
+        if may_retry:
+            self._retry(attempt, now, is_fresh=True)
+        else:
+            self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, attempt.tries, now)
+
+    def overdue(self, attempt: Attempt, is_final: bool, now: float) -> None:
+        """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains."""
+        if attempt.is_loser or (attempt.rival is not None and is_final):
+            self._end_loser(attempt, now)
+        elif is_final:
+            self._count_out(attempt, _TIMEOUT, 0, now)
+            self._client.ended(attempt.number, 1, GATEWAY_TIMEOUT, -1, attempt.tries, now)
+        elif attempt.rival is None and self._may_repeat(attempt, True, now):
+            self._count_out(attempt, _TIMEOUT, 0, now)
+            self._retry(attempt, now, is_fresh=False)
+
+    def _end_loser(self, attempt: Attempt, now: float) -> None:
+        rival = attempt.rival
+        if rival is not None:
+            attempt.rival = rival.rival = None
+            self._stands_for(attempt.number, rival)
+        self._count_out(attempt, _TIMEOUT, 0, now)
+
+    def abandon(self, attempt: Attempt, now: float) -> None:
+        """Abandon the request's attempts after the client has left."""
+        rival = attempt.rival
+        attempt.rival = None
+        self._count_out(attempt, _ABANDONED, 0, now)
+        if rival is not None:
+            rival.rival = None
+            self._count_out(rival, _ABANDONED, 0, now)
+
+    def _retry(self, attempt: Attempt, now: float, *, is_fresh: bool) -> None:
+        self.retried += 1
+        facts = attempt.assignment.facts
+        tried = facts.tried | {attempt.assignment.state.id}
+        facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
+        self.send(attempt.number, facts, now, is_fresh)
+
+    def _has_another_try(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
+        attempts = attempt.tries
+        if attempts > self._retry_limit:
+            return False
+        tried = attempt.assignment.facts.tried | {attempt.assignment.state.id}
+        is_second = attempts == 1 and not needs_other
+        return is_second or any(state.id not in tried for state in self.router.available)
+
+    def _may_repeat(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
+        budget = self._budget
+        return (
+            budget is not None
+            and self._has_another_try(attempt, needs_other, now)
+            and budget.take(self.requests, now)
+        )
+
+    # --- hedging
+
+    def race(self, late: Attempt, avoided: frozenset[str], now: float) -> None:
+        """Send a hedged attempt to an endpoint outside `avoided`; the first answer wins."""
+        facts, attempts = late.assignment.facts, late.tries
+        try:
+            assignment = self._route(
+                RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=avoided)
+            )
+        except NoEndpointAvailable:
+            return
+        self.hedged += 1
+        connections = self.worker_connections[assignment.state.order]
+        second = Attempt(connections, assignment, late.number, False, now)
+        self._client.flying += 1
+        late.tries = second.tries = attempts + 1
+        late.rival, second.rival = second, late
+        connections.entered(now)
+        self.dispatch(connections, second, now, False)
+
+    def _probe(self, state: EndpointState) -> None:
+        """Send a load probe to a worker for the policy."""
+        connections = self.worker_connections[state.order]
+        worker, now = connections.worker, self.clock.at
+        if not worker.is_down and worker.hang < 1.0:
+            self._agenda.add(now + worker.half, Probe(connections, now))
+
+    # --- wait queue
+
+    def _wait(self, number: int, facts: RequestFacts, is_fresh: bool, now: float) -> None:
+        if not self.router.has_eligible or self._waiting >= self._rules.queue:
+            self._client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
+            return
+        waiting = Waiting(self, number, facts, is_fresh)
+        self._waiting += 1
+        self._line.append(waiting)
+        if self._client.has_timeouts:
+            self._client.open.pop(number, None)
+        if self._rules.queue_timeout < self._client.timeout:
+            self._agenda.add(now + self._rules.queue_timeout, waiting)
+
+    def queue_timed_out(self, waiting: Waiting, now: float) -> None:
+        """Reject a queued request after the queue timeout."""
+        if waiting.waits:
+            waiting.waits = False
+            self._waiting -= 1
+            if self._client.is_open(waiting.number):
+                self._client.ended(waiting.number, 1, UNAVAILABLE, -1, waiting.facts.attempt, now)
+
+    def _serve(self) -> None:
+        """Send queued requests while endpoints have room."""
+        line, router = self._line, self.router
+        while line and router.has_room:
+            waiting = line.popleft()
+            if not waiting.waits:
+                continue
+            waiting.waits = False
+            self._waiting -= 1
+            if self._client.is_open(waiting.number):
+                self.send(waiting.number, waiting.facts, self.clock.at, waiting.is_fresh)

@@ -1,0 +1,165 @@
+"""Events other than requests: faults, active checks, ticks, and load exchange between balancers.
+
+A periodic event schedules itself again. These events alone would go on for ever, so a run ends with its requests and
+not with its event queue.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from experiments.scenario.timeline import FaultState, Pause
+from experiments.simulator.balancer import SimulatedBalancer
+from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.fleet import Fleet
+from experiments.simulator.model import CheckModel
+from experiments.simulator.worker import Worker
+from policies.endpoint.state import EndpointState
+from policies.health.active_checks import CheckState
+
+PROBE_WINDOW_EVERY = 2.0
+"""Seconds between checks of an unreachable endpoint, as in the balancer."""
+
+
+class Tick(Event):
+    """Tick of a router once per second; also readmits unreachable endpoints that can be reached again."""
+
+    def __init__(self, balancer: SimulatedBalancer, workers: dict[str, Worker], agenda: EventQueue) -> None:
+        self._balancer = balancer
+        self._workers = workers
+        self._agenda = agenda
+        self._count = 0
+
+    def fire(self, now: float) -> None:
+        router = self._balancer.router
+        router.tick()
+        self._count += 1
+        if self._count % int(PROBE_WINDOW_EVERY) == 0 and router.health.census.out[None]:
+            for state in router.states:
+                if state.record.is_unreachable and not self._workers[state.id].is_down:
+                    router.readmit(state.id)
+        self._agenda.add(now + 1.0, self)
+
+
+class Gossip(Event):
+    """Periodic exchange of in-flight counts between the balancers."""
+
+    def __init__(self, balancers: list[SimulatedBalancer], every: float, agenda: EventQueue) -> None:
+        self._balancers = balancers
+        self._every = every
+        self._agenda = agenda
+
+    def fire(self, now: float) -> None:
+        here = [
+            {state.id: state.in_flight_here for state in balancer.router.states}
+            for balancer in self._balancers
+        ]
+        for balancer, own in zip(self._balancers, here, strict=True):
+            for state in balancer.router.states:
+                state.update_elsewhere(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
+        self._agenda.add(now + self._every, self)
+
+
+class Check(Event):
+    """Active checks of one worker by one balancer: sent when due, judged when answered."""
+
+    def __init__(
+        self,
+        balancer: SimulatedBalancer,
+        state: EndpointState,
+        worker: Worker,
+        model: CheckModel,
+        rng: Random,
+        agenda: EventQueue,
+    ) -> None:
+        self._balancer = balancer
+        self._id = state.id
+        self._worker = worker
+        self._timeout = model.timeout
+        self._checks = CheckState(model.rules, rng, 0.0)
+        self._agenda = agenda
+        self._is_out = False
+        self._fault: str | None = None
+        agenda.add(self._checks.due_at, self)
+
+    def fire(self, now: float) -> None:
+        if self._is_out:
+            self._judge(now)
+        else:
+            self._send(now)
+
+    def _send(self, now: float) -> None:
+        worker = self._worker
+        self._is_out = True
+        waits = worker.rtt
+        self._fault = "no connection" if worker.is_down else "unhealthy" if worker.is_unhealthy else None
+        if worker.hang >= 1 or waits > self._timeout:
+            self._fault, waits = "no answer", self._timeout
+        self._agenda.add(now + waits, self)
+
+    def _judge(self, now: float) -> None:
+        self._is_out = False
+        checks, router = self._checks, self._balancer.router
+        if checks.record(self._fault, now) and any(state.id == self._id for state in router.states):
+            is_reachable = self._fault != "no connection"
+            router.set_healthy(self._id, checks.is_healthy, is_reachable=is_reachable)
+        self._agenda.add(max(now, checks.due_at), self)
+
+
+class Change(Event):
+    """Change of a worker's fault state."""
+
+    def __init__(self, fleet: Fleet, worker: Worker, fault_state: FaultState, agenda: EventQueue) -> None:
+        self._fleet = fleet
+        self._worker = worker
+        self._fault_state = fault_state
+        self._agenda = agenda
+
+    def fire(self, now: float) -> None:
+        worker, fault_state, before = self._worker, self._fault_state, self._worker.fault_state
+        worker.fault_state = fault_state
+        worker.slow, worker.fail, worker.hang, worker.reset = (
+            fault_state.slow,
+            fault_state.fail,
+            fault_state.hang,
+            fault_state.reset,
+        )
+        worker.is_unhealthy = fault_state.is_unhealthy or fault_state.is_draining
+        if fault_state.rtt != before.rtt:
+            worker.link(worker.model.rtt if fault_state.rtt is None else fault_state.rtt)
+        if fault_state.is_gone != before.is_gone:
+            self._go_or_return(now)
+        if fault_state.is_absent != before.is_absent:
+            self._fleet.set_present(worker.id, not fault_state.is_absent)
+        if fault_state.is_draining != before.is_draining and not fault_state.is_absent:
+            self._fleet.set_enabled(worker.id, not fault_state.is_draining)
+        if fault_state.pause is not None and fault_state.pause != before.pause:
+            pause = Paused(worker, fault_state.pause, self._agenda)
+            self._agenda.add(max(now, self._fleet.began_at + fault_state.pause.since), pause)
+        worker.judge()
+        worker.reevaluate_hung(now)
+
+    def _go_or_return(self, now: float) -> None:
+        if not self._fault_state.is_gone:
+            self._worker.is_down = False
+        elif self._fault_state.is_graceful:
+            self._worker.leave()
+        else:
+            self._worker.crash(now)
+
+
+class Paused(Event):
+    """GC-like pause of a worker, repeated while its fault state contains it."""
+
+    def __init__(self, worker: Worker, pause: Pause, agenda: EventQueue) -> None:
+        self._worker = worker
+        self._pause = pause
+        self._agenda = agenda
+
+    def fire(self, now: float) -> None:
+        pause = self._pause
+        if self._worker.fault_state.pause != pause:
+            return
+        self._worker.pause(now, now + pause.length)
+        if pause.every:
+            self._agenda.add(now + pause.every, self)

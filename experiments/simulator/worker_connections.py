@@ -1,0 +1,164 @@
+"""Connections of one balancer to one worker, and the accounting of its requests there.
+
+As in the balancer's pool, the newest idle connection is used first; a request without one waits for a connection that
+is being opened, or for one that is returned sooner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from balancer.config.pool_limits import IdleTimeoutRules
+from experiments.simulator.attempt import Attempt
+from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.idle import Idle
+from policies.facts import OutcomeKind
+
+if TYPE_CHECKING:
+    from experiments.simulator.balancer import SimulatedBalancer
+    from experiments.simulator.model import PoolModel
+    from experiments.simulator.worker import Worker
+    from policies.endpoint.state import EndpointState
+
+
+class Opening(Event):
+    """Event: a connection has been opened, for `attempt` or for the first waiter."""
+
+    def __init__(self, connections: WorkerConnections, attempt: Attempt | None) -> None:
+        self._connections = connections
+        self._attempt = attempt
+
+    def fire(self, now: float) -> None:
+        self._connections.opened(self._attempt, now)
+
+
+class WorkerConnections:
+    """Connections of one balancer to one worker.
+
+    `is_linked`: connections have a cost here. `setup` is the number of seconds that a new one takes, and `late` the
+    extra seconds of its first request. `opened_in_all` and `reused` are counters.
+
+    `area` is the integral of the number in flight, in request-seconds, from the router's count; `sojourns` is the same
+    from the requests. By Little's law they are equal.
+    """
+
+    def __init__(
+        self,
+        balancer: SimulatedBalancer,
+        worker: Worker,
+        state: EndpointState,
+        agenda: EventQueue,
+        pool: PoolModel,
+    ) -> None:
+        self.balancer = balancer
+        self.worker = worker
+        self.state = state
+        self.agenda = agenda
+        self.area = self.sojourns = self._changed_at = 0.0
+        self.routed = self.settled = 0
+        rules = IdleTimeoutRules(pool.risk, pool.risk / 10)
+        self._idle = Idle(pool.idle, rules, balancer.clock.at)
+        self._waiting: deque[Attempt] = deque()
+        self._unclaimed = 0
+        self.opened_in_all = self.reused = 0
+        self.relink()
+
+    def relink(self) -> None:
+        """Update the connection costs after a change of the worker's link."""
+        worker = self.worker
+        self.setup, self.late = worker.rtt * worker.setup_rtts, 0.0
+        if worker.is_emulated and worker.setup_rtts == 1:
+            self.setup, self.late = 0.0, self.setup
+        self._idle.relink(worker.idle_timeout, worker.rtt)
+        self.is_linked = worker.rtt > 0.0
+        self.state.connections = self if self.is_linked else None
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a request sent now finds an idle connection; read by policies."""
+        return self._idle.has_idle(self.balancer.clock.at)
+
+    @property
+    def connect_time(self) -> float:
+        """Seconds that opening a connection took; 0 before the first."""
+        return self.setup if self.opened_in_all else 0.0
+
+    def entered(self, now: float) -> None:
+        """Account for a request that the router has just counted in."""
+        state = self.state
+        self.area += (state.in_flight - state.elsewhere - 1) * (now - self._changed_at)
+        self._changed_at = now
+        self.routed += 1
+
+    def leaving(self, since: float, now: float) -> None:
+        """Account for a request routed at `since`, just before the router counts it out."""
+        state = self.state
+        self.area += (state.in_flight - state.elsewhere) * (now - self._changed_at)
+        self._changed_at = now
+        self.sojourns += now - since
+        self.settled += 1
+
+    def error(self) -> float:
+        """Relative error of Little's law for this worker's requests."""
+        return abs(self.area - self.sojourns) / (1.0 + self.sojourns)
+
+    # --- connections
+
+    def lease(self, attempt: Attempt, now: float) -> None:
+        """Send the attempt on a connection, now or when one is ready."""
+        self.worker.coming += 1
+        if attempt.is_fresh:
+            self._open(attempt, now)
+        elif self._idle.lease(now):
+            self.reused += 1
+            self._depart(attempt, now, 0.0)
+        else:
+            if len(self._waiting) >= self._unclaimed:
+                self._unclaimed += 1
+                self._open(None, now)
+            self._waiting.append(attempt)
+
+    def _open(self, attempt: Attempt | None, now: float) -> None:
+        self.agenda.add(now + self.setup, Opening(self, attempt))
+
+    def opened(self, attempt: Attempt | None, now: float) -> None:
+        """A connection is open, or the worker has refused it."""
+        if attempt is None:
+            self._unclaimed -= 1
+            attempt = self._first_waiting()
+        if self.worker.is_down:
+            if attempt is not None and not attempt.is_over:
+                attempt.kind = OutcomeKind.REFUSED
+                self.balancer.returned(attempt, now)
+            return
+        self.opened_in_all += 1
+        if attempt is None or attempt.is_over:
+            self.give_back(now)
+        else:
+            self._depart(attempt, now, self.late)
+
+    def _first_waiting(self) -> Attempt | None:
+        waiting = self._waiting
+        while waiting:
+            attempt = waiting.popleft()
+            if not attempt.is_over:
+                return attempt
+        return None
+
+    def give_back(self, now: float) -> None:
+        """Return a connection after a complete answer; the first waiter gets it."""
+        attempt = self._first_waiting()
+        if attempt is None:
+            self._idle.add(now)
+        else:
+            self.reused += 1
+            self._depart(attempt, now, 0.0)
+
+    def drop_idle(self) -> None:
+        """Drop all idle connections, which the worker has closed."""
+        self._idle.clear()
+
+    def _depart(self, attempt: Attempt, now: float, late: float) -> None:
+        attempt.sent_at = now
+        self.agenda.add(now + late + self.worker.half, attempt)

@@ -1,0 +1,181 @@
+"""Statistics of one run or of several pooled runs, from raw samples only.
+
+Percentiles are taken from raw samples, never from other percentiles, and each is an observed value (the inverted
+empirical distribution). A failure is never dropped: success-only figures stand beside deadline-mapped ones, in which a
+failed request counts as slow as the deadline, so that failing fast cannot look like answering fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.stats.samples import Floats, Kind, Place, Run, RunFacts, Samples
+
+PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
+ENOUGH_BEYOND = 100
+"""Minimum number of samples beyond a quantile; with fewer, it is shown greyed as unreliable."""
+
+LAG_LIMIT = 0.001
+"""Maximum p99 lag of a valid load generator, in seconds."""
+
+LAG = "generator lag"
+"""Prefix of the reason of a run that is invalid because of lag."""
+
+ACHIEVED_LIMIT = 0.99
+"""Minimum fraction of the offered rate that a valid open loop achieves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """A percentile: `percent` % of the samples lie at or below `seconds`; `few` when too few lie beyond it."""
+
+    percent: float
+    seconds: float
+    few: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsRow:
+    """A row of Gatling's statistics table. Times in seconds, of successes; `rate` in successes per second."""
+
+    total: int
+    ok: int
+    ko: int
+    ko_percent: float
+    rate: float
+    minimum: float
+    p50: float
+    p75: float
+    p95: float
+    p99: float
+    maximum: float
+    mean: float
+    std_dev: float
+
+
+def percentile(values: Floats, percent: float) -> float:
+    """Smallest observed value with `percent` % of the values at or below it; nan without values."""
+    return float(np.percentile(values, percent, method="inverted_cdf")) if len(values) else float("nan")
+
+
+def quantiles(values: Floats) -> tuple[Quantile, ...]:
+    """Quantiles at `PERCENTS` and, as percent 100, the maximum. `values` of shape (n,) in seconds."""
+    body = tuple(
+        Quantile(percent, percentile(values, percent), has_few_beyond(len(values), percent))
+        for percent in PERCENTS
+    )
+    return (*body, Quantile(100.0, percentile(values, 100.0), len(values) == 0))
+
+
+def has_few_beyond(count: int, percent: float) -> bool:
+    """Whether fewer than `ENOUGH_BEYOND` of `count` samples lie beyond the quantile."""
+    return round(count * (100.0 - percent) / 100.0, 6) < ENOUGH_BEYOND
+
+
+def statistics_row(runs: Sequence[Run]) -> StatisticsRow:
+    """Pool the raw samples of `runs` (at least one) into one row."""
+    latency = success_latency(runs)
+    total = sum(len(run.samples) for run in runs)
+    p50, p75, p95, p99 = (percentile(latency, percent) for percent in (50, 75, 95, 99))
+    return StatisticsRow(
+        total=total,
+        ok=len(latency),
+        ko=total - len(latency),
+        ko_percent=100.0 * (total - len(latency)) / total if total else 0.0,
+        rate=throughput(runs),
+        minimum=percentile(latency, 0),
+        p50=p50,
+        p75=p75,
+        p95=p95,
+        p99=p99,
+        maximum=percentile(latency, 100),
+        mean=float(np.mean(latency)) if len(latency) else float("nan"),
+        std_dev=float(np.std(latency)) if len(latency) else float("nan"),
+    )
+
+
+def throughput(runs: Sequence[Run]) -> float:
+    """Successes per second over the total span of the runs."""
+    span = sum(run.samples.span for run in runs)
+    return sum(int(run.samples.ok.sum()) for run in runs) / span if span else 0.0
+
+
+def success_latency(runs: Sequence[Run]) -> Floats:
+    """Latency of every success in seconds, concatenated over the runs."""
+    return np.concatenate([run.samples.latency[run.samples.ok] for run in runs])
+
+
+def success_service_time(runs: Sequence[Run]) -> Floats:
+    """Service time of every success in seconds, concatenated over the runs."""
+    return np.concatenate([run.samples.service_time[run.samples.ok] for run in runs])
+
+
+def deadline_mapped(run: Run) -> Floats:
+    """Latency of every request in seconds; a failure counts as the deadline, or later if it ended later."""
+    taken = np.nan_to_num(run.samples.latency, nan=0.0)
+    return np.where(run.samples.ok, taken, np.maximum(taken, run.facts.timeout))
+
+
+def goodput(runs: Sequence[Run], slo: float) -> float:
+    """Fraction (0..1) of all requests that succeeded within `slo` seconds of their scheduled instant."""
+    total = sum(len(run.samples) for run in runs)
+    return float(np.sum(success_latency(runs) <= slo)) / total if total else 0.0
+
+
+def errors_by_kind(runs: Sequence[Run]) -> dict[str, int]:
+    """Failure counts by name of the kind; only kinds that occurred."""
+    kinds = np.concatenate([run.samples.kind for run in runs])
+    counts = {kind.name.lower(): int(np.sum(kinds == kind)) for kind in Kind if kind is not Kind.OK}
+    return {name: count for name, count in counts.items() if count}
+
+
+def share_per_worker(runs: Sequence[Run]) -> dict[str, float]:
+    """Fraction (0..1) of the answered requests that each worker answered."""
+    counts = dict.fromkeys((place.worker for run in runs for place in run.facts.places), 0)
+    for run in runs:
+        workers = run.samples.worker
+        answers = np.bincount(workers[workers >= 0], minlength=len(run.facts.places))
+        for place, count in zip(run.facts.places, answers, strict=True):
+            counts[place.worker] += int(count)
+    answered = sum(counts.values())
+    return {worker: count / answered if answered else 0.0 for worker, count in counts.items()}
+
+
+def share_per_region(shares: Mapping[str, float], places: Iterable[Place]) -> dict[str, float]:
+    """Shares of workers, added up per region in the order of `places`."""
+    found: dict[str, float] = {}
+    for place in places:
+        found[place.region] = found.get(place.region, 0.0) + shares.get(place.worker, 0.0)
+    return found
+
+
+def lag_percentiles(samples: Samples) -> tuple[float, float]:
+    """Load generator lag in seconds, p50 and p99, over requests that were sent."""
+    lag = samples.lag[np.isfinite(samples.lag)]
+    return percentile(lag, 50), percentile(lag, 99)
+
+
+def achieved_rate(samples: Samples) -> float:
+    """Requests sent per second, from the run's start to the last send."""
+    sent = samples.sent_at[np.isfinite(samples.sent_at)]
+    return len(sent) / float(sent.max()) if len(sent) and sent.max() > 0 else 0.0
+
+
+def validity(facts: RunFacts, samples: Samples) -> tuple[str, ...]:
+    """Reasons why the run is invalid; empty when it is valid.
+
+    A closed loop has no offered rate, since it sends when the system allows it; only the lag bound applies to it.
+    """
+    reasons = []
+    if len(samples) < facts.requests:
+        reasons.append(f"interrupted: {len(samples)} of {facts.requests} requests were sent")
+    if not facts.lag_p99 <= LAG_LIMIT:
+        reasons.append(f"{LAG} p99 {facts.lag_p99 * 1e3:.2f} ms exceeds {LAG_LIMIT * 1e3:g} ms")
+    offered = facts.offered_rate if facts.mode == "open" else None
+    if offered and facts.achieved_rate < ACHIEVED_LIMIT * offered:
+        part = 100 * facts.achieved_rate / offered
+        reasons.append(f"achieved {facts.achieved_rate:.1f}/s is {part:.1f} % of {offered:.1f}/s offered")
+    return tuple(reasons)

@@ -1,0 +1,283 @@
+"""What-if simulation of recorded traffic, on workers like the recorded ones, with other regions or policies.
+
+Every answer comes with the error of a simulation of what was recorded, so that its reliability can be judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from experiments.errors import BadInputError
+from experiments.record.reader import OK, Recording
+from experiments.results.plan import plan_block
+from experiments.results.verdict import show
+from experiments.scenario.files import first_complaint
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import Simulate
+from experiments.stats.comparison import Comparison, compare
+from experiments.stats.measures import percentile, statistics_row
+from experiments.stats.samples import Run
+from experiments.what_if.fit import RegionFit
+
+CLOSE = 0.1
+"""Relative error of a simulated quantile up to which it is called close."""
+
+FULL = 0.95
+"""Utilisation of the workers from which on queues grow for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Regions that are `lost`, `policies` by label (name and options), and `blocks` simulations of each."""
+
+    lost: tuple[str, ...]
+    policies: dict[str, dict[str, Any]]
+    blocks: int = 8
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the answer. Seconds; `world` is recorded or simulated."""
+
+    label: str
+    world: str
+    regions: str
+    requests: int
+    rate: float
+    p50: float
+    p99: float
+    mean: float
+    failed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`lines` begin with the recorded and its simulated counterpart; `used` is the remaining workers' utilisation."""
+
+    question: Question
+    regions: tuple[RegionFit, ...]
+    lines: tuple[Line, ...]
+    comparisons: tuple[Comparison, ...]
+    used: float
+
+    @property
+    def error(self) -> tuple[float, float]:
+        """Relative error of the simulation of what was recorded, in p50 and p99."""
+        recorded, simulated = self.lines[:2]
+        return simulated.p50 / recorded.p50 - 1, simulated.p99 / recorded.p99 - 1
+
+    @property
+    def sentences(self) -> list[str]:
+        """Answer as sentences."""
+        return [*self._answers(), *map(compared, self.comparisons), self._trust()]
+
+    def _answers(self) -> Iterator[str]:
+        before, lost = self.lines[1], " and ".join(self.question.lost)
+        where = f"Without {lost}" if lost else "With all regions"
+        if self.used >= FULL:
+            yield (
+                f"{where} this traffic needs {self.used:.0%} of what the workers can serve: queues grow, and no policy "
+                "can help."
+            )
+        for line in self.lines[2:]:
+            yield (
+                f"{where}, under {line.label}, this traffic would see a p99 of {line.p99 * 1e3:.0f} ms "
+                f"(×\u00a0{line.p99 / before.p99:.2f} of what it is) and {line.failed:.1%} failures."
+            )
+
+    def _trust(self) -> str:
+        p50, p99 = self.error
+        words = f"Simulated, what was recorded has a p50 {p50:+.0%} and a p99 {p99:+.0%} off what it was"
+        if max(abs(p50), abs(p99)) <= CLOSE:
+            return f"{words}: close."
+        return f"{words}: take differences smaller than that for nothing."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Answer for JSON."""
+        return {
+            "without": list(self.question.lost),
+            "used": self.used,
+            "regions": [described(region) for region in self.regions],
+            "lines": [asdict(line) for line in self.lines],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+            "error": dict(zip(("p50", "p99"), self.error, strict=True)),
+            "answer": self.sentences,
+        }
+
+
+def described(region: RegionFit) -> dict[str, Any]:
+    """Estimates of a region for JSON."""
+    return {
+        "region": region.name,
+        "workers": [worker.endpoint.id for worker in region.workers],
+        "requests": region.requests,
+        "rtt": region.rtt,
+        "service": region.shape.text(region.mean),
+        "distance": region.shape.distance,
+        "speed": list(region.speed),
+        "slots": region.slots,
+        "reported": all(worker.is_reported for worker in region.workers),
+        "capacity": region.capacity,
+    }
+
+
+def in_words(region: RegionFit, rate: float) -> str:
+    """Estimates of a region as one line with their source. `rate` is its recorded requests per second."""
+    is_reported = all(worker.is_reported for worker in region.workers)
+    source = "as workers report" if is_reported else "from unloaded latencies"
+    count, slots = len(region.workers), region.slots
+    return (
+        f"{region.name}: {count} worker{'s' * (count != 1)}, {region.shape.text(region.mean)} {source} "
+        f"(distance {region.shape.distance:.2f}), {slots} slot{'s' * (slots != 1)}, round trip "
+        f"{region.rtt * 1e3:.0f} ms, {rate / region.capacity:.0%} of its capacity in use"
+    )
+
+
+def compared(comparison: Comparison) -> str:
+    """Comparison of two simulated policies as a sentence."""
+    return (
+        f"p99 of {comparison.label} would be {show(comparison.interval)} times that of {comparison.baseline}: "
+        f"{comparison.standing}."
+    )
+
+
+def answer(
+    recording: Recording,
+    path: Path,
+    regions: Sequence[RegionFit],
+    question: Question,
+    simulate: Simulate,
+    notify: Callable[[str], None] = lambda line: None,
+) -> Answer:
+    """Simulate the recorded situation, then the question; `path` holds the arrivals; each run's label goes to `notify`.
+
+    Raises `BadInputError`.
+    """
+    left = [region for region in regions if region.name not in question.lost]
+    was = {name_of(recording.policy): recording.policy}
+    before = scenario_of(recording, path, regions, was, question)
+    after = scenario_of(recording, path, left, question.policies, question)
+    everywhere, elsewhere = names_in(regions), names_in(left)
+    runs_before = simulated(before, simulate, notify)
+    runs_after = simulated(after, simulate, notify)
+    lines = [recorded_line(recording)]
+    lines += [line_of(label, everywhere, runs) for label, runs in runs_before.items()]
+    lines += [line_of(label, elsewhere, runs) for label, runs in runs_after.items()]
+    values = {label: {run.facts.block: p99_of(run) for run in runs} for label, runs in runs_after.items()}
+    comparisons, _ = compare("p99", values, after.baseline, None, question.seed)
+    used = lines[0].rate / sum(region.capacity for region in left)
+    return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), used)
+
+
+def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], None]) -> dict[str, list[Run]]:
+    """Simulate every entry in every block with the block's seed, so that all have the same demand."""
+    entries = {entry.label: entry for entry in scenario.entries}
+    runs: dict[str, list[Run]] = {label: [] for label in entries}
+    for block in range(scenario.blocks):
+        for planned in plan_block(scenario, block):
+            notify(planned.label)
+            run = simulate(scenario, entries[planned.label], block, planned.order, planned.seed)
+            runs[planned.label].append(run)
+    return runs
+
+
+def scenario_of(
+    recording: Recording,
+    path: Path,
+    regions: Sequence[RegionFit],
+    policies: dict[str, dict[str, Any]],
+    question: Question,
+) -> Scenario:
+    """The recording as a scenario with these regions. Raises `BadInputError`."""
+    if not regions:
+        raise BadInputError("--without-region: leaves no endpoint")
+    names = {region.name: plain(region.name) for region in regions}
+    nearest = min(regions, key=lambda region: region.rtt).name
+    home = recording.home_region if recording.home_region in names else nearest
+    seconds = float(recording.instants[-1]) + 1e-3
+    content = {
+        "name": "what-if",
+        "question": "This traffic, on these workers, under these policies?",
+        "source": f"recorded: {path}",
+        "baseline": next(iter(policies)),
+        "home_region": names[home or nearest],
+        "blocks": question.blocks,
+        "seed": question.seed,
+        "load": {
+            "mode": "open",
+            "arrivals": "replay",
+            "file": str(path),
+            "rate": len(recording) / seconds,
+            "duration": seconds,
+        },
+        "regions": [
+            {
+                "name": names[region.name],
+                "workers": len(region.workers),
+                "rtt": region.rtt,
+                "service": region.shape.text(region.mean),
+                "slots": region.slots,
+                "speed": region.speed,
+                "weights": tuple(worker.endpoint.weight for worker in region.workers),
+            }
+            for region in regions
+        ],
+        "entries": [{"label": label, "policy": policy} for label, policy in policies.items()],
+    }
+    try:
+        return Scenario.model_validate(content)
+    except ValidationError as error:
+        raise BadInputError(f"{path}: does not make a scenario: {first_complaint(error)}") from None
+
+
+def plain(name: str) -> str:
+    """Region name as scenarios allow it."""
+    word = re.sub(r"[^a-z0-9-]", "-", name.lower())
+    return word if word[:1].isalpha() else f"r-{word}"
+
+
+def name_of(policy: dict[str, Any]) -> str:
+    """Label of a policy: its name, and its options if any."""
+    options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
+    return f"{policy['name']} ({options})"[:40] if options else str(policy["name"])
+
+
+def names_in(regions: Sequence[RegionFit]) -> str:
+    """Region names for a table."""
+    return " ".join(region.name for region in regions)
+
+
+def recorded_line(recording: Recording) -> Line:
+    """Row of the recorded traffic. Raises `BadInputError`."""
+    good = recording.total[(recording.rows["end"] == OK) & np.isfinite(recording.total)]
+    span = float(recording.instants[-1])
+    if not len(good) or not span:
+        raise BadInputError("the recording holds no success, or a single instant")
+    return Line(
+        name_of(recording.policy), "recorded", " ".join(recording.regions), len(recording),
+        len(recording) / span, percentile(good, 50), percentile(good, 99), float(good.mean()),
+        1 - len(good) / len(recording),
+    )  # fmt: skip
+
+
+def line_of(label: str, regions: str, runs: Sequence[Run]) -> Line:
+    """Row of one entry over its runs, their samples pooled."""
+    row = statistics_row(runs)
+    span = sum(run.samples.span for run in runs)
+    return Line(
+        label, "simulated", regions, row.total // len(runs), row.total / span if span else 0.0,
+        row.p50, row.p99, row.mean, row.ko_percent / 100,
+    )  # fmt: skip
+
+
+def p99_of(run: Run) -> float:
+    """p99 of successes in seconds."""
+    return percentile(run.samples.latency[run.samples.ok], 99)

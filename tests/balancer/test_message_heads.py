@@ -1,0 +1,66 @@
+"""`parse_head` and `head_of`: message heads as parts, and parts as bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from balancer.errors import MalformedResponse
+from balancer.http1.body import ChunkedBody, SizedBody
+from balancer.http1.field_list import head_of, parse_head, trailers_of
+
+HEAD = b"POST /a?b c HTTP/1.1\r\nX-A: 1\r\nHost: example.org\r\nx-a:\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
+
+
+def test_request_head_is_split_into_parts() -> None:
+    """Host becomes the authority, connection-specific fields are removed, the rest stays as received."""
+    head_parts = parse_head(HEAD + b"\r\n")
+    assert (head_parts.method, head_parts.target, head_parts.authority) == (
+        b"POST",
+        b"/a?b c",
+        b"example.org",
+    )
+    assert head_parts.fields == [(b"X-A", b"1"), (b"x-a", b"")]
+    assert (head_parts.length, head_parts.framed()) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "length", "kind"),
+    [(b"Content-Length: 12", 12, SizedBody), (b"transfer-encoding: chunked", -1, ChunkedBody)],
+)
+def test_framing_of_the_body_is_read_from_the_head(field: bytes, length: int, kind: type) -> None:
+    head_parts = parse_head(HEAD + field + b"\r\n\r\n")
+    assert head_parts.length == length
+    assert isinstance(head_parts.framed(), kind)
+    assert b"transfer-encoding" not in [name for name, _ in head_parts.fields]
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "head"),
+    [
+        (200, [(b"Content-Length", b"3")], b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n"),
+        (200, [(b"a", b" b ")], b"HTTP/1.1 200 OK\r\na: b\r\nTransfer-Encoding: chunked\r\n"),
+        (204, [], b"HTTP/1.1 204 No Content\r\n"),
+        (103, [(b"link", b"x")], b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n"),
+        (599, [(b"content-length", b"0"), (b"Keep-Alive", b"x")], b"HTTP/1.1 599 \r\ncontent-length: 0\r\n"),
+    ],
+)
+def test_response_head_as_bytes(status: int, fields: list[tuple[bytes, bytes]], head: bytes) -> None:
+    """A response without a length is chunked."""
+    assert head_of(status, fields) == head
+
+
+@pytest.mark.parametrize(
+    "pair", [(b"a", b"b\r\nc: d"), (b"a", b"b\0"), (b"a b", b"c"), (b"", b"c"), (b":x", b"c")]
+)
+def test_field_that_would_add_a_line_is_refused(pair: tuple[bytes, bytes]) -> None:
+    """In heads and in trailers."""
+    with pytest.raises(MalformedResponse):
+        head_of(200, [pair])
+    with pytest.raises(MalformedResponse):
+        trailers_of([pair])
+
+
+@pytest.mark.parametrize(("status", "reason"), [(99, None), (0, None), (200, b"a\r\nb: c")])
+def test_bad_status_or_reason_is_refused(status: int, reason: bytes | None) -> None:
+    with pytest.raises(MalformedResponse):
+        head_of(status, [], reason)
