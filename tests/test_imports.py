@@ -146,7 +146,7 @@ def test_the_walk_sees_the_arrows_that_there_are() -> None:
         ("workers.app", "policies.facts"),
         ("experiments.load.generator", "balancer.exchange.exchange"),
         ("experiments.load.generator", "workers.app"),
-        ("experiments.load.generator", "benchmarks.cost.load"),
+        ("experiments.load.generator", "benchmarks.harness.closed_load"),
     ],
 )
 def test_a_wrong_arrow_is_found(importer: str, imported: str) -> None:

@@ -16,8 +16,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.calibration.campaigns import many
-from benchmarks.calibration.equals import LABELS, equals, lasting
 from benchmarks.calibration.methods import METHODS
+from benchmarks.calibration.null_campaign import LABELS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
 from experiments.errors import BadInputError
@@ -98,7 +98,7 @@ def calibration(
     console, found = console_here(), list[Outcome]()
     simulate_run = run_queues if scenario is None else simulate
     for size in numbers_in("--requests", requests, 100):
-        alike = equals(laboratory(scenario, policy, size), max(counts), rivals, twin)
+        alike = null_campaign(laboratory(scenario, policy, size), max(counts), rivals, twin)
         work = many(simulate_run, alike, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1)
         done = list(track(work, f"campaigns of {size} requests", campaigns, console=console, transient=True))
         found += [outcome(done, count, method, planted) for count in counts for method in chosen]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.calibration.equals import equals
+from benchmarks.calibration.null_campaign import null_campaign
 from experiments.scenario.load import Load
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Region, Scenario
@@ -38,7 +38,7 @@ def queues(requests: int) -> Scenario:
 
 def scenario_of(blocks: int, requests: int, rivals: int, has_twin: bool = True) -> Scenario:
     """Scenario of equal entries in front of the queues."""
-    return equals(queues(requests), blocks, rivals, has_twin)
+    return null_campaign(queues(requests), blocks, rivals, has_twin)
 
 
 def run_queues(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:

@@ -14,10 +14,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
 from benchmarks.cost.plan import Run
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
 from experiments.reproduce.medians import interval
+from experiments.terminal import STANDING
 
 Spread = tuple[float, float, float]
 """Median, lowest and highest value."""
@@ -68,7 +69,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        return {True: "met", False: "MISSED", None: "not judged"}[self.met]
+        return STANDING[self.met]
 
 
 def verdicts(runs: Sequence[Run]) -> list[Verdict]:

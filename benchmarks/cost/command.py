@@ -5,7 +5,6 @@ Only parses options and builds the plan; invalid input is refused before any pro
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +13,12 @@ from typing import Any
 
 import click
 
-from benchmarks.cost import peers
-from benchmarks.cost.cases import ALL, CASES, Case
-from benchmarks.cost.peers import Peer
 from benchmarks.cost.plan import Plan
-from benchmarks.cost.sitting import Session, run_session
-from benchmarks.options import cores_for, known_policies, names_in
+from benchmarks.cost.session import Session, run_session
+from benchmarks.harness import peers
+from benchmarks.harness.cases import ALL, CASES, Case
+from benchmarks.harness.options import Seconds, cores_for, known_policies, names_in
+from benchmarks.harness.peers import Peer
 from experiments.terminal import require_writable
 
 EPILOG = """\b
@@ -33,19 +32,6 @@ Examples:
 """
 
 
-class Seconds(click.ParamType[float]):
-    """Click type of a duration: `3s`, `300ms` or plain seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|)", str(value))
-        seconds = float(found[1]) * (0.001 if found[2] == "ms" else 1.0) if found else 0.0
-        if not 0.1 <= seconds <= 600:
-            self.fail(f"{value!r} must be a duration such as 3s or 300ms, from 100ms to 600s", param, context)
-        return seconds
-
-
 @click.command(epilog=EPILOG)
 @click.option(
     "--case",
@@ -57,7 +43,7 @@ class Seconds(click.ParamType[float]):
 @click.option(
     "--blocks",
     type=click.IntRange(1, 1000),
-    help="Runs of each unit.  [default: 15; 25 in 'half', 5 in 'idle']",
+    help="Runs of each proxy.  [default: 15; 25 in 'half', 5 in 'idle']",
 )
 @click.option("--duration", type=Seconds(), help="Of each run.  [default: 1s; 2s in 'endpoints']")
 @click.option(
@@ -77,7 +63,7 @@ class Seconds(click.ParamType[float]):
 @click.option(
     "--policies",
     metavar="A,B,…",
-    help="A unit of ours for each.  [default: least-in-flight; round-robin as well in 'endpoints']",
+    help="Steelyard with each of them.  [default: least-in-flight; round-robin as well in 'endpoints']",
 )
 @click.option(
     "--peers",
@@ -128,12 +114,12 @@ def plan_of(
 ) -> tuple[Plan, dict[str, str]]:
     """Plan of one case, and the absent peers with their reasons. Raises `BadInputError`."""
     proxy_core, rest_core = cores_for(options["pin"] or case.pin)
-    units = units_of(case, policies, others, pythons)
+    proxies = peers_of(case, policies, others, pythons)
     if options["connections"]:
-        units = [replace(unit, connections=0) for unit in units]
-    absent = {unit.name: reason for unit in units if (reason := unit.absence_from(case))}
+        proxies = [replace(proxy, connections=0) for proxy in proxies]
+    absent = {proxy.name: reason for proxy in proxies if (reason := proxy.absence_from(case))}
     plan = Plan(
-        peers=tuple(unit for unit in units if not unit.absence_from(case)),
+        peers=tuple(proxy for proxy in proxies if not proxy.absence_from(case)),
         case=case,
         connections=options["connections"] or case.connections,
         seconds=options["duration"] or case.seconds,
@@ -146,7 +132,7 @@ def plan_of(
     return plan, absent
 
 
-def units_of(
+def peers_of(
     case: Case, policies: list[str], others: Sequence[Peer], pythons: Sequence[str] = ("",)
 ) -> list[Peer]:
     """Steelyard with each policy, size and build, and the other peers that the case applies to."""

@@ -9,23 +9,23 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
-from benchmarks.cost.load import Load
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.units import RunningPeer
+from benchmarks.harness.closed_load import Load
+from benchmarks.harness.peer_processes import RunningPeer
 from experiments import cpu_time
 from experiments.processes import Child
 
 
-async def cost(plan: Plan, load: Load, worker: Child, unit: RunningPeer, run: Run) -> Run:
+async def cost(plan: Plan, load: Load, worker: Child, proxy: RunningPeer, run: Run) -> Run:
     """Measure one run. Raises `FleetFailedError`."""
     place = partial(cpu_time.pinned_to, plan.rest_core)
-    await load.run(unit.port, plan.warm_up, place)
+    await load.run(proxy.port, plan.warm_up, place)
     try:
-        before = Reading.now(unit.child, worker, plan)
-        outcome = await load.run(unit.port, plan.seconds, place)
-        after = Reading.now(unit.child, worker, plan)
+        before = Reading.now(proxy.child, worker, plan)
+        outcome = await load.run(proxy.port, plan.seconds, place)
+        after = Reading.now(proxy.child, worker, plan)
     except OSError:
-        raise unit.died() from None
+        raise proxy.died() from None
     spent = after.proxy - before.proxy
     return replace(
         run,

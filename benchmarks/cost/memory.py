@@ -7,16 +7,16 @@ socket buffers are the same for every proxy and are not included.
 from __future__ import annotations
 
 import asyncio
-import sys
 from asyncio import StreamWriter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from benchmarks.cost.peer_files import SMALL
-from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.serving import serving
+from benchmarks.harness.descriptors import allow_descriptors
+from benchmarks.harness.peer_files import SMALL
+from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.serving import serving
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 
@@ -82,17 +82,3 @@ async def asked(port: int) -> StreamWriter:
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError) as error:
         raise FleetFailedError(f"a connection got no answer: {error!r}") from None
     return writer
-
-
-def allow_descriptors(count: int) -> None:
-    """Raise the soft limit of open files to `count` if needed. Raises `FleetFailedError` if that fails."""
-    if sys.platform == "win32":
-        return
-    import resource  # not on Windows
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < count:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
-        except (OSError, ValueError):
-            raise FleetFailedError(f"{count} open files are needed, and the limit is {hard}") from None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from benchmarks.cost.cases import Case, Kind
-from benchmarks.cost.peers import Peer
+from benchmarks.harness.cases import Case, Kind
+from benchmarks.harness.peers import Peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,23 +11,20 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from benchmarks.cost import peers
-from benchmarks.cost.cases import Kind
-from benchmarks.cost.certificates import certificate_in
 from benchmarks.cost.cost import cost
-from benchmarks.cost.load import Load
 from benchmarks.cost.memory import memory
-from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.plan import Observer, Plan, Run, order_of
-from benchmarks.cost.serving import folder_in, serving
 from benchmarks.cost.tail import Tail
-from benchmarks.cost.units import BLOCKS_PER_PROCESS, RunningPeers, running_peers
+from benchmarks.harness import peers
+from benchmarks.harness.cases import Kind
+from benchmarks.harness.certificates import certificate_in
+from benchmarks.harness.closed_load import Load
+from benchmarks.harness.peer_processes import BLOCKS_PER_PROCESS, RunningPeers, running_peers
+from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
+from benchmarks.harness.serving import folder_in, serving
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 from experiments.processes import Child
-
-WORKERS = 4
-"""Endpoints of every proxy, so that a policy has a choice; one process listens on all of their ports."""
 
 
 class Environment:
@@ -44,7 +41,7 @@ class Environment:
 
     def site(self, peer: Peer, name: str) -> Site:
         """Placement for a fresh process; several endpoints may share an address."""
-        workers = tuple(islice(cycle(self._ports), peer.endpoints or WORKERS))
+        workers = tuple(islice(cycle(self._ports), peer.endpoints or WORKER_PORTS))
         return Site(next(free_ports(1)), workers, folder_in(self._folder, name), self._certificate)
 
     async def prepare(self, observer: Observer) -> None:
@@ -56,34 +53,39 @@ class Environment:
     def running_peers(self, life: int) -> AbstractAsyncContextManager[RunningPeers]:
         """Start the peers for some blocks; none in the memory case, where each run starts its own process."""
         peers = () if self._plan.case.kind is Kind.MEMORY else self._plan.peers
-        return running_peers(self._plan, peers, lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"))
+        return running_peers(
+            peers,
+            lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"),
+            self._plan.case,
+            self._plan.proxy_core,
+        )
 
-    async def measured(self, peer: Peer, units: RunningPeers, run: Run) -> Run:
+    async def measured(self, peer: Peer, proxies: RunningPeers, run: Run) -> Run:
         """Measure one run; a failure is recorded as its fault."""
         try:
             if self._plan.case.kind is Kind.TAIL:
-                return await self._tail.measured(units.of(peer), run)
+                return await self._tail.measured(proxies.of(peer), run)
             if self._plan.case.kind is Kind.MEMORY:
                 return await memory(self._plan, peer, self.site(peer, f"run-{run.block}-{run.order}"), run)
             load = replace(self._load, connections=peer.connections or self._plan.connections)
-            return await cost(self._plan, load, self._worker, units.of(peer), run)
+            return await cost(self._plan, load, self._worker, proxies.of(peer), run)
         except FleetFailedError as failure:
             return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
 
 
 async def run_plan(plan: Plan, folder: Path, observer: Observer) -> None:
     """Run the whole plan and report each run to `observer`. Raises `FleetFailedError` if the worker does not start."""
-    ports = tuple(free_ports(WORKERS))
+    ports = tuple(free_ports(WORKER_PORTS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     argv = peers.worker_argv(worker)
     blocks = list(enumerate(order_of(plan)))
     async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
-        ground = Environment(plan, folder, ports, serves)
-        await ground.prepare(observer)
+        environment = Environment(plan, folder, ports, serves)
+        await environment.prepare(observer)
         for first in range(0, len(blocks), BLOCKS_PER_PROCESS):
-            async with ground.running_peers(first) as units:
+            async with environment.running_peers(first) as proxies:
                 for block, in_order in blocks[first : first + BLOCKS_PER_PROCESS]:
                     for order, peer in enumerate(in_order):
                         observer.run_started(block, peer)
                         run = Run(plan.case.name, peer.name, block, order)
-                        observer.run_ended(await ground.measured(peer, units, run))
+                        observer.run_ended(await environment.measured(peer, proxies, run))

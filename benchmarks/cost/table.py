@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.cost.bounds import Spread, ratios, runs_of, spread
-from benchmarks.cost.cases import Kind
-from benchmarks.cost.peers import NGINX, OURS
 from benchmarks.cost.plan import Run
+from benchmarks.harness.cases import Kind
+from benchmarks.harness.peers import NGINX, OURS
 from experiments.terminal import FULL_WIDTH
 
 QUIET = 0.05
@@ -92,7 +92,7 @@ def columns(kind: Kind) -> list[str]:
         Kind.TAIL: ["offered/s", "lag p99 ms", "load's core"],
         Kind.MEMORY: [],
     }
-    return ["unit", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
+    return ["proxy", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
 
 
 ESSENTIAL = 4

@@ -13,22 +13,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.cost.cost import Reading
-from benchmarks.cost.load import Load
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import OpenLoad, Report
-from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.serving import serving
-from benchmarks.cost.units import RunningPeer
+from benchmarks.harness.closed_load import Load
+from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
+from benchmarks.harness.peer_processes import RunningPeer
+from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.serving import serving
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
 PART = 0.5
 """Offered rate as a fraction of the slowest proxy's capacity."""
-
-LAG_PART = 0.5
-"""Limit on the p99 of the generator's lag, as a fraction of the run's p99."""
 
 TAKEN_PART = 0.2
 """Limit on the share of the cores used by other processes: they cause tail latency."""
@@ -82,30 +78,30 @@ class Tail:
         there = [proxy, self._worker] if self._plan.worker_core == self._plan.proxy_core else [proxy]
         return sum(cpu_time.cpu_of(child.pid).total for child in there)
 
-    async def measured(self, unit: RunningPeer, run: Run) -> Run:
+    async def measured(self, proxy: RunningPeer, run: Run) -> Run:
         """Measure one run, with the same arrivals for every peer of the block. Raises `FleetFailedError`."""
-        await self._load.run(unit.port, self._plan.warm_up, self._place)
+        await self._load.run(proxy.port, self._plan.warm_up, self._place)
         for _ in range(ATTEMPTS):
-            run = await self._attempted(unit, run)
+            run = await self._attempted(proxy, run)
             if not run.void:
                 break
         return run
 
-    async def _attempted(self, unit: RunningPeer, run: Run) -> Run:
+    async def _attempted(self, proxy: RunningPeer, run: Run) -> Run:
         try:
-            before = Reading.now(unit.child, self._worker, self._plan)
-            report = await self._open(unit.port, self._plan.seed + run.block)
-            after = Reading.now(unit.child, self._worker, self._plan)
+            before = Reading.now(proxy.child, self._worker, self._plan)
+            report = await self._open(proxy.port, self._plan.seed + run.block)
+            after = Reading.now(proxy.child, self._worker, self._plan)
         except OSError:
-            raise unit.died() from None
+            raise proxy.died() from None
         return judged(run, report, self.rate, after.taken_since(before))
 
     async def _open(self, port: int, seed: int) -> Report:
         plan = self._plan
-        offer = OpenLoad(
+        open_load = OpenLoad(
             port, plan.case.path, self.rate, plan.seconds, plan.connections, seed, plan.is_load_alone
         )
-        return await made(offer, self._place)
+        return await run_open_load(open_load, self._place)
 
 
 def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:

@@ -102,8 +102,8 @@ class ScenarioResult:
     @property
     def ranking_is_met(self) -> bool | None:
         """Whether all pairs that differ in measurement have the same order in simulation; None without such a pair."""
-        apart = [duel for duel in self.pair_comparisons if duel.is_apart]
-        return all(duel.is_same for duel in apart) if apart else None
+        apart = [comparison for comparison in self.pair_comparisons if comparison.is_apart]
+        return all(comparison.is_same for comparison in apart) if apart else None
 
 
 def scenario_result_of(measured: Results, simulated: Results, again: Results | None = None) -> ScenarioResult:

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks.options import names_in
+from benchmarks.harness.options import names_in
 from experiments.commands.options import PATIENCE
 from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, print_stopped, print_verdict
 
@@ -75,7 +75,7 @@ def fidelity(
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
         # These imports and those of the figures take half a second, which `--help` does not need.
-        from benchmarks.fidelity.sitting import SCENARIOS, Session, known_policies, run_session, scenario_of
+        from benchmarks.fidelity.session import SCENARIOS, Session, known_policies, run_session, scenario_of
         from experiments.simulator.run import simulate_emulated
 
         chosen = names_in(policies) or list(known_policies())
@@ -98,9 +98,9 @@ def present(directory: Path, console: Console, check: bool) -> int:
     from benchmarks.fidelity.tables import every_verdict, headline, lines_of
 
     with console.status("Drawing the page"):
-        chapters = write_page(directory)
-    for is_met, line in lines_of(chapters):
+        scenario_results = write_page(directory)
+    for is_met, line in lines_of(scenario_results):
         print_verdict(console, is_met, line)
-    console.print(Text(f"{headline(chapters)}.", style="bold"))
+    console.print(Text(f"{headline(scenario_results)}.", style="bold"))
     console.print(f"Page: {directory / 'worlds.html'}", highlight=False, soft_wrap=True)
-    return BOUND_MISSED if check and False in every_verdict(chapters) else 0
+    return BOUND_MISSED if check and False in every_verdict(scenario_results) else 0

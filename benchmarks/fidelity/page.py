@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fidelity import figure
+from benchmarks.fidelity import plot
 from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
-from benchmarks.fidelity.quiet import LATE, LEAST, left_out, quiet_only
-from benchmarks.fidelity.sitting import REPEATS, read
+from benchmarks.fidelity.session import REPEATS, read
 from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
+from benchmarks.fidelity.undisturbed import LATE, LEAST, left_out, quiet_only
 from experiments.errors import BadInputError
 from experiments.report.html import heading, page, picture_html, section, table_html, verdict_box
 from experiments.report.markup import BREAK, Html, joined, listing
@@ -32,22 +32,27 @@ def write_page(directory: Path) -> list[ScenarioResult]:
     """Write worlds.html, worlds.md, worlds.json and the figures beside the runs. Raises `BadInputError`."""
     found = read(directory)
     quiet = [quiet_only(*results) for results in found]
-    chapters = [scenario_result_of(*results) for results in quiet]
+    scenario_results = [scenario_result_of(*results) for results in quiet]
     pairs = [(measured, simulated) for measured, simulated, _ in quiet]
     lost = [left_out(whole.runs, left.runs) for (whole, *_), (left, *_) in zip(found, quiet, strict=True)]
-    tables = [overview(chapters), ranking_table(chapters), *map(scenario_table, chapters)]
+    tables = [
+        overview(scenario_results),
+        ranking_table(scenario_results),
+        *map(scenario_table, scenario_results),
+    ]
     try:
-        pictures = [save_drawing(each, directory / "figures") for each in drawings(chapters, pairs)]
-        parts = [head(chapters), *map(table_section, tables[:2]), *map(picture_html, pictures)]
+        pictures = [save_drawing(each, directory / "figures") for each in drawings(scenario_results, pairs)]
+        parts = [head(scenario_results), *map(table_section, tables[:2]), *map(picture_html, pictures)]
         parts += [*map(table_section, tables[2:]), section("Method", method(pairs, lost))]
         write(directory / "worlds.html", page(TITLE, parts))
-        write(directory / "worlds.md", markdown(chapters, tables))
+        write(directory / "worlds.md", markdown(scenario_results, tables))
         write(
-            directory / "worlds.json", json.dumps(plain([asdict(one) for one in chapters]), indent=2) + "\n"
+            directory / "worlds.json",
+            json.dumps(plain([asdict(one) for one in scenario_results]), indent=2) + "\n",
         )
     except OSError as error:
         raise BadInputError(f"{directory}: the page cannot be written: {error.strerror}") from None
-    return chapters
+    return scenario_results
 
 
 def write(path: Path, text: str) -> None:
@@ -55,7 +60,9 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def drawings(chapters: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, Results]]) -> list[Drawing]:
+def drawings(
+    scenario_results: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, Results]]
+) -> list[Drawing]:
     """Both figures of the page."""
     return [
         Drawing(
@@ -63,22 +70,22 @@ def drawings(chapters: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, 
             "Simulated over measured",
             "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest "
             "on no valid run and are not judged.",
-            lambda: figure.scatter(chapters),
+            lambda: plot.scatter(scenario_results),
         ),
         Drawing(
             "distributions",
             "Whole distributions",
             "Latency of successes from the fastest, left, to the slowest in a thousand, right. Where the dashed line "
             "leaves the solid one, the model lacks something. Grey rests on no valid run.",
-            lambda: figure.distributions(pairs),
+            lambda: plot.distributions(pairs),
         ),
     ]
 
 
-def head(chapters: Sequence[ScenarioResult]) -> Html:
+def head(scenario_results: Sequence[ScenarioResult]) -> Html:
     """Page header: title and verdict."""
     eyebrow = "Steelyard experiment · two worlds"
-    return joined([heading(eyebrow, TITLE), BREAK, verdict_box(f"{headline(chapters)}.")])
+    return joined([heading(eyebrow, TITLE), BREAK, verdict_box(f"{headline(scenario_results)}.")])
 
 
 def table_section(table: Table) -> Html:
@@ -113,9 +120,9 @@ def shares(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> s
     return ", ".join(f"{part:.0%} in {measured.scenario.name}" for (measured, _), part in named)
 
 
-def markdown(chapters: Sequence[ScenarioResult], tables: Sequence[Table]) -> str:
+def markdown(scenario_results: Sequence[ScenarioResult], tables: Sequence[Table]) -> str:
     """The tables as Markdown, for a pull request."""
-    parts = [f"# {TITLE}\n\n**{headline(chapters)}.**\n"]
+    parts = [f"# {TITLE}\n\n**{headline(scenario_results)}.**\n"]
     for table in tables:
         rows = [
             table.columns,

@@ -10,28 +10,28 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.fidelity.agreement import BOUNDS, Agreement, PairComparison, Row, ScenarioResult
 from experiments.report.tables import Cell, Mark, Table
+from experiments.terminal import STANDING
 
-WORDS: dict[bool | None, str] = {True: "met", False: "MISSED", None: "not judged"}
 MARKS: dict[bool | None, Mark] = {True: "good", False: "bad", None: "few"}
 QUANTITIES = tuple(BOUNDS)
 
 
-def verdicts(chapters: Sequence[ScenarioResult], quantity: str) -> list[bool | None]:
+def verdicts(results: Sequence[ScenarioResult], quantity: str) -> list[bool | None]:
     """Verdicts on one quantity, or on the ranking, over all scenarios and entries."""
     if quantity == "ranking":
-        return [chapter.ranking_is_met for chapter in chapters]
-    rows = [row for chapter in chapters for row in chapter.rows]
+        return [result.ranking_is_met for result in results]
+    rows = [row for result in results for row in result.rows]
     return [one.is_met for row in rows for one in row.agreements if one.quantity == quantity]
 
 
-def every_verdict(chapters: Sequence[ScenarioResult]) -> list[bool | None]:
+def every_verdict(results: Sequence[ScenarioResult]) -> list[bool | None]:
     """Verdicts on all quantities and on the ranking."""
-    return [met for quantity in (*QUANTITIES, "ranking") for met in verdicts(chapters, quantity)]
+    return [met for quantity in (*QUANTITIES, "ranking") for met in verdicts(results, quantity)]
 
 
-def headline(chapters: Sequence[ScenarioResult]) -> str:
+def headline(results: Sequence[ScenarioResult]) -> str:
     """One-sentence summary such as `5 of 30 figures judged are missed`."""
-    all_of_them = every_verdict(chapters)
+    all_of_them = every_verdict(results)
     missed, judged = all_of_them.count(False), len(all_of_them) - all_of_them.count(None)
     if not judged:
         return "Nothing can be judged: no measured run is valid"
@@ -40,11 +40,11 @@ def headline(chapters: Sequence[ScenarioResult]) -> str:
     return f"{missed} of {judged} figures judged are missed"
 
 
-def overview(chapters: Sequence[ScenarioResult]) -> Table:
+def overview(results: Sequence[ScenarioResult]) -> Table:
     """Table of how often each quantity agrees."""
     rows = []
     for quantity in (*QUANTITIES, "ranking"):
-        found = verdicts(chapters, quantity)
+        found = verdicts(results, quantity)
         bound = f"± {BOUNDS[quantity] * 100:.0f} %" if quantity in BOUNDS else "same order"
         missed = Cell(str(found.count(False)), "bad" if False in found else "")
         rows.append(
@@ -58,10 +58,10 @@ def overview(chapters: Sequence[ScenarioResult]) -> Table:
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
 
-def lines_of(chapters: Sequence[ScenarioResult]) -> Iterator[tuple[bool | None, str]]:
+def lines_of(results: Sequence[ScenarioResult]) -> Iterator[tuple[bool | None, str]]:
     """Lines for the terminal: every miss, then how often each quantity is met."""
-    for chapter in chapters:
-        for row in chapter.rows:
+    for result in results:
+        for row in result.rows:
             for one in row.agreements:
                 if one.is_met is False:
                     chance = (
@@ -69,31 +69,31 @@ def lines_of(chapters: Sequence[ScenarioResult]) -> Iterator[tuple[bool | None, 
                         if math.isnan(one.simulation_noise)
                         else f", by chance ± {100 * abs(one.simulation_noise):.1f} %"
                     )
-                    words = f"{chapter.name}, {row.label}: {one.quantity} {distance_text(one)}{chance}"
+                    words = f"{result.name}, {row.label}: {one.quantity} {distance_text(one)}{chance}"
                     yield False, f"MISSED  {words}"
-        if chapter.ranking_is_met is False:
+        if result.ranking_is_met is False:
             yield (
                 False,
-                f"MISSED  {chapter.name}: {'; '.join(map(pair_comparison_text, contradictions(chapter)))}",
+                f"MISSED  {result.name}: {'; '.join(map(pair_comparison_text, contradictions(result)))}",
             )
     for quantity in (*QUANTITIES, "ranking"):
-        found = verdicts(chapters, quantity)
-        counts = ", ".join(f"{found.count(met)} {word}" for met, word in WORDS.items())
+        found = verdicts(results, quantity)
+        counts = ", ".join(f"{found.count(met)} {word}" for met, word in STANDING.items())
         yield (not found.count(False) if found.count(None) < len(found) else None), f"{quantity}: {counts}"
 
 
-def scenario_table(chapter: ScenarioResult) -> Table:
+def scenario_table(result: ScenarioResult) -> Table:
     """Table of one scenario: every entry with its figures and verdicts."""
     heads = [
         head for name in QUANTITIES for head in (f"{name} measured", "simulated", "distance", "by chance", "")
     ]
     columns = ("policy", "blocks", *heads, "KO % measured", "simulated")
-    faults = " ".join(f"{row.label} is not judged: {row.fault}." for row in chapter.rows if row.fault)
+    faults = " ".join(f"{row.label} is not judged: {row.fault}." for row in result.rows if row.fault)
     note = (
-        f"{chapter.question} Shares in %, latency in ms; in brackets the interval over blocks. By chance: how "
+        f"{result.question} Shares in %, latency in ms; in brackets the interval over blocks. By chance: how "
         f"far a single simulation is from the expectation of many that differ by their decisions' draws. {faults}"
     )
-    return Table(chapter.name, note, columns, tuple(row_cells(row) for row in chapter.rows))
+    return Table(result.name, note, columns, tuple(row_cells(row) for row in result.rows))
 
 
 def row_cells(row: Row) -> tuple[Cell, ...]:
@@ -112,7 +112,7 @@ def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
     chance = Cell(
         "–" if math.isnan(one.simulation_noise) else f"± {100 * abs(one.simulation_noise):.1f} %", "few"
     )
-    return (*values, Cell(distance_text(one), shown), chance, Cell(WORDS[one.is_met], mark))
+    return (*values, Cell(distance_text(one), shown), chance, Cell(STANDING[one.is_met], mark))
 
 
 def distance_text(one: Agreement) -> str:
@@ -124,17 +124,17 @@ def distance_text(one: Agreement) -> str:
     return f"{text} [{100 * (interval.low - 1):+.0f}, {100 * (interval.high - 1):+.0f}]"
 
 
-def ranking_table(chapters: Sequence[ScenarioResult]) -> Table:
+def ranking_table(results: Sequence[ScenarioResult]) -> Table:
     """Order of the entries by p99 in each world, and every contradiction."""
     rows = tuple(
         (
-            Cell(chapter.name),
-            Cell(WORDS[chapter.ranking_is_met], MARKS[chapter.ranking_is_met]),
-            Cell(" < ".join(chapter.orders[0]) or "–"),
-            Cell(" < ".join(chapter.orders[1]) or "–"),
-            Cell("; ".join(pair_comparison_text(duel) for duel in contradictions(chapter)) or "–"),
+            Cell(result.name),
+            Cell(STANDING[result.ranking_is_met], MARKS[result.ranking_is_met]),
+            Cell(" < ".join(result.orders[0]) or "–"),
+            Cell(" < ".join(result.orders[1]) or "–"),
+            Cell("; ".join(pair_comparison_text(pair) for pair in contradictions(result)) or "–"),
         )
-        for chapter in chapters
+        for result in results
     )
     note = (
         "By p99, the shortest first. Only pairs count whose measured ratio is beyond 5 %, beyond what the A/A pair "
@@ -145,11 +145,11 @@ def ranking_table(chapters: Sequence[ScenarioResult]) -> Table:
     )
 
 
-def contradictions(chapter: ScenarioResult) -> Iterable[PairComparison]:
+def contradictions(result: ScenarioResult) -> Iterable[PairComparison]:
     """Pairs that are apart in measurement and in the opposite order in simulation."""
-    return (duel for duel in chapter.pair_comparisons if duel.is_apart and not duel.is_same)
+    return (pair for pair in result.pair_comparisons if pair.is_apart and not pair.is_same)
 
 
-def pair_comparison_text(duel: PairComparison) -> str:
+def pair_comparison_text(pair: PairComparison) -> str:
     """Text such as `random / round-robin: 1.31 measured, 0.98 simulated`."""
-    return f"{duel.first} / {duel.second}: {duel.measured.ratio:.2f} measured, {duel.simulated.ratio:.2f} simulated"
+    return f"{pair.first} / {pair.second}: {pair.measured.ratio:.2f} measured, {pair.simulated.ratio:.2f} simulated"

@@ -6,31 +6,25 @@ Only parses options, builds the plan and prints.
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
+from benchmarks.harness.session import exit_code, run_in_folder
+from benchmarks.harness.verdicts import Verdict, print_verdicts
 from benchmarks.processes.latency import SETUPS, LatencyRun
 from benchmarks.processes.runs import QUICK, Plan, run_plan
 from benchmarks.processes.throughput import PARTS, ThroughputRun, absence
-from benchmarks.processes.verdict import Verdict, latency_table, throughput_table, verdicts
+from benchmarks.processes.verdicts import latency_table, throughput_table, verdicts
 from experiments.build import describe_build
 from experiments.cpu_time import is_known_here
 from experiments.errors import BadInputError
 from experiments.terminal import (
-    BOUND_MISSED,
-    STOPPED,
     clock,
     console_here,
-    interruptible,
-    print_stopped,
-    print_verdict,
     require_writable,
     write_json,
 )
@@ -56,14 +50,14 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
     require_writable("--json", file)
     plan = QUICK if quick else Plan(seed=seed)
-    sitting = Session(plan, console_here())
-    was_stopped = sitting.run_session()
-    found = sitting.present()
+    console = console_here()
+    session = Session(plan, console)
+    was_stopped = session.run_session()
+    found = session.present()
     if file is not None:
-        sitting.write(file, found)
-    if was_stopped:
-        return STOPPED
-    return BOUND_MISSED if check and any(is_met is False for is_met, _ in found) else 0
+        session.write(file, found)
+    met = [verdict.is_met for verdict in found]
+    return exit_code(console, was_stopped, check, met, "Nothing was left running.")
 
 
 class Session:
@@ -81,16 +75,12 @@ class Session:
         for part in PARTS:
             if why := absence(part):
                 self._console.print(Text(f"absent: {part} ({why})"))
-        status = Status("measuring", console=self._console, refresh_per_second=2)
-        with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
-            try:
-                asyncio.run(interruptible(run_plan(self._plan, Path(folder), self._told)))
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                print_stopped(self._console, "Nothing was left running.")
-                return True
-        return False
+        plan = self._plan
+        return run_in_folder(
+            lambda folder: run_plan(plan, folder, self._run_ended), self._console, "measuring"
+        )
 
-    def _told(self, run: ThroughputRun | LatencyRun) -> None:
+    def _run_ended(self, run: ThroughputRun | LatencyRun) -> None:
         if isinstance(run, ThroughputRun):
             self.bursts.append(run)
             what = f"{run.part}, {run.processes}: {run.rate:.0f}/s, {run.ceiling:.0f}/s with a core each"
@@ -108,8 +98,7 @@ class Session:
         if self.stretches:
             self._console.print(latency_table(self.stretches))
         found = verdicts(self.bursts, self.stretches)
-        for is_met, words in found:
-            print_verdict(self._console, is_met, words)
+        print_verdicts(self._console, found)
         return found
 
     def write(self, file: Path, found: list[Verdict]) -> None:
@@ -119,6 +108,6 @@ class Session:
             "setups": [asdict(setup) | {"rate": setup.rate} for setup in SETUPS],
             "bursts": [asdict(run) for run in self.bursts],
             "stretches": [asdict(run) for run in self.stretches],
-            "bounds": [{"is_met": is_met, "words": words} for is_met, words in found],
+            "bounds": [{"is_met": one.is_met, "words": str(one)} for one in found],
         }
         write_json("--json", file, content)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import OpenLoad
+from benchmarks.harness.open_load import OpenLoad, run_open_load
 from experiments.errors import FleetFailedError
 
 PATH = "/work"
@@ -26,7 +25,7 @@ CONNECTIONS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class BalancerSetup:
     """A compared setup: a balancer with `processes` processes in front of `workers` workers."""
 
     name: str
@@ -39,9 +38,9 @@ class Setup:
         return UTILISATION * self.workers / SERVICE
 
 
-HALF = Setup("one process, half of all", 1, WORKERS)
-ONE = Setup("one process, all", 1, 2 * WORKERS)
-TWO = Setup("two processes, all", 2, 2 * WORKERS)
+HALF = BalancerSetup("one process, half of all", 1, WORKERS)
+ONE = BalancerSetup("one process, all", 1, 2 * WORKERS)
+TWO = BalancerSetup("two processes, all", 2, 2 * WORKERS)
 SETUPS = (HALF, ONE, TWO)
 
 
@@ -60,11 +59,11 @@ class LatencyRun:
     fault: str = ""
 
 
-async def stretch(setup: Setup, block: int, port: int, seconds: float, seed: int) -> LatencyRun:
+async def stretch(setup: BalancerSetup, block: int, port: int, seconds: float, seed: int) -> LatencyRun:
     """Run the load against one setup; a failure is recorded as the run's fault."""
-    offer = OpenLoad(port, PATH, setup.rate, seconds, CONNECTIONS, seed + block)
+    open_load = OpenLoad(port, PATH, setup.rate, seconds, CONNECTIONS, seed + block)
     try:
-        report = await made(offer, nullcontext)
+        report = await run_open_load(open_load, nullcontext)
     except FleetFailedError as failure:
         return LatencyRun(setup.name, block, fault=str(failure))
     fault = f"{report.failed} of {report.requests} requests failed" if report.failed else ""

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from benchmarks.cost import certificates, peer_files, peers
-from benchmarks.cost.cases import Case
-from benchmarks.cost.certificates import Certificate
-from benchmarks.cost.peers import Site
-from benchmarks.cost.runs import WORKERS as PORTS
-from benchmarks.cost.serving import answering, folder_in
-from benchmarks.processes.latency import PATH, SERVICE, SETUPS, LatencyRun, Setup, stretch
+from benchmarks.harness import certificates, peer_files, peers
+from benchmarks.harness.cases import Case
+from benchmarks.harness.certificates import Certificate
+from benchmarks.harness.peers import WORKER_PORTS, Site
+from benchmarks.harness.serving import answering, folder_in
+from benchmarks.processes.latency import PATH, SERVICE, SETUPS, BalancerSetup, LatencyRun, stretch
 from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
 from experiments import processes
 from experiments.ports import free_ports
@@ -60,49 +59,51 @@ class Plan:
 
 QUICK = Plan(bursts=1, burst=1.0, stretches=1, stretch=1.0, key=certificates.P256)
 
-Told = Callable[[ThroughputRun | LatencyRun], None]
+Observer = Callable[[ThroughputRun | LatencyRun], None]
 
 
-async def run_plan(plan: Plan, folder: Path, told: Told) -> None:
-    """Run the whole plan and pass each result to `told`. Raises `FleetFailedError` if a process does not start."""
+async def run_plan(plan: Plan, folder: Path, observe: Observer) -> None:
+    """Run the whole plan and pass each result to `observe`. Raises `FleetFailedError` if a process does not start."""
     async with AsyncExitStack() as stack:
-        await throughput(plan, folder_in(folder, "throughput"), stack, told)
+        await throughput(plan, folder_in(folder, "throughput"), stack, observe)
     async with AsyncExitStack() as stack:
-        await latency(plan, folder_in(folder, "latency"), stack, told)
+        await latency(plan, folder_in(folder, "latency"), stack, observe)
 
 
-async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
+async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Throughput of one and of two processes in alternation: handshakes, then requests."""
-    site = Site(0, tuple(free_ports(PORTS)), folder_in(folder, "worker"))
+    site = Site(0, tuple(free_ports(WORKER_PORTS)), folder_in(folder, "worker"))
     worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
     rng = Random(plan.seed)
     for part in plan.parts:
         tls = certificates.certificate_in(folder, plan.key) if part == HANDSHAKES else None
-        units = {count: await unit_before(site.workers, count, CASE, folder, stack, tls) for count in COUNTS}
+        proxies = {
+            count: await balancer_before(site.workers, count, CASE, folder, stack, tls) for count in COUNTS
+        }
         for block in range(plan.bursts):
             for count in rng.sample(COUNTS, len(COUNTS)):
-                unit, port = units[count]
-                told(await burst(unit, port, worker, plan.burst, ThroughputRun(part, count, block)))
+                proxy, port = proxies[count]
+                observe(await burst(proxy, port, worker, plan.burst, ThroughputRun(part, count, block)))
 
 
-async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
+async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Latency of all setups in alternation, in front of the same workers."""
     workers = [
         await worker_of(number, plan.seed, stack) for number in range(max(one.workers for one in SETUPS))
     ]
     await all_ready(workers)
     ports = [child.address[1] for child in workers]
-    units: dict[Setup, int] = {}
+    proxies: dict[BalancerSetup, int] = {}
     for number, setup in enumerate(SETUPS):
         place = folder_in(folder, str(number))
-        _, units[setup] = await unit_before(ports[: setup.workers], setup.processes, WORK, place, stack)
+        _, proxies[setup] = await balancer_before(ports[: setup.workers], setup.processes, WORK, place, stack)
     rng = Random(plan.seed)
     for block in range(plan.stretches):
         for setup in rng.sample(SETUPS, len(SETUPS)):
-            told(await stretch(setup, block, units[setup], plan.stretch, plan.seed))
+            observe(await stretch(setup, block, proxies[setup], plan.stretch, plan.seed))
 
 
-async def unit_before(
+async def balancer_before(
     workers: Sequence[int],
     count: int,
     case: Case,
@@ -116,7 +117,9 @@ async def unit_before(
     text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY, tls)
     file = Site(port, tuple(workers), folder_in(folder, name)).file("steelyard.toml", text)
     argv = [*program("balancer"), "serve", "--config", file]
-    return await started(f"unit of {count}", argv, port, replace(case, is_tls=tls is not None), stack), port
+    return await started(
+        f"balancer of {count}", argv, port, replace(case, is_tls=tls is not None), stack
+    ), port
 
 
 async def started(name: str, argv: list[str], port: int, case: Case, stack: AsyncExitStack) -> Child:

@@ -19,11 +19,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 
-from benchmarks.cost import certificates
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.load import Outcome, report_of, started
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import WARM_UP, OpenLoad
+from benchmarks.harness import certificates
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.closed_load import Outcome, report_of, started
+from benchmarks.harness.open_load import WARM_UP, OpenLoad, run_open_load
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
@@ -38,7 +37,7 @@ RATE = 8000.0
 
 @dataclass(frozen=True, slots=True)
 class ThroughputRun:
-    """One run. `unit_cores` (balancer) and `client_cores` (load and worker) are mean cores in use."""
+    """One run. `balancer_cores` (balancer) and `client_cores` (load and worker) are mean cores in use."""
 
     part: str
     processes: int
@@ -52,7 +51,7 @@ class ThroughputRun:
     busiest: float = 0.0
     """Share of the balancer's CPU time used by the busiest process: 0.5 for two processes that share evenly."""
 
-    unit_cores: float = 0.0
+    balancer_cores: float = 0.0
     client_cores: float = 0.0
     fault: str = ""
 
@@ -77,7 +76,7 @@ async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
 
 async def requests(port: int, seconds: float, processes: int) -> Outcome:
     """Open-loop GETs at `RATE` per process. Raises `FleetFailedError`."""
-    report = await made(
+    report = await run_open_load(
         OpenLoad(port, CASE.path, RATE * processes, seconds, CASE.connections, seed=1), nullcontext
     )
     answered = round(report.requests * (1 + WARM_UP / seconds))  # the warm-up took CPU time too
@@ -93,17 +92,19 @@ def absence(part: str) -> str:
     return certificates.absence() if part == HANDSHAKES else ""
 
 
-async def burst(unit: Child, port: int, worker: Child, seconds: float, base: ThroughputRun) -> ThroughputRun:
+async def burst(proxy: Child, port: int, worker: Child, seconds: float, base: ThroughputRun) -> ThroughputRun:
     """Run one part; a failure is recorded as the run's fault."""
     ask = PARTS[base.part]
     try:
-        before, clients, began_at = cpu_time.cpu_of_each(unit.pid), _clients(worker), time.monotonic()
+        before, clients, began_at = cpu_time.cpu_of_each(proxy.pid), _clients(worker), time.monotonic()
         outcome = await ask(port, seconds, base.processes)
         lasted = time.monotonic() - began_at
-        after, clients = cpu_time.cpu_of_each(unit.pid), _clients(worker) - clients
+        after, clients = cpu_time.cpu_of_each(proxy.pid), _clients(worker) - clients
     except (FleetFailedError, OSError) as failure:
         return ThroughputRun(base.part, base.processes, base.block, fault=str(failure))
-    if fault := outcome.fault or ("" if before.keys() == after.keys() else "a process of the unit has died"):
+    if fault := outcome.fault or (
+        "" if before.keys() == after.keys() else "a process of the balancer has died"
+    ):
         return ThroughputRun(base.part, base.processes, base.block, fault=fault)
     spent = sorted(after[pid].total - before[pid].total for pid in after)
     return ThroughputRun(
@@ -113,7 +114,7 @@ async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Thr
         rate=outcome.rate,
         ceiling=outcome.requests / spent[-1],
         busiest=spent[-1] / sum(spent),
-        unit_cores=sum(spent) / lasted,
+        balancer_cores=sum(spent) / lasted,
         client_cores=clients / lasted,
     )
 

@@ -5,29 +5,22 @@ Only parses options and prints; each stage is reported as soon as it has ended.
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
-from benchmarks.cost.serving import folder_in
-from benchmarks.options import cores_for, generator_core
+from benchmarks.harness.descriptors import allow_descriptors
+from benchmarks.harness.options import cores_for, generator_core
+from benchmarks.harness.serving import folder_in
+from benchmarks.harness.session import exit_code, run_in_folder
+from benchmarks.harness.verdicts import Verdict, print_verdicts
 from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of, staged
-from benchmarks.slow_clients.runs import allow_descriptors
 from experiments.build import describe_build
 from experiments.terminal import (
-    BOUND_MISSED,
-    STANDING,
-    STOPPED,
     console_here,
-    interruptible,
-    print_stopped,
-    print_verdict,
     require_writable,
     write_json,
 )
@@ -49,42 +42,34 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     """Restart every worker, reload and replace the balancer under load: the bound is 0 failed requests."""
     cores = cores_for("one")[0], generator_core()
     require_writable("--json", file)
-    console, tempo = console_here(), QUICK if quick else StageTiming()
+    console, timing = console_here(), QUICK if quick else StageTiming()
     found: list[Stage] = []
-    was_stopped = run_session(tempo, seed, cores, console, found)
+    was_stopped = run_session(timing, seed, cores, console, found)
     if file is not None:
         write_json("--json", file, [asdict(stage) | {"is_met": stage.is_met} for stage in found])
-    if was_stopped:
-        print_stopped(console, "Nothing was left running.")
-        return STOPPED
-    return BOUND_MISSED if check and any(stage.is_met is False for stage in found) else 0
+    met = [stage.is_met for stage in found]
+    return exit_code(console, was_stopped, check, met, "Nothing was left running.")
 
 
 def run_session(
-    tempo: StageTiming, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]
+    timing: StageTiming, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]
 ) -> bool:
     """Run all stages; returns whether it was interrupted."""
-    span = sum(seconds_of(name, tempo) for name in STAGES)
+    span = sum(seconds_of(name, timing) for name in STAGES)
     console.print(
         Text(
-            f"{tempo.rate:g} requests per second, three stages, about {span:g} s. Ours: {describe_build()}.\n"
+            f"{timing.rate:g} requests per second, three stages, about {span:g} s. Ours: {describe_build()}.\n"
         )
     )
 
-    async def do_all() -> None:
-        for number, name in enumerate(STAGES):
-            found.append(await staged(name, tempo, seed, cores, folder_in(Path(folder), f"stage-{number}")))
-            last = found[-1]
-            print_verdict(console, last.is_met, f"{STANDING[last.is_met]}: {in_words(last)}")
-
-    status = Status("under load", console=console, refresh_per_second=2)
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
+    async def run_stages(folder: Path) -> None:
         allow_descriptors()
-        try:
-            asyncio.run(interruptible(do_all()))
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            return True
-    return False
+        for number, name in enumerate(STAGES):
+            stage = await staged(name, timing, seed, cores, folder_in(folder, f"stage-{number}"))
+            found.append(stage)
+            print_verdicts(console, [Verdict(stage.is_met, in_words(stage))])
+
+    return run_in_folder(run_stages, console, "under load")
 
 
 def in_words(stage: Stage) -> str:

@@ -15,15 +15,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.cost.peers import Site
-from benchmarks.cost.serving import serving
-from benchmarks.rolling.session import end, is_caught, root_of, wait_for_end
-from benchmarks.storm.crew import Executions, WorkerGroup
-from benchmarks.storm.judgement import crossed, failures
-from benchmarks.storm.load import Account
-from benchmarks.storm.plan import WORKERS, Pace
-from benchmarks.storm.runs import CHECK, loading
-from benchmarks.storm.setups import OURS, steelyard
+from benchmarks.harness.peers import Site
+from benchmarks.harness.serving import serving
+from benchmarks.harness.verified.account import Account
+from benchmarks.harness.verified.balancer import CHECK, OURS, steelyard
+from benchmarks.harness.verified.load_process import VerifiedLoad, loading
+from benchmarks.harness.verified.messages import WORKERS
+from benchmarks.harness.verified.worker_group import Executions, WorkerGroup
+from benchmarks.rolling.process_session import end, is_caught, root_of, wait_for_end
 from experiments.control import balancer_status
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
@@ -31,6 +30,9 @@ from experiments.processes import Child, program
 
 FRESH = 0.2
 """Share of requests after which the client reconnects: clients that keep connections never test new ones."""
+
+POSTS = 0.2
+"""Share of POSTs."""
 
 SETTLED = 1.0
 """Seconds of load before the first and after the last action."""
@@ -83,13 +85,13 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class StageEnvironment:
     """Environment of a stage: the balancer, its configuration folder and its workers."""
 
-    unit: Child
+    proxy: Child
     site: Site
-    crew: WorkerGroup
-    tempo: StageTiming
+    workers: WorkerGroup
+    timing: StageTiming
 
     async def policy_now(self) -> str:
         """Policy in force according to the balancer's status; empty if the status is unavailable."""
@@ -100,87 +102,92 @@ class Ground:
         return str(status.get("policy", {}).get("name", ""))
 
 
-def configured(site: Site, tempo: StageTiming, policy: str, without: str = "") -> str:
+def configured(site: Site, timing: StageTiming, policy: str, without: str = "") -> str:
     """Write the balancer's configuration without one worker; returns its path."""
-    mechanisms = OURS + f"[pool]\nidle_timeout = {tempo.idle:g}\n"
+    mechanisms = OURS + f"[pool]\nidle_timeout = {timing.idle:g}\n"
     return site.file(FILE, steelyard(site.port, site.workers, policy, mechanisms, without))
 
 
-Action = Callable[[Ground], Awaitable[tuple[str, str]]]
+Action = Callable[[StageEnvironment], Awaitable[tuple[str, str]]]
 """Action of a stage; returns steps and absence."""
 
 
-async def restart_workers(ground: Ground) -> tuple[str, str]:
+async def restart_workers(environment: StageEnvironment) -> tuple[str, str]:
     """Restart every worker in turn, gracefully."""
     for name in WORKERS:
-        await ground.crew.restart(name)
+        await environment.workers.restart(name)
     return f"{len(WORKERS)} workers restarted, one after the other", ""
 
 
-async def reload_unit(ground: Ground) -> tuple[str, str]:
+async def reload_balancer(environment: StageEnvironment) -> tuple[str, str]:
     """Reload with SIGHUP repeatedly; each time with another policy and another worker left out."""
-    seen, tempo = 0, ground.tempo
+    seen, timing = 0, environment.timing
     began_at = time.monotonic()
-    for number in range(tempo.reloads):
+    for number in range(timing.reloads):
         policy = TAKES_TURNS[number % len(TAKES_TURNS)]
         without = WORKERS[number % len(WORKERS)]
-        await asyncio.to_thread(configured, ground.site, tempo, policy, without)
-        os.kill(ground.unit.pid, signal.SIGHUP)
-        await asyncio.sleep(max(0.0, began_at + (number + 1) * tempo.every - time.monotonic()))
-        seen += await ground.policy_now() == policy
-    steps = f"{tempo.reloads} reloads, one every {tempo.every:g} s; {seen} were seen in the unit's status"
+        await asyncio.to_thread(configured, environment.site, timing, policy, without)
+        os.kill(environment.proxy.pid, signal.SIGHUP)
+        await asyncio.sleep(max(0.0, began_at + (number + 1) * timing.every - time.monotonic()))
+        seen += await environment.policy_now() == policy
+    steps = (
+        f"{timing.reloads} reloads, one every {timing.every:g} s; {seen} were seen in the balancer's status"
+    )
     # Half of the reloads ask for the initial policy, which is seen even if the file is not read again.
-    missing = "" if seen > tempo.reloads // 2 else "SIGHUP does not change the policy in this build"
+    missing = "" if seen > timing.reloads // 2 else "SIGHUP does not change the policy in this build"
     return steps, missing
 
 
-async def replace_unit(ground: Ground) -> tuple[str, str]:
+async def replace_balancer(environment: StageEnvironment) -> tuple[str, str]:
     """Replace the balancer with SIGUSR2, then its successor, and so on."""
-    session = pid = ground.unit.pid
+    session = pid = environment.proxy.pid
     if not is_caught(pid, signal.SIGUSR2):
         return "nothing was done", "this build does not know SIGUSR2"
-    for _ in range(ground.tempo.takeovers):
+    for _ in range(environment.timing.takeovers):
         os.kill(pid, signal.SIGUSR2)
         await wait_for_end(pid, REPLACED_WITHIN)
         pid = root_of(session)
         await asyncio.sleep(SETTLED)
-    return f"{ground.tempo.takeovers} times a new unit on the same socket, while the old one drained", ""
+    return (
+        f"{environment.timing.takeovers} times a new balancer on the same socket, while the old one drained",
+        "",
+    )
 
 
 STAGES: dict[str, Action] = {
     "rolling restart of the workers": restart_workers,
-    "reload of the unit": reload_unit,
-    "replacement of the unit": replace_unit,
+    "reload of the balancer": reload_balancer,
+    "replacement of the balancer": replace_balancer,
 }
 
 
-def seconds_of(name: str, tempo: StageTiming) -> float:
+def seconds_of(name: str, timing: StageTiming) -> float:
     """Duration of a stage's load in seconds."""
     spans: dict[Action, float] = {
-        restart_workers: tempo.workers,
-        reload_unit: tempo.reloads * tempo.every,
-        replace_unit: tempo.takeovers * tempo.takeover,
+        restart_workers: timing.workers,
+        reload_balancer: timing.reloads * timing.every,
+        replace_balancer: timing.takeovers * timing.takeover,
     }
     return 2 * SETTLED + spans[STAGES[name]]
 
 
-async def staged(name: str, tempo: StageTiming, seed: int, cores: tuple[int, int], folder: Path) -> Stage:
+async def staged(name: str, timing: StageTiming, seed: int, cores: tuple[int, int], folder: Path) -> Stage:
     """Run one stage; a failure other than of requests is recorded as its fault."""
     proxy_core, rest_core = cores
-    pace = Pace(rate=tempo.rate, quiet=0.0, storm=seconds_of(name, tempo), episodes=1)
     account = folder / "account.npz"
     try:
-        async with WorkerGroup(folder, rest_core) as crew:
-            site = Site(next(free_ports(1)), crew.ports, folder)
-            argv = [*program("balancer"), "serve", "--config", configured(site, tempo, TAKES_TURNS[0])]
+        async with WorkerGroup(folder, rest_core) as workers:
+            site = Site(next(free_ports(1)), workers.ports, folder)
+            load = VerifiedLoad(site.port, timing.rate, seconds_of(name, timing), POSTS, seed, FRESH)
+            argv = [*program("balancer"), "serve", "--config", configured(site, timing, TAKES_TURNS[0])]
             async with (
                 serving("balancer", argv, site.port, CHECK, proxy_core) as child,
                 ended_with(child.pid),
-                loading(pace, account, site.port, seed, FRESH, rest_core) as zero,
+                loading(load, account, rest_core) as zero,
             ):
                 await asyncio.sleep(max(0.0, zero + SETTLED - time.monotonic()))
-                done = await STAGES[name](Ground(child, site, crew, tempo))
-            return stage_of(name, Account.load(account), crew.executions(), *done)
+                done = await STAGES[name](StageEnvironment(child, site, workers, timing))
+            return stage_of(name, Account.load(account), workers.executions(), *done)
     except (FleetFailedError, OSError, TimeoutError) as failure:
         return Stage(name, fault=str(failure) or type(failure).__name__)
 
@@ -197,14 +204,14 @@ async def ended_with(session: int) -> AsyncIterator[None]:
 def stage_of(name: str, rows: Account, ran: Executions, steps: str, absence: str) -> Stage:
     """Result of a stage from the client rows and the workers' records."""
     counted = rows.due >= 0
-    found = failures(rows, counted)
+    found = rows.failures(counted)
     twice = sum(times > 1 for times in ran.executed.values())
     return Stage(
         name,
         requests=int(counted.sum()),
         failed=sum(found.values()),
         failures=found,
-        wrong=twice + crossed(rows) + len(ran.damaged),
+        wrong=twice + rows.crossed + len(ran.damaged),
         steps=steps,
         absence=absence,
     )

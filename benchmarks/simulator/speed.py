@@ -34,7 +34,7 @@ ABSENT = "SimPy is not installed: pip install simpy"
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Simulator:
     """One simulator. `run(requests, seed)` simulates; `bound` is the least requests per second, 0 for none."""
 
     name: str
@@ -42,15 +42,15 @@ class Contender:
     bound: float = 0.0
 
 
-def contenders() -> list[Contender]:
+def simulators() -> list[Simulator]:
     """The simulator under two policies with a bound and one without, and SimPy if installed."""
     ours = [("least-in-flight", 250_000.0), ("peak-ewma", 150_000.0), ("round-robin", 0.0)]
     found = [
-        Contender(f"steelyard, {name}", simulated({"name": name}), bound)
+        Simulator(f"steelyard, {name}", simulated({"name": name}), bound)
         for name, bound in ours
         if name in registry.TABLE
     ]
-    return [*found, Contender("SimPy, two choices", in_simpy)] if find_spec("simpy") else found
+    return [*found, Simulator("SimPy, two choices", in_simpy)] if find_spec("simpy") else found
 
 
 def simulated(policy: Mapping[str, Any]) -> Callable[[int, int], None]:
@@ -97,12 +97,12 @@ def is_compiled() -> bool:
 
 def measure(requests: int, rounds: int, console: Console) -> dict[str, list[float]]:
     """Requests per second of CPU time by contender, one value for each round."""
-    found: dict[str, list[float]] = {contender.name: [] for contender in contenders()}
+    found: dict[str, list[float]] = {simulator.name: [] for simulator in simulators()}
     for number in range(rounds):
-        for contender in contenders():
+        for simulator in simulators():
             began_at = time.process_time()
-            contender.run(requests, number + 1)
-            found[contender.name].append(requests / (time.process_time() - began_at))
+            simulator.run(requests, number + 1)
+            found[simulator.name].append(requests / (time.process_time() - began_at))
         console.print(f"round {number + 1} of {rounds}", highlight=False)
     return found
 
@@ -116,13 +116,13 @@ def bench_simulator(requests: int, rounds: int, file: Path | None, *, check: boo
     for heading in ("", "median", "least", "most", "at least"):
         table.add_column(heading, justify="right" if heading else "left")
     missed = False
-    for contender in contenders():
-        speeds = found[contender.name]
-        is_off = is_compiled() and median(speeds) < contender.bound
+    for simulator in simulators():
+        speeds = found[simulator.name]
+        is_off = is_compiled() and median(speeds) < simulator.bound
         missed |= is_off
         figures = (median(speeds), min(speeds), max(speeds))
-        bound = f"{contender.bound:,.0f}{' MISSED' * is_off}" if contender.bound else ""
-        table.add_row(contender.name, *(f"{figure:,.0f}" for figure in figures), bound)
+        bound = f"{simulator.bound:,.0f}{' MISSED' * is_off}" if simulator.bound else ""
+        table.add_row(simulator.name, *(f"{figure:,.0f}" for figure in figures), bound)
     console.print(table)
     if not find_spec("simpy"):
         console.print(ABSENT)

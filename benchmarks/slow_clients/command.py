@@ -5,38 +5,31 @@ Only parses options, builds the plan and prints; invalid input is refused before
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
-from benchmarks.cost import peers
-from benchmarks.cost.command import Seconds
-from benchmarks.options import cores_for, generator_core, known_policies, names_in
+from benchmarks.harness import peers
+from benchmarks.harness.options import Seconds, cores_for, generator_core, known_policies, names_in
+from benchmarks.harness.session import exit_code, run_in_folder
+from benchmarks.harness.verdicts import print_verdicts
 from benchmarks.slow_clients.runs import Plan, Run, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
 from experiments.build import describe_build
 from experiments.terminal import (
-    BOUND_MISSED,
-    STOPPED,
     console_here,
-    interruptible,
-    print_stopped,
-    print_verdict,
     require_writable,
     write_json,
 )
 
 EPILOG = """\b
 Examples:
-  python -m benchmarks slow-clients                          our unit alone, about five minutes
+  python -m benchmarks slow-clients                          Steelyard alone, about five minutes
   python -m benchmarks slow-clients --peers nginx,haproxy --rounds 3
   python -m benchmarks slow-clients --clients 200 --pace 100ms --duration 2s
   python -m benchmarks slow-clients --stalled                what one stalled reader of 1 GiB costs
@@ -61,7 +54,7 @@ Examples:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order and arrivals."
 )
-@click.option("--policy", default="least-in-flight", show_default=True, help="Of our unit.")
+@click.option("--policy", default="least-in-flight", show_default=True, help="Of Steelyard.")
 @click.option(
     "--peers", "others", default="none", metavar="A,B,…|none", show_default=True, help="The others."
 )
@@ -72,11 +65,11 @@ def slow_clients(
     policy: str, others: str, is_stalled: bool, file: Path | None, check: bool, **options: Any
 ) -> int:
     """Measure normal traffic alone, then beside clients that send a head or a body, or read, byte by byte."""
-    units = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
+    proxies = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
     cores = cores_for("one")
     require_writable("--json", file)
     plan = Plan(
-        peers=tuple(unit for unit in units if not unit.absence),
+        peers=tuple(proxy for proxy in proxies if not proxy.absence),
         clients=options["clients"],
         pace=options["pace"],
         rate=options["rate"],
@@ -87,18 +80,15 @@ def slow_clients(
         load_core=generator_core(),
     )
     console = console_here()
-    for unit in units:
-        if unit.absence:
-            console.print(Text(f"absent: {unit.name} ({unit.absence})"))
-    sitting = Session(plan, console)
-    was_stopped = sitting.run_session(is_stalled)
-    found = sitting.present()
+    for proxy in proxies:
+        if proxy.absence:
+            console.print(Text(f"absent: {proxy.name} ({proxy.absence})"))
+    session = Session(plan, console)
+    was_stopped = session.run_session(is_stalled)
+    found = session.present()
     if file is not None:
-        sitting.write(file)
-    if was_stopped:
-        print_stopped(console, "Nothing was left running; the table holds what had been measured.")
-        return STOPPED
-    return BOUND_MISSED if check and False in found else 0
+        session.write(file)
+    return exit_code(console, was_stopped, check, found)
 
 
 class Session:
@@ -109,20 +99,17 @@ class Session:
         self.stalls: list[Stalled] = []
         self._plan = plan
         self._console = console
-        self._total = plan.rounds * len(plan.peers) * len(plan.crowds) * 3
+        self._total = plan.rounds * len(plan.peers) * len(plan.slow_kinds) * 3
 
     def run_session(self, is_stalled: bool) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
-        plan, status = self._plan, Status("starting", console=self._console, refresh_per_second=2)
-        if not is_stalled:
-            self._console.print(Text(introduction(plan)))
-        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-            work = self._stalls(Path(name)) if is_stalled else run_plan(plan, Path(name), self._told)
-            try:
-                asyncio.run(interruptible(work))
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                return True
-        return False
+        plan = self._plan
+        if is_stalled:
+            return run_in_folder(self._stalls, self._console, "starting")
+        self._console.print(Text(introduction(plan)))
+        return run_in_folder(
+            lambda folder: run_plan(plan, folder, self._run_ended), self._console, "starting"
+        )
 
     async def _stalls(self, folder: Path) -> None:
         for number, peer in enumerate(self._plan.peers):
@@ -130,16 +117,14 @@ class Session:
             place.mkdir()
             self.stalls.append(await stalled(peer, place, self._plan.proxy_core))
 
-    def _told(self, run: Run) -> None:
+    def _run_ended(self, run: Run) -> None:
         self.runs.append(run)
         found = (
             f"INVALID: {run.fault}"
             if run.fault
             else f"{run.ok}/{run.requests} ok, p99 {run.p99 * 1e3:.2f} ms"
         )
-        line = (
-            f"[{len(self.runs)}/{self._total}] {run.crowd} {run.round + 1}, {run.peer}, {run.kind}: {found}"
-        )
+        line = f"[{len(self.runs)}/{self._total}] {run.slow_kind} {run.round + 1}, {run.peer}, {run.kind}: {found}"
         self._console.print(Text(line, style="red" if run.fault else "dim"))
 
     def present(self) -> list[bool | None]:
@@ -149,10 +134,9 @@ class Session:
             self._console.print(table_of(rows))
         if doubt := doubts(self.runs):
             self._console.print(Text(doubt, style="yellow"))
-        found = [*verdicts(rows, peers.OURS), *((one.met, str(one)) for one in self.stalls)]
-        for is_met, text in found:
-            print_verdict(self._console, is_met, text)
-        return [is_met for is_met, text in found if peers.OURS in text]
+        found = [*verdicts(rows, peers.OURS), *(one.verdict for one in self.stalls)]
+        print_verdicts(self._console, found)
+        return [is_met for is_met, words in found if peers.OURS in words]
 
     def write(self, file: Path) -> None:
         """Write plan, rows and runs as JSON. Raises `BadInputError` if the file cannot be written."""
@@ -168,10 +152,10 @@ class Session:
 
 def introduction(plan: Plan) -> str:
     """Text printed before the first run: load, core assignment, rounds, peers and seed."""
-    crowd = f"{plan.clients} slow clients ({', '.join(plan.crowds)}) at a byte per {plan.pace:g} s"
+    slow_kind = f"{plan.clients} slow clients ({', '.join(plan.slow_kinds)}) at a byte per {plan.pace:g} s"
     places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
     return (
-        f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"
-        f"{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}; {places}.\n"
+        f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {slow_kind}.\n"
+        f"{plan.rounds} rounds, {len(plan.peers)} proxies, seed {plan.seed}; {places}.\n"
         f"Ours: {describe_build()}.\n"
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,22 +18,21 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import OpenLoad, Report
-from benchmarks.cost.peers import Peer, Site
-from benchmarks.cost.runs import WORKERS
-from benchmarks.cost.serving import folder_in, serving
-from benchmarks.cost.units import RunningPeer
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.descriptors import allow_descriptors
+from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
+from benchmarks.harness.peer_processes import RunningPeer
+from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
+from benchmarks.harness.serving import folder_in, serving
 from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 from experiments.processes import Child, program
 
-QUIET, AGAIN = "quiet", "quiet again"
-CROWDS = ("head", "body", "read", "mixed")
-KINDS = (QUIET, AGAIN, *CROWDS)
-"""`AGAIN` is an A/A control: its difference from `QUIET` is the noise against which the other kinds are read."""
+QUIET, CONTROL = "quiet", "quiet again"
+SLOW_KINDS = ("head", "body", "read", "mixed")
+KINDS = (QUIET, CONTROL, *SLOW_KINDS)
+"""`CONTROL` is an A/A control: its difference from `QUIET` is the noise against which the other kinds are read."""
 SETTLED_AFTER = 2.0
 """Seconds from the last slow connection to the load: until then the buffers for slow readers fill."""
 
@@ -56,7 +54,7 @@ class Plan:
     seed: int
     proxy_core: int
     load_core: int
-    crowds: tuple[str, ...] = CROWDS
+    slow_kinds: tuple[str, ...] = SLOW_KINDS
 
     @property
     def is_load_alone(self) -> bool:
@@ -66,14 +64,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Result of one run. `kind` is `QUIET`, `AGAIN` or the kind of slow clients present. Latencies and `lag` (p99 of
+    """Result of one run. `kind` is `QUIET`, `CONTROL` or the kind of slow clients present. Latencies and `lag` (p99 of
     the generator's own lag) in seconds, memory in bytes.
     """
 
     peer: str
     kind: str
     round: int
-    crowd: str = ""
+    slow_kind: str = ""
     """Kind of slow clients on the other instance during a quiet run; rounds are counted per kind."""
 
     requests: int = 0
@@ -92,21 +90,21 @@ class Run:
 def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
     """Order of the runs: each peer with each kind of slow clients, and the shuffled kinds of its runs in each round."""
     rng = Random(plan.seed)
-    pairs = [(peer, crowd) for peer in plan.peers for crowd in plan.crowds]
+    pairs = [(peer, slow_kind) for peer in plan.peers for slow_kind in plan.slow_kinds]
     return [
-        (peer, crowd, [rng.sample((QUIET, AGAIN, crowd), 3) for _ in range(plan.rounds)])
-        for peer, crowd in rng.sample(pairs, len(pairs))
+        (peer, slow_kind, [rng.sample((QUIET, CONTROL, slow_kind), 3) for _ in range(plan.rounds)])
+        for peer, slow_kind in rng.sample(pairs, len(pairs))
     ]
 
 
-async def run_plan(plan: Plan, folder: Path, told: Callable[[Run], None]) -> None:
-    """Run the whole plan and pass each result to `told`. Raises `FleetFailedError` if the worker does not start."""
+async def run_plan(plan: Plan, folder: Path, observe: Callable[[Run], None]) -> None:
+    """Run the whole plan and pass each result to `observe`. Raises `FleetFailedError` if the worker does not start."""
     allow_descriptors()
-    ports = tuple(free_ports(WORKERS))
+    ports = tuple(free_ports(WORKER_PORTS))
     # Not nginx: it would answer a request whose body is still incomplete, and a slow body would end early.
-    worker = [*program("benchmarks.cost.worker"), *map(str, ports)]
+    worker = [*program("benchmarks.harness.worker"), *map(str, ports)]
     async with serving("worker", worker, ports[0], CASES["get"], plan.proxy_core):
-        for number, (peer, crowd, rounds) in enumerate(order_of(plan)):
+        for number, (peer, slow_kind, rounds) in enumerate(order_of(plan)):
             calm, beside = (
                 Site(
                     next(free_ports(1)),
@@ -117,34 +115,30 @@ async def run_plan(plan: Plan, folder: Path, told: Callable[[Run], None]) -> Non
                 for name in ("calm", "beside")
             )
             try:
-                async with pair(plan, peer, crowd, calm, beside) as units:
+                async with pair(plan, peer, slow_kind, calm, beside) as proxies:
                     for turn, kinds in enumerate(rounds):
                         for kind in kinds:
-                            told(await units.turn(kind, turn))
+                            observe(await proxies.turn(kind, turn))
             except FleetFailedError as failure:
-                told(Run(peer.name, crowd, 0, crowd, fault=str(failure)))
-
-
-def allow_descriptors() -> None:
-    """Raise the soft limit of open files to the hard limit: a thousand clients need a descriptor each on both sides."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+                observe(Run(peer.name, slow_kind, 0, slow_kind, fault=str(failure)))
 
 
 class Pair:
     """Two running instances of a peer: one alone, one with slow clients that are paused."""
 
-    def __init__(self, plan: Plan, crowd: str, calm: RunningPeer, beside: RunningPeer, slow: Child) -> None:
+    def __init__(
+        self, plan: Plan, slow_kind: str, calm: RunningPeer, beside: RunningPeer, slow: Child
+    ) -> None:
         self.endings: dict[str, int] = {}
         self._plan = plan
-        self._crowd = crowd
+        self._slow_kind = slow_kind
         self._calm = calm
         self._beside = beside
         self._slow = slow
 
     async def turn(self, kind: str, number: int) -> Run:
         """Run the load once against the instance that `kind` requires. Raises `FleetFailedError`."""
-        if kind != self._crowd:
+        if kind != self._slow_kind:
             return await self._measured(self._calm, kind, number)
         self._slow.resume()
         try:
@@ -153,58 +147,62 @@ class Pair:
         finally:
             self._slow.pause()
 
-    async def _measured(self, unit: RunningPeer, kind: str, number: int) -> Run:
+    async def _measured(self, proxy: RunningPeer, kind: str, number: int) -> Run:
         try:
-            before, began_at = cpu_time.cpu_of(unit.child.pid).total, time.monotonic()
-            report = await load(self._plan, unit.port, number)
-            cpu = (cpu_time.cpu_of(unit.child.pid).total - before) / (time.monotonic() - began_at)
+            before, began_at = cpu_time.cpu_of(proxy.child.pid).total, time.monotonic()
+            report = await load(self._plan, proxy.port, number)
+            cpu = (cpu_time.cpu_of(proxy.child.pid).total - before) / (time.monotonic() - began_at)
         except OSError:
-            raise unit.died() from None
+            raise proxy.died() from None
         return Run(
-            unit.child.name,
+            proxy.child.name,
             kind,
             number,
-            self._crowd,
+            self._slow_kind,
             requests=report.requests,
             ok=report.requests - report.failed,
             p50=report.p50 / 1e3,
             p99=report.p99 / 1e3,
             lag=report.lag / 1e3,
             cpu=cpu,
-            memory=memory_of(unit.child.pid),
+            memory=memory_of(proxy.child.pid),
             endings=self.endings
-            if kind == self._crowd and not number
+            if kind == self._slow_kind and not number
             else {},  # known when the slow clients have ended
         )
 
 
 @asynccontextmanager
-async def pair(plan: Plan, peer: Peer, crowd: str, calm: Site, beside: Site) -> AsyncIterator[Pair]:
+async def pair(plan: Plan, peer: Peer, slow_kind: str, calm: Site, beside: Site) -> AsyncIterator[Pair]:
     """Start both instances and the slow clients; stop them on exit. Raises `FleetFailedError`."""
     async with (
         serving(peer.name, peer.argv(calm), calm.port, CASES["get"], plan.proxy_core) as quiet,
         serving(peer.name, peer.argv(beside), beside.port, CASES["get"], plan.proxy_core) as other,
-        crowding(plan, crowd, beside) as (slow, endings),
+        slow_clients(plan, slow_kind, beside) as (slow, endings),
     ):
-        units = Pair(plan, crowd, RunningPeer(quiet, calm.port), RunningPeer(other, beside.port), slow)
-        units.endings = endings
-        yield units
+        proxies = Pair(plan, slow_kind, RunningPeer(quiet, calm.port), RunningPeer(other, beside.port), slow)
+        proxies.endings = endings
+        yield proxies
 
 
 async def load(plan: Plan, port: int, number: int) -> Report:
     """Open-loop load of normal requests; all runs of a round have the same arrivals."""
-    offer = OpenLoad(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone)
-    return await made(offer, partial(cpu_time.pinned_to, plan.load_core))
+    open_load = OpenLoad(
+        port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone
+    )
+    return await run_open_load(open_load, partial(cpu_time.pinned_to, plan.load_core))
 
 
 @asynccontextmanager
-async def crowding(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
+async def slow_clients(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
     """Start slow clients of `kind`, paused; yields the process and how its connections ended, known on exit."""
     endings: dict[str, int] = {}
-    report = site.folder / "crowd.json"
+    report = site.folder / "slow-clients.json"
     words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
     with cpu_time.pinned_to(plan.proxy_core):
-        child = await processes.start("crowd", [*program("benchmarks.slow_clients.crowd"), *words])
+        child = await processes.start(
+            "slow-clients", [*program("benchmarks.slow_clients.slow_client"), *words]
+        )
     try:
         await child.ready()
         await asyncio.sleep(SETTLED_AFTER)

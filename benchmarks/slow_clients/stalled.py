@@ -10,9 +10,10 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.peers import Peer, Site
-from benchmarks.cost.serving import READY_WITHIN, serving, status_line
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.serving import READY_WITHIN, serving, status_line
+from benchmarks.harness.verdicts import Verdict
 from benchmarks.slow_clients.runs import memory_of
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
@@ -38,11 +39,12 @@ class Stalled:
     def met(self) -> bool:
         return self.growth < BOUND
 
-    def __str__(self) -> str:
-        standing = "met" if self.met else "MISSED"
-        return (
-            f"{standing}: a stalled reader of 1 GiB costs {self.peer} {self.growth / 1024:.0f} KiB, "
-            f"bound {BOUND // 1024} KiB ({self.taken / 1024:.0f} KiB taken from the worker)"
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(
+            self.met,
+            f"a stalled reader of 1 GiB costs {self.peer} {self.growth / 1024:.0f} KiB, "
+            f"bound {BOUND // 1024} KiB ({self.taken / 1024:.0f} KiB taken from the worker)",
         )
 
 

@@ -13,9 +13,10 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.cost.tail import LAG_PART
-from benchmarks.slow_clients.runs import AGAIN, KINDS, QUIET, Run
-from experiments.terminal import STANDING, times
+from benchmarks.harness.open_load import LAG_PART
+from benchmarks.harness.verdicts import Verdict
+from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
+from experiments.terminal import times
 
 BOUND = 2.0
 """Bound on the p99 of normal traffic beside slow clients, as a multiple of the quiet p99."""
@@ -60,7 +61,7 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 
 def round_of(run: Run) -> tuple[str, str, int]:
     """Key of the runs that are compared with each other."""
-    return run.peer, run.crowd, run.round
+    return run.peer, run.slow_kind, run.round
 
 
 def is_punctual(run: Run) -> bool:
@@ -98,7 +99,7 @@ def middle(values: Sequence[float]) -> float | None:
 def table_of(rows: Sequence[Row]) -> Table:
     """Table for the terminal."""
     table = Table()
-    for name in ("unit", "beside"):
+    for name in ("proxy", "beside"):
         table.add_column(name, no_wrap=True)
     for name in ("success", "p50", "p99", "p50/quiet", "p99/quiet", "CPU", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -131,22 +132,22 @@ def success(row: Row) -> float:
     return share if row.ok == row.requests else min(share, 99.999)
 
 
-def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
+def verdicts(rows: Sequence[Row], ours: str) -> list[Verdict]:
     """Bound of the balancer `ours` for each kind of slow clients, as text; None if it cannot be judged."""
     return [
-        verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, AGAIN)), None))
+        verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, CONTROL)), None))
         for row in rows
-        if row.peer.startswith(ours) and row.kind not in (QUIET, AGAIN)
+        if row.peer.startswith(ours) and row.kind not in (QUIET, CONTROL)
     ]
 
 
-def verdict(row: Row, control: Row | None) -> tuple[bool | None, str]:
+def verdict(row: Row, control: Row | None) -> Verdict:
     """Judge one row. If the A/A control differs by as much as the bound, the p99 is not judged; a failure still is."""
     is_met, said = row.is_met, words(row)
     noise = control.ratio_p99 if control is not None else None
     if noise is not None and not 1 / BOUND <= noise <= BOUND and not row.fault and row.ok == row.requests:
         is_met, said = None, f"{said}; quiet again: {times(noise)}, so this was not a quiet machine"
-    return is_met, f"{STANDING[is_met]}: {row.peer} beside {row.kind}: {said}"
+    return Verdict(is_met, f"{row.peer} beside {row.kind}: {said}")
 
 
 def words(row: Row) -> str:

@@ -5,41 +5,34 @@ Only parses options, builds the plan and prints; invalid input is refused before
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
-from benchmarks.cost import peers
-from benchmarks.options import cores_for, generator_core, known_policies, names_in
-from benchmarks.storm.judgement import ENOUGH, Figures, Verdict, figures_of, seconds, success, verdicts
+from benchmarks.harness import peers
+from benchmarks.harness.options import cores_for, generator_core, known_policies, names_in
+from benchmarks.harness.session import exit_code, run_in_folder
+from benchmarks.harness.verdicts import Verdict, print_verdicts
+from benchmarks.storm.figures import ENOUGH, Figures, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import QUICK, Pace, schedule
+from benchmarks.storm.proxies import chosen, ours
 from benchmarks.storm.runs import Plan, Storm, run_plan
-from benchmarks.storm.setups import chosen, ours
 from benchmarks.storm.table import faults_table_of, table_of
 from experiments.build import describe_build
 from experiments.errors import BadInputError
 from experiments.terminal import (
-    BOUND_MISSED,
-    STANDING,
-    STOPPED,
     console_here,
-    interruptible,
-    print_stopped,
-    print_verdict,
     require_writable,
     write_json,
 )
 
 EPILOG = """\b
 Examples:
-  python -m benchmarks storm                                 our unit alone, about two and a half minutes
+  python -m benchmarks storm                                 Steelyard alone, about two and a half minutes
   python -m benchmarks storm --peers nginx,haproxy --plots results/storm
   python -m benchmarks storm --rounds 5 --seed 7             five storms, seeds 7 to 11
   python -m benchmarks storm --unseen                        active checks do not see the faults of requests
@@ -55,7 +48,7 @@ Examples:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of faults and requests."
 )
-@click.option("--policy", default="least-in-flight", show_default=True, help="Of our unit.")
+@click.option("--policy", default="least-in-flight", show_default=True, help="Of Steelyard.")
 @click.option(
     "--peers", "others", default="none", metavar="nginx,haproxy|none", show_default=True, help="The others."
 )
@@ -68,13 +61,13 @@ def storm(
     policy: str, others: str, plots: Path | None, file: Path | None, check: bool, **options: Any
 ) -> int:
     """Inject faults into the workers of three regions in turn, and check every request."""
-    units = (*map(ours, known_policies([policy])), *chosen(names_in(others)))
+    proxies = (*map(ours, known_policies([policy])), *chosen(names_in(others)))
     cores = cores_for("one")
     require_writable("--json", file)
     if plots is not None:
         folder_for(plots)
     plan = Plan(
-        peers=tuple(unit for unit in units if not unit.absence),
+        peers=tuple(proxy for proxy in proxies if not proxy.absence),
         pace=pace_of(options["rate"], options["quick"]),
         rounds=options["rounds"],
         seed=options["seed"],
@@ -83,18 +76,15 @@ def storm(
         looks_well=options["looks_well"],
     )
     console = console_here()
-    for unit in units:
-        if unit.absence:
-            console.print(Text(f"absent: {unit.name} ({unit.absence})"))
-    sitting = Session(plan, console, plots)
-    was_stopped = sitting.run_session()
-    found = sitting.present()
+    for proxy in proxies:
+        if proxy.absence:
+            console.print(Text(f"absent: {proxy.name} ({proxy.absence})"))
+    session = Session(plan, console, plots)
+    was_stopped = session.run_session()
+    found = session.present()
     if file is not None:
-        sitting.write(file)
-    if was_stopped:
-        print_stopped(console, "Nothing was left running; the table holds what had been measured.")
-        return STOPPED
-    return BOUND_MISSED if check and any(one.is_met is False for one in found) else 0
+        session.write(file)
+    return exit_code(console, was_stopped, check, [one.is_met for one in found])
 
 
 def pace_of(rate: float | None, is_quick: bool) -> Pace:
@@ -121,15 +111,12 @@ class Session:
     def run_session(self) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         self._console.print(Text(introduction(self._plan)))
-        status = Status("in the storm", console=self._console, refresh_per_second=2)
-        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-            try:
-                asyncio.run(interruptible(run_plan(self._plan, Path(name), self._told)))
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                return True
-        return False
+        plan = self._plan
+        return run_in_folder(
+            lambda folder: run_plan(plan, folder, self._run_ended), self._console, "in the storm"
+        )
 
-    def _told(self, run: Storm) -> None:
+    def _run_ended(self, run: Storm) -> None:
         figures = figures_of(run, self._plan.pace)
         self.found.append(figures)
         self._episodes.append([asdict(episode) for episode in run.episodes])
@@ -141,7 +128,7 @@ class Session:
             self._draw(run, figures, self._plots)
 
     def _draw(self, run: Storm, figures: Figures, folder: Path) -> None:
-        from benchmarks.storm.figure import storm_figure
+        from benchmarks.storm.plot import storm_figure
         from experiments.report.canvas import to_png  # half a second of imports that only plots need
 
         file = folder / f"{run.peer.partition(' ')[0]}-{run.round}.png"
@@ -151,16 +138,15 @@ class Session:
     def present(self) -> list[Verdict]:
         """Print tables and bounds; returns the bounds of Steelyard."""
         names = [peer.name for peer in self._plan.peers]
-        units = [runs for name in names if (runs := [one for one in self.found if one.peer == name])]
-        if not units:
+        proxies = [runs for name in names if (runs := [one for one in self.found if one.peer == name])]
+        if not proxies:
             return []
-        self._console.print(table_of(units))
-        self._console.print(faults_table_of(units))
+        self._console.print(table_of(proxies))
+        self._console.print(faults_table_of(proxies))
         if doubt := doubts(self.found):
             self._console.print(Text(doubt, style="yellow"))
-        own = [verdicts(runs) for runs in units if runs[0].peer.startswith(peers.OURS)]
-        for one in (found := [verdict for verdicts_ in own for verdict in verdicts_]):
-            print_verdict(self._console, one.is_met, f"{STANDING[one.is_met]}: {one.words}")
+        own = [verdicts(runs) for runs in proxies if runs[0].peer.startswith(peers.OURS)]
+        print_verdicts(self._console, found := [verdict for verdicts_ in own for verdict in verdicts_])
         return found
 
     def write(self, file: Path) -> None:
@@ -178,10 +164,10 @@ def introduction(plan: Plan) -> str:
     pace = plan.pace
     load = f"{pace.rate:g} requests per second, {pace.posts:.0%} POSTs, open loop"
     spans = f"{pace.quiet:g} s of quiet, then {pace.storm:g} s of storm"
-    places = f"the unit on core {plan.proxy_core}, all else on core {plan.rest_core}"
+    places = f"the proxy on core {plan.proxy_core}, all else on core {plan.rest_core}"
     faults = "\n".join(f"  {episode}" for episode in schedule(pace, plan.seed))
     return (
-        f"{load}; {spans}; {places}.\n{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}. "
+        f"{load}; {spans}; {places}.\n{plan.rounds} rounds, {len(plan.peers)} proxies, seed {plan.seed}. "
         f"Ours: {describe_build()}.\nEach fault lasts {pace.lasts:g} s:\n{faults}\n"
     )
 

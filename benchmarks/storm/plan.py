@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
-REGIONS = ("north", "south", "west")
-WORKERS = tuple(f"{region}-{number}" for region in REGIONS for number in range(2))
+from benchmarks.harness.verified.messages import REGIONS, WORKERS
+
 KILLED, STOPPED = "killed", "stopped"
 FAULTS = {
     KILLED: "SIGKILL, and started again",

@@ -10,26 +10,26 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.storm.judgement import Figures, seconds, success, times_words
+from benchmarks.storm.figures import Figures, seconds, success, times_words
 from benchmarks.storm.plan import FAULTS
 
 NOTHING = "–"
 
 
-def table_of(units: Sequence[Sequence[Figures]]) -> Table:
+def table_of(proxies: Sequence[Sequence[Figures]]) -> Table:
     """Table of all proxies, each with at least one run."""
     table = Table()
     table.add_column("in the storm", no_wrap=True)
-    for runs in units:
+    for runs in proxies:
         table.add_column(runs[0].peer.partition(" ")[0], justify="right")
-    for name, cells in rows_of(units):
+    for name, cells in rows_of(proxies):
         table.add_row(name, *cells, end_section=name == CELLS[-1][0])
     return table
 
 
-def rows_of(units: Sequence[Sequence[Figures]]) -> list[tuple[str, list[str]]]:
+def rows_of(proxies: Sequence[Sequence[Figures]]) -> list[tuple[str, list[str]]]:
     """Row names and a cell for each proxy."""
-    good = [[run for run in runs if not run.fault] for runs in units]
+    good = [[run for run in runs if not run.fault] for runs in proxies]
     rows = [(name, [cell(runs) if runs else "INVALID" for runs in good]) for name, cell in CELLS]
     for method in ("GET", "POST"):
         kinds = dict.fromkeys(kind for runs in good for run in runs for kind in run.failures[method])
@@ -65,8 +65,8 @@ def undisturbed_words(runs: Sequence[Figures]) -> str:
 
 
 def busy_words(runs: Sequence[Figures]) -> str:
-    unit, others = (median(run.busy[core] for run in runs) for core in range(2))
-    return f"{unit:.0%} / {others:.0%}"
+    proxy, others = (median(run.busy[core] for run in runs) for core in range(2))
+    return f"{proxy:.0%} / {others:.0%}"
 
 
 CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
@@ -81,19 +81,19 @@ CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
     ("p99, nothing left out", whole_words),
     ("undisturbed of quiet / of storm", undisturbed_words),
     ("the generator's own lag", lambda runs: f"{max(r.lag for r in runs) * 1e3:.2f} ms"),
-    ("cores in use: unit's / rest's", busy_words),
+    ("cores in use: proxy's / rest's", busy_words),
 )
 
 
-def faults_table_of(units: Sequence[Sequence[Figures]]) -> Table:
+def faults_table_of(proxies: Sequence[Sequence[Figures]]) -> Table:
     """Table of the effect of each kind of fault on each proxy."""
     title = "GETs failed / POSTs failed / p99 after the first second / longest recovery"
     table = Table(title=title, title_justify="left")
     table.add_column("fault", no_wrap=True)
-    for runs in units:
+    for runs in proxies:
         table.add_column(runs[0].peer.partition(" ")[0], justify="right")
     for number, fault in enumerate(FAULTS):
-        table.add_row(fault, *(fault_cell([run for run in runs if run.faults], number) for runs in units))
+        table.add_row(fault, *(fault_cell([run for run in runs if run.faults], number) for runs in proxies))
     return table
 
 

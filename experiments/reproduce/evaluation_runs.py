@@ -143,7 +143,7 @@ async def bottleneck(setup: Setup, folder: Path, found: Evaluation) -> None:
     """Throughput and CPU cost of one balancer process with a worker that answers at once."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
-        worker = await launch.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
+        worker = await launch.started("worker", [*program("benchmarks.harness.worker"), str(port)], stack)
         await listening(worker, port)
         endpoint = {"id": "w", "address": f"http://127.0.0.1:{port}"}
         unit = await launch.unit("alone", BalancerFile(endpoints=[endpoint]), folder, stack)

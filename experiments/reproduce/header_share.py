@@ -70,7 +70,7 @@ async def run_plan(
     """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
-        worker = await launch.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
+        worker = await launch.started("worker", [*program("benchmarks.harness.worker"), str(port)], stack)
         await listening(worker, port)
         units = {strips: await unit_before(port, strips, folder, stack) for strips in (False, True)}
         rng = Random(seed)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import cli
 from benchmarks.calibration.campaigns import STRETCHED, Campaign, many, stretched
-from benchmarks.calibration.equals import TWIN, lasting
+from benchmarks.calibration.null_campaign import CONTROL, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
 from benchmarks.calibration.rates import Rate, outcome
 from experiments.errors import BadInputError
@@ -41,9 +41,9 @@ def test_equals_are_rarely_ranked_and_the_old_interval_ranked_them_too_often() -
 
 
 def without_twin(campaign: Campaign) -> Campaign:
-    """As if nobody had run the A/A pair."""
+    """The outcome without an A/A pair."""
     entries = tuple(entry for entry in campaign.scenario.entries if entry.twin_of is None)
-    kept = tuple(run for run in campaign.plain if run.label != TWIN)
+    kept = tuple(run for run in campaign.plain if run.label != CONTROL)
     return Campaign(campaign.scenario.model_copy(update={"entries": entries}), kept, ())
 
 
@@ -127,7 +127,7 @@ def test_a_scenario_is_only_shortened() -> None:
 
 
 def test_the_simulator_can_stand_behind_it() -> None:
-    """Two campaigns of a packaged scenario, any policy; what nobody named cannot have a policy."""
+    """Two campaigns of a packaged scenario, any policy; an unnamed scenario cannot have a policy."""
     words = ["--campaigns", "2", "--scenario", "homogeneous", "--policy", "least-in-flight", "--jobs", "1"]
     size = ["--requests", "100", "--rivals", "1"]
     ran = CliRunner().invoke(cli, ["calibration", *words, *size], standalone_mode=False)

@@ -72,10 +72,10 @@ def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
     assert done.stdout.startswith("Python: ")
     found = json.loads(file.read_text(encoding="utf-8"))
     (case,), (run,) = found["cases"], found["runs"]
-    (unit,) = case["units"]
-    assert unit["peer"] == run["peer"] == "steelyard least-in-flight"
-    assert unit["fault"] == ""
-    assert unit["figure"] == run["figure"] > 0
+    (proxy,) = case["proxies"]
+    assert proxy["peer"] == run["peer"] == "steelyard least-in-flight"
+    assert proxy["fault"] == ""
+    assert proxy["figure"] == run["figure"] > 0
     assert run["requests"] > 0
     assert set(found["absent"]) == {"nginx", "envoy"}
     assert [bound["met"] for bound in found["bounds"]] == [None, None]
@@ -84,7 +84,7 @@ def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
 @pytest.mark.second_tier
 @pytest.mark.parametrize("case", ["get1m", "post16k"])
 def test_every_case_goes_through_every_peer_that_is_here(case: str, tmp_path: Path) -> None:
-    """Whatever is on the PATH takes part; nobody answers with an error."""
+    """Every program on the PATH takes part, and no proxy answers with an error."""
     found = written(tmp_path, "--case", case, "--pin", "one")
     peers = found["cases"][0]["plan"]["peers"]
     assert {run["peer"]: run["fault"] for run in found["runs"]} == dict.fromkeys(peers, "")
@@ -132,7 +132,7 @@ def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.second_tier
-def test_the_endpoints_case_has_a_unit_for_each_size(tmp_path: Path) -> None:
+def test_the_endpoints_case_has_a_proxy_for_each_size(tmp_path: Path) -> None:
     """Four sizes and one bound; `--connections` holds for all of them."""
     found = written(tmp_path, "--case", "endpoints", "--policies", "random")
     assert {run["fault"] for run in found["runs"]} == {""}
@@ -142,7 +142,7 @@ def test_the_endpoints_case_has_a_unit_for_each_size(tmp_path: Path) -> None:
 
 @pytest.mark.second_tier
 def test_the_tls_case_needs_a_certificate(tmp_path: Path) -> None:
-    """Without openssl nobody takes part, and it says so."""
+    """Without openssl every peer is absent, with that reason."""
     done = bench(*TINY, "--case", "tls", path=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "absent: steelyard least-in-flight (no program 'openssl' on the PATH" in done.stdout

@@ -49,7 +49,7 @@ def test_what_is_not_above_zero_is_nothing_to_divide_by() -> None:
 
 
 def test_a_void_run_takes_its_block_along_and_nothing_else() -> None:
-    """It was the generator that was late: nobody is blamed, nothing is concluded."""
+    """A late generator is no fault of the peer, and its bound is not judged."""
     void = Run("half", NGINX, 1, 0, 99.0, 1000, void="the generator was 1.00 ms late itself")
     made = [*runs("half", ours=[1.1, 50], nginx=[1.0]), void]
     assert ratios(made, OURS, [NGINX]) == pytest.approx([1.1])
@@ -109,7 +109,7 @@ def test_the_median_decides_and_the_range_is_shown() -> None:
 
 
 def test_an_invalid_side_misses_the_bound() -> None:
-    """A unit that answers with errors must not pass for lack of figures."""
+    """A proxy that answers with errors must not pass for lack of figures."""
     made = [Run("get", OURS, 0, 0, 15.0, fault="no request was answered"), *runs(nginx=[10], session=[80])]
     first, second = verdicts(made)
     assert first.met is False

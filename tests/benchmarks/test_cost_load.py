@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cost import generator
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.load import Load, Outcome, parsed
+from benchmarks.harness import closed_loop
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.closed_load import Load, Outcome, parsed
 from experiments.errors import FleetFailedError
 
 CLEAN = """Running 3s test @ http://127.0.0.1:8080/
@@ -48,7 +48,7 @@ def test_what_is_no_report_is_quoted() -> None:
 
 def test_our_own_generator_reports_in_the_same_words() -> None:
     counts = Counter({"requests": 500, "read": 2, "connect": 1, "bad status": 4})
-    assert parsed(generator.report(counts, 0.5)) == Outcome(500, 1000.0, bad_status=4, socket_errors=3)
+    assert parsed(closed_loop.report(counts, 0.5)) == Outcome(500, 1000.0, bad_status=4, socket_errors=3)
 
 
 def test_wrk_is_told_what_to_send(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_wrk_is_told_what_to_send(tmp_path: Path) -> None:
 
 
 def test_a_request_of_our_own_generator() -> None:
-    sent = generator.request_bytes(8080, "POST", "/p", 3)
+    sent = closed_loop.request_bytes(8080, "POST", "/p", 3)
     assert sent == b"POST /p HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Length: 3\r\n\r\nxxx"
 
 

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from benchmarks.cost.memory import allow_descriptors, idle, proportional_bytes
-from benchmarks.cost.worker import Connection
+from benchmarks.cost.memory import idle, proportional_bytes
+from benchmarks.harness.descriptors import allow_descriptors
+from benchmarks.harness.worker import Connection
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from benchmarks.cost import certificates, peer_files, peers
-from benchmarks.cost.cases import CASES, Case
-from benchmarks.cost.certificates import SUITE, certificate_in, client_context
-from benchmarks.cost.command import units_of
-from benchmarks.cost.peers import PEERS, Peer, Site, ours
+from benchmarks.cost.command import peers_of
 from benchmarks.cost.plan import Plan, order_of
-from benchmarks.cost.serving import serving
+from benchmarks.harness import certificates, peer_files, peers
+from benchmarks.harness.cases import CASES, Case
+from benchmarks.harness.certificates import SUITE, certificate_in, client_context
+from benchmarks.harness.peers import PEERS, Peer, Site, ours
+from benchmarks.harness.serving import serving
 from experiments import cpu_time
 from experiments.errors import BadInputError
 from experiments.ports import free_ports
@@ -123,20 +123,20 @@ async def test_every_peer_of_the_tls_case_takes_the_same_suite(peer: Peer, tmp_p
             _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=client_context())
             found = writer.get_extra_info("ssl_object")
             assert (found.version(), found.cipher()[0]) == ("TLSv1.3", SUITE)
-            writer.transport.abort()  # a close would stumble over session tickets that nobody has read
+            writer.transport.abort()  # a close would stumble over unread session tickets
 
 
 @pytest.mark.peer
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
-async def test_a_unit_of_many_endpoints_forwards_to_the_few_ports_behind_them(tmp_path: Path) -> None:
+async def test_a_proxy_of_many_endpoints_forwards_to_the_few_ports_behind_them(tmp_path: Path) -> None:
     """One address under many ids."""
-    unit = ours("round-robin", 100, 8)
-    assert unit.name == "steelyard round-robin, 100 endpoints"
+    proxy = ours("round-robin", 100, 8)
+    assert proxy.name == "steelyard round-robin, 100 endpoints"
     async with mirror() as worker:
-        site = Site(next(free_ports(1)), (worker,) * unit.endpoints, tmp_path)
+        site = Site(next(free_ports(1)), (worker,) * proxy.endpoints, tmp_path)
         url = f"http://127.0.0.1:{site.port}/"
         async with (
-            serving(unit.name, unit.argv(site), site.port, CASES["endpoints"], cpu_time.cores()[0]),
+            serving(proxy.name, proxy.argv(site), site.port, CASES["endpoints"], cpu_time.cores()[0]),
             ClientSession() as client,
         ):
             seen = [await posted(client, url) for _ in range(3)]
@@ -180,7 +180,7 @@ def test_a_head_may_take_as_long_everywhere(tmp_path: Path) -> None:
         assert [line in text for text in texts] == [True, False]
 
 
-def test_our_file_is_one_that_the_unit_reads() -> None:
+def test_our_file_is_one_that_the_balancer_reads() -> None:
     found = tomllib.loads(peer_files.steelyard(8080, (9001, 9002), "random"))
     assert found["listen"] == "127.0.0.1:8080"
     assert found["policy"] == "random"
@@ -219,27 +219,29 @@ def test_names_of_peers() -> None:
 
 
 def test_a_case_says_who_takes_part() -> None:
-    """All, the proxies, or a unit of ours for each policy and size."""
+    """All, the proxies, or Steelyard with each policy and size."""
     everybody = list(PEERS.values())
-    assert units_of(CASES["get"], ["random"], everybody)[1:] == everybody
-    assert [unit.name for unit in units_of(CASES["half"], ["random"], everybody)] == [
+    assert peers_of(CASES["get"], ["random"], everybody)[1:] == everybody
+    assert [proxy.name for proxy in peers_of(CASES["half"], ["random"], everybody)] == [
         "steelyard random",
         "nginx",
         "haproxy",
     ]
-    sized = units_of(CASES["endpoints"], ["random", "round-robin"], everybody)
-    assert [unit.endpoints for unit in sized] == [2, 10, 100, 1000] * 2
-    assert [unit.connections for unit in sized] == [900, 900, 900, 250] * 2
+    sized = peers_of(CASES["endpoints"], ["random", "round-robin"], everybody)
+    assert [proxy.endpoints for proxy in sized] == [2, 10, 100, 1000] * 2
+    assert [proxy.connections for proxy in sized] == [900, 900, 900, 250] * 2
 
 
 def test_blocks_hold_everybody_once_in_an_order_of_the_seed() -> None:
-    units = (ours("random"), *PEERS.values())
-    plan = Plan(units, CASES["get"], 1, 1.0, 20, seed=7, proxy_core=0, rest_core=0, wrk=None)
+    proxies = (ours("random"), *PEERS.values())
+    plan = Plan(proxies, CASES["get"], 1, 1.0, 20, seed=7, proxy_core=0, rest_core=0, wrk=None)
     blocks = order_of(plan)
-    assert all(sorted(unit.name for unit in block) == sorted(unit.name for unit in units) for block in blocks)
+    assert all(
+        sorted(proxy.name for proxy in block) == sorted(proxy.name for proxy in proxies) for block in blocks
+    )
     assert blocks == order_of(plan)
     assert blocks != order_of(replace(plan, seed=8))
-    assert len({tuple(unit.name for unit in block) for block in blocks}) > 1
+    assert len({tuple(proxy.name for proxy in block) for block in blocks}) > 1
 
 
 async def test_a_loopback_port_is_free_and_its_own() -> None:

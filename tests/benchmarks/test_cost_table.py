@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from benchmarks.cost.cases import Kind
 from benchmarks.cost.plan import Run
 from benchmarks.cost.table import cells, columns, doubts, row_of, rows_of, table_of
+from benchmarks.harness.cases import Kind
 from experiments.terminal import FULL_WIDTH
 
 OURS, NGINX, SESSION = "steelyard random", "nginx", "aiohttp session"

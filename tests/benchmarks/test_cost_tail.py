@@ -11,12 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.cost.cases import CASES
-from benchmarks.cost.offer import parsed
-from benchmarks.cost.open_load import WARM_UP, OpenLoad, Report, report_of, run
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.sitting import place_in_words
+from benchmarks.cost.session import place_in_words
 from benchmarks.cost.tail import Capacity, capacities_in_words, judged
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, parsed, run, summarised
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.open_loop import Record
@@ -36,7 +35,7 @@ def test_latency_counts_from_the_scheduled_instant() -> None:
         kind=np.array([Kind.OK, Kind.RESET, Kind.OK]),
         has_waited=np.array([False, False, True]),
     )
-    found = report_of(record, cpu=9.0, busy=0.5)
+    found = summarised(record, cpu=9.0, busy=0.5)
     assert (found.requests, found.failed, found.waited, found.failures) == (3, 1, 1, {"reset": 1})
     assert (found.p50, found.p99) == pytest.approx((4.0, 5.0))
     assert (found.lag, found.service) == pytest.approx((2.0, 3.0))
@@ -67,7 +66,7 @@ def test_the_output_says_who_shares_a_core() -> None:
     plan = Plan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
     assert place_in_words(plan) == "proxy and worker share core 0, load alone on core 1"
     assert place_in_words(replace(plan, case=CASES["get"])).startswith("proxy alone on core 0, worker")
-    assert "share core 0: nobody" in place_in_words(replace(plan, rest_core=0))
+    assert "share core 0: no wake-up" in place_in_words(replace(plan, rest_core=0))
 
 
 def test_instants_are_those_of_the_seed() -> None:
@@ -79,7 +78,7 @@ def test_instants_are_those_of_the_seed() -> None:
     assert not np.array_equal(found, replace(OFFER, seed=2).instants())
 
 
-def test_a_late_generator_makes_the_run_void_and_blames_nobody() -> None:
+def test_a_late_generator_makes_the_run_void_without_a_fault() -> None:
     """Half of the figure may be its own, not more."""
     assert judged(RUN, Report(100, 0, 0.5, 2.0, 1.0), 50.0).void == ""
     found = judged(RUN, Report(100, 0, 0.5, 2.0, 1.01), 50.0)
@@ -129,7 +128,7 @@ def test_capacities_are_told() -> None:
 def worker_port() -> Iterator[int]:
     """The package's own worker, in a process of its own."""
     port = next(free_ports(1))
-    command = [sys.executable, "-m", "benchmarks.cost.worker", str(port)]
+    command = [sys.executable, "-m", "benchmarks.harness.worker", str(port)]
     with subprocess.Popen(command) as worker:
         yield port
         worker.terminate()
@@ -146,7 +145,7 @@ def test_every_request_of_the_schedule_is_sent_and_answered(worker_port: int, sp
 
 
 def run_when_ready(offer: OpenLoad) -> Report:
-    """The run, once somebody listens; the test's own time limit ends the trying."""
+    """Run the load once the port accepts connections; the test's time limit ends the attempts."""
     while True:
         try:
             return run(offer)

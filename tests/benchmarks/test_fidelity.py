@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks.__main__ import cli
-from benchmarks.fidelity import sitting
+from benchmarks.fidelity import session
 from benchmarks.fidelity.agreement import Agreement, ScenarioResult, scenario_result_of
 from benchmarks.fidelity.page import write_page
-from benchmarks.fidelity.sitting import (
+from benchmarks.fidelity.session import (
     AGAIN,
     MEASURED,
     SIMULATED,
@@ -155,7 +155,7 @@ def test_another_order_is_a_miss(scenario: Scenario, tmp_path: Path) -> None:
     assert "MISSED  homogeneous: random / round-robin: 1.6" in line
 
 
-def test_nobody_is_ranked_inside_the_noise(scenario: Scenario, tmp_path: Path) -> None:
+def test_no_ranking_inside_the_noise(scenario: Scenario, tmp_path: Path) -> None:
     """If the twin differs from its original by more than the policies from each other, there is no order to miss."""
     loud = {"random": 0.63, "round-robin": 1.0, "round-robin again": 1.4}
     chapter = both(
@@ -280,17 +280,17 @@ def test_a_simulated_run_is_many_in_one(scenario: Scenario) -> None:
     entry, one = scenario.entries[0], made_up(scenario, "random", 1, "simulated")
     run = repeatedly(simulate, scenario, entry, 1, 0, 7)
     assert (run.facts.label, run.facts.requests) == ("random", COUNT)
-    means = run.samples.latency.reshape(sitting.REPEATS, COUNT).mean(axis=1) / one.samples.latency.mean()
-    assert means == pytest.approx(np.arange(1, sitting.REPEATS + 1))
+    means = run.samples.latency.reshape(session.REPEATS, COUNT).mean(axis=1) / one.samples.latency.mean()
+    assert means == pytest.approx(np.arange(1, session.REPEATS + 1))
     assert (run.samples.scheduled_at.reshape(-1, COUNT) == one.samples.scheduled_at).all()
 
 
 def test_the_six_scenarios_can_be_measured_with_five_policies() -> None:
-    for name in sitting.SCENARIOS:
-        made = scenario_of(name, sitting.known_policies(), None, quick=False)
-        assert (len(made.entries), made.blocks) == (6, sitting.BLOCKS)
+    for name in session.SCENARIOS:
+        made = scenario_of(name, session.known_policies(), None, quick=False)
+        assert (len(made.entries), made.blocks) == (6, session.BLOCKS)
         assert made.twins == ("round-robin", "round-robin again")
-        assert scenario_of(name, sitting.known_policies(), None, quick=True).twins is None
+        assert scenario_of(name, session.known_policies(), None, quick=True).twins is None
 
 
 def test_nothing_to_draw_is_one_line(tmp_path: Path) -> None:

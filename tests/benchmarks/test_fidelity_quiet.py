@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.fidelity.quiet import left_out, quiet_only, quiet_seconds, without_disturbed
+from benchmarks.fidelity.undisturbed import left_out, quiet_only, quiet_seconds, without_disturbed
 from experiments.results.directory import load_results
 from experiments.scenario.scenario import Scenario
 from experiments.stats.samples import Run, Samples

@@ -12,13 +12,15 @@ from click.testing import CliRunner
 from benchmarks.__main__ import cli
 from benchmarks.processes.latency import HALF, ONE, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun, absence
-from benchmarks.processes.verdict import gain_of, loss_of, verdicts
+from benchmarks.processes.verdicts import gain_of, loss_of, verdicts
 from experiments.cpu_time import is_known_here
 
 ALONE = ThroughputRun(
-    REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, unit_cores=1.0, client_cores=0.5
+    REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, balancer_cores=1.0, client_cores=0.5
 )
-PAIR = ThroughputRun(REQUESTS, 2, 0, rate=140.0, ceiling=190.0, busiest=0.5, unit_cores=1.3, client_cores=0.7)
+PAIR = ThroughputRun(
+    REQUESTS, 2, 0, rate=140.0, ceiling=190.0, busiest=0.5, balancer_cores=1.3, client_cores=0.7
+)
 
 
 def stretch(setup: str, p99: float, block: int = 0) -> LatencyRun:
@@ -64,7 +66,7 @@ def test_nothing_measured_is_not_judged() -> None:
 
 @pytest.mark.skipif(not is_known_here(), reason="reads processor time as Linux accounts for it")
 @pytest.mark.timeout(120)
-def test_a_quick_sitting(tmp_path: Path) -> None:
+def test_a_quick_session(tmp_path: Path) -> None:
     """Everybody is started, asked and ended; figures of so short a sitting are no verdict."""
     file = tmp_path / "processes.json"
     done = CliRunner().invoke(cli, ["processes", "--quick", "--json", str(file)], standalone_mode=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rolling.command import in_words
-from benchmarks.rolling.session import end, is_alive, is_caught, members, root_of, wait_for_end
+from benchmarks.rolling.process_session import end, is_alive, is_caught, members, root_of, wait_for_end
 from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
@@ -41,7 +41,7 @@ def test_one_request_is_too_many(changed: dict[str, object], is_met: bool | None
     assert in_words(stage).startswith("reload: ")
 
 
-def test_a_quick_sitting_is_short() -> None:
+def test_a_quick_session_is_short() -> None:
     assert (
         sum(seconds_of(name, QUICK) for name in STAGES)
         < 30
@@ -72,7 +72,7 @@ async def test_who_is_left_of_a_session_is_found_and_ended() -> None:
     assert root_of(process.pid) == child
     await end(process.pid)
     assert not is_alive(child)
-    with pytest.raises(FleetFailedError, match="nobody took"):
+    with pytest.raises(FleetFailedError, match="no process replaced"):
         root_of(process.pid)
     await process.communicate()
 
@@ -97,8 +97,8 @@ async def test_waiting_for_an_end_has_an_end() -> None:
 @LINUX
 @pytest.mark.second_tier
 @pytest.mark.timeout(120)
-def test_nobody_notices(tmp_path: Path) -> None:
-    """Workers restarted, the unit reloaded and replaced: no request fails, whatever the machine."""
+def test_no_request_fails(tmp_path: Path) -> None:
+    """Workers restarted, the balancer reloaded and replaced: no request fails, whatever the machine."""
     file = tmp_path / "rolling.json"
     command = [sys.executable, "-m", "benchmarks", "rolling", "--quick", "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)

@@ -1,4 +1,4 @@
-"""Slow clients: the crowd's behaviour, the figures' arithmetic, and one tiny run through everything."""
+"""Slow clients: behaviour of the slow clients, the figures' arithmetic, and one tiny run through everything."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import cli
-from benchmarks.cost.peers import ours
+from benchmarks.harness.peers import ours
 from benchmarks.slow_clients.command import introduction
-from benchmarks.slow_clients.crowd import OPENINGS, SlowClient, ending, kinds
-from benchmarks.slow_clients.runs import AGAIN, CROWDS, KINDS, QUIET, Plan, Run, memory_of, order_of
+from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, SLOW_KINDS, Plan, Run, memory_of, order_of
+from benchmarks.slow_clients.slow_client import OPENINGS, SlowClient, ending, kinds
 from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
 from experiments import cpu_time
@@ -29,11 +29,11 @@ CALM = Run(OURS, QUIET, 0, requests=100, ok=100, p50=0.001, p99=0.002, cpu=0.1, 
 
 
 def beside(kind: str, **changed: object) -> Run:
-    """A run beside a crowd, as calm as the quiet one but for what is `changed`."""
+    """A run beside slow clients, equal to the quiet one except for `changed`."""
     return replace(CALM, kind=kind, **changed)  # type: ignore[arg-type]
 
 
-# --- the crowd
+# --- slow clients
 
 
 def test_a_mixed_crowd_has_every_kind() -> None:
@@ -79,20 +79,20 @@ def test_a_slow_client_moves_one_byte_at_a_time(kind: str) -> None:
 # --- figures
 
 
-def test_every_unit_meets_every_crowd_and_each_round_has_each_kind() -> None:
+def test_every_proxy_meets_every_slow_kind_and_each_round_has_each_kind() -> None:
     order = order_of(PLAN)
-    assert sorted((peer.name, crowd) for peer, crowd, _ in order) == sorted(
-        (peer.name, crowd) for peer in PLAN.peers for crowd in CROWDS
+    assert sorted((peer.name, slow_kind) for peer, slow_kind, _ in order) == sorted(
+        (peer.name, slow_kind) for peer in PLAN.peers for slow_kind in SLOW_KINDS
     )
-    for _, crowd, rounds in order:
-        assert [sorted(kinds) for kinds in rounds] == [sorted((QUIET, AGAIN, crowd))] * PLAN.rounds
+    for _, slow_kind, rounds in order:
+        assert [sorted(kinds) for kinds in rounds] == [sorted((QUIET, CONTROL, slow_kind))] * PLAN.rounds
     assert order == order_of(PLAN) != order_of(replace(PLAN, seed=8))
 
 
-def test_ratios_are_made_within_a_round_of_a_crowd() -> None:
+def test_ratios_are_made_within_a_round_of_a_slow_kind() -> None:
     """Twice the quiet p99 each time, though the machine was ten times slower for a while; others' rounds count not."""
     slower = replace(CALM, round=1, p50=0.01, p99=0.02)
-    other = replace(CALM, crowd="read", p99=9.0)
+    other = replace(CALM, slow_kind="read", p99=9.0)
     runs = [CALM, slower, other, beside("head", p99=0.004), replace(slower, kind="head", p99=0.04)]
     calm, head = rows_of(runs)
     assert (calm.ratio_p99, head.ratio_p99, head.ratio_p50) == (1.0, 2.0, 1.0)
@@ -100,8 +100,8 @@ def test_ratios_are_made_within_a_round_of_a_crowd() -> None:
 
 
 def test_quiet_again_is_shown_and_not_judged() -> None:
-    """It is the noise, and nobody's merit or fault."""
-    again = beside(AGAIN, p99=0.02)
+    """The difference is noise, and nothing is judged."""
+    again = beside(CONTROL, p99=0.02)
     assert rows_of([CALM, again])[1].ratio_p99 == 10.0
     assert verdicts(rows_of([CALM, again]), "steelyard") == []
 
@@ -123,7 +123,7 @@ def test_the_bound(run: Run, is_met: bool) -> None:
 @pytest.mark.parametrize("p99", [0.0009, 0.0041])
 def test_nothing_is_judged_where_nothing_makes_as_much_difference(p99: float) -> None:
     """Quiet and quiet again are further apart than the bound: that was the machine. A failed request is no noise."""
-    calm, head = beside(AGAIN, p99=p99, lag=0.0), beside("head", p99=0.01)
+    calm, head = beside(CONTROL, p99=p99, lag=0.0), beside("head", p99=0.01)
     ((met, said),) = verdicts(rows_of([CALM, calm, head]), "steelyard")
     assert met is None
     assert said.endswith("so this was not a quiet machine")
@@ -163,7 +163,9 @@ def test_a_late_generator_is_told_of() -> None:
 
 def test_the_stalled_readers_bound() -> None:
     assert Stalled("x", BOUND - 1, 0).met
-    assert str(Stalled("x", BOUND, 9 << 20)).startswith("MISSED: a stalled reader of 1 GiB costs x 2048 KiB")
+    assert str(Stalled("x", BOUND, 9 << 20).verdict).startswith(
+        "MISSED: a stalled reader of 1 GiB costs x 2048 KiB"
+    )
 
 
 def test_the_introduction_says_what_is_measured() -> None:

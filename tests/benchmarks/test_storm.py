@@ -17,21 +17,33 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import cli
-from benchmarks.cost.disturbance import LOOK, Spans, disturbances, widened
+from benchmarks.harness.steal_time import LOOK, Spans, disturbances, widened
+from benchmarks.harness.verified.account import TIMEOUT, Account
+from benchmarks.harness.verified.balancer import steelyard
+from benchmarks.harness.verified.messages import (
+    LEAST,
+    MOST,
+    REGIONS,
+    WORKERS,
+    CheckedRequest,
+    Ending,
+    answer_of,
+    checked_requests,
+    outcome_of,
+)
+from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import doubts, introduction, pace_of
-from benchmarks.storm.crew import Executions, WorkerGroup, told
-from benchmarks.storm.judgement import Figures, Recovery, figures_of, verdicts
-from benchmarks.storm.load import TIMEOUT, Account
-from benchmarks.storm.messages import LEAST, MOST, Ending, Question, answer_of, judged, questions
-from benchmarks.storm.plan import FAULTS, QUICK, REGIONS, WORKERS, Episode, Pace, schedule
+from benchmarks.storm.fault_injection import FaultyWorkers, send_control
+from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
+from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
+from benchmarks.storm.proxies import OTHERS, haproxy, nginx, ours
 from benchmarks.storm.runs import Plan, Storm
-from benchmarks.storm.setups import OTHERS, haproxy, nginx, ours, steelyard
 from benchmarks.storm.table import rows_of
 from experiments import cpu_time
 from experiments.ports import lasting_ports, lowest_ephemeral
 from tests.command_line import run_in_process
 
-QUESTION = Question(7, is_post=True, body_size=300, answer_size=1000)
+QUESTION = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
 PACE = Pace(rate=100.0, quiet=10.0, storm=20.0, episodes=1, lasts=2.0)
 
@@ -68,11 +80,11 @@ def test_a_short_storm_has_each_fault_once_and_every_region() -> None:
 
 
 def test_no_two_requests_have_the_same_content() -> None:
-    asked = questions(500, 0.5, 1)
+    asked = checked_requests(500, 0.5, 1)
     assert len({one.id for one in asked}) == 500
     assert len({one.answer for one in asked}) == 500
     assert all(LEAST <= len(one.answer) <= MOST for one in asked)
-    assert asked == questions(500, 0.5, 1)
+    assert asked == checked_requests(500, 0.5, 1)
 
 
 def test_a_post_carries_its_body() -> None:
@@ -99,7 +111,7 @@ def test_a_post_carries_its_body() -> None:
 )
 def test_an_answer_is_judged_by_every_byte(head: bytes, body: bytes, ending: Ending) -> None:
     """The body of the answer also shows which body the worker got."""
-    assert judged(QUESTION, head, body)[0] is ending
+    assert outcome_of(QUESTION, head, body)[0] is ending
 
 
 # --- figures
@@ -276,13 +288,13 @@ def test_stolen_time_is_read_from_the_kernel() -> None:
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
     """It is a process before the kill, and listens when the time has come; another end of it is ours."""
-    async with WorkerGroup(tmp_path, cpu_time.cores()[-1]) as crew:
+    async with FaultyWorkers(tmp_path, cpu_time.cores()[-1]) as workers:
         zero = time.monotonic()
         episode = Episode(0.0, 0.2, "killed", ("north-0",))
-        await crew.start_replacements([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
-        _, until = await crew.inject(episode, zero)
+        await workers.start_replacements([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
+        _, until = await workers.inject(episode, zero)
         assert until >= 0.2
-        await told(crew.ports[0], "/-/well")
+        await send_control(workers.ports[0], "/-/well")
 
 
 def test_failing_fast_is_not_fast() -> None:

@@ -4,7 +4,7 @@ An execution is recorded before the response, so that even SIGKILL does not lose
 it has arrived completely, unless it is refused with 503. A fault state applies to health checks too, unless it was set
 as unseen.
 
-    python -m benchmarks.storm.worker PORT NAME RECORD [AT]
+    python -m benchmarks.harness.verified.worker PORT NAME RECORD [AT]
 
 AT is the instant of the monotonic clock from which it listens. On SIGTERM it accepts no new connections, sends
 `Connection: close` on the existing ones, and exits when all are closed, at the latest after `PATIENCE` seconds.
@@ -26,7 +26,7 @@ from typing import cast
 import httptools
 import uvloop
 
-from benchmarks.storm.messages import ID_FIELD, NAME_FIELD, TARGET, answer_of, body_of
+from benchmarks.harness.verified.messages import ID_FIELD, NAME_FIELD, TARGET, answer_of, body_of
 
 SERVICE = (0.008, 0.012)
 """Service time in seconds, uniform."""

@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks.fidelity.quiet import without_disturbed
+from benchmarks.fidelity.undisturbed import without_disturbed
 from experiments.errors import BadInputError
 from experiments.results.directory import (
     CAMPAIGN_FILE,
@@ -105,14 +105,14 @@ def known_policies() -> tuple[str, ...]:
     return tuple(name for name in POLICIES if name in registry.TABLE)
 
 
-def run_session(sitting: Session, console: Console, simulate: Simulate) -> None:
+def run_session(session: Session, console: Console, simulate: Simulate) -> None:
     """Measure missing runs and simulate all. Raises `ExperimentError`, and `KeyboardInterrupt`."""
-    scenarios = sitting.scenarios
+    scenarios = session.scenarios
     for number, scenario in enumerate(scenarios):
-        left = sum(seconds_left(each, sitting) for each in scenarios[number:])
+        left = sum(seconds_left(each, session) for each in scenarios[number:])
         console.rule(f"{number + 1} of {len(scenarios)}: {scenario.name}, about {clock(left)} to the end")
-        folder = sitting.directory / scenario.name
-        measure(scenario, sitting, folder / MEASURED, console)
+        folder = session.directory / scenario.name
+        measure(scenario, session, folder / MEASURED, console)
         campaign = read_campaign(folder / MEASURED)
         simulate_again(campaign, folder / SIMULATED, console, partial(repeatedly, simulate))
         simulate_again(campaign, folder / AGAIN, console, partial(otherwise, simulate, "once more"))
@@ -140,29 +140,29 @@ def otherwise(
     return Run(run.facts.model_copy(update={"label": entry.label}), run.samples)
 
 
-def seconds_left(scenario: Scenario, sitting: Session) -> float:
+def seconds_left(scenario: Scenario, session: Session) -> float:
     """Expected seconds to measure the missing runs of a scenario."""
-    directory = sitting.directory / scenario.name / MEASURED
+    directory = session.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
         return sum(expected_seconds(scenario, run) for run in plan(scenario))
-    rest = missing(read_campaign(directory), directory, sitting.mend)
+    rest = missing(read_campaign(directory), directory, session.mend)
     return sum(expected_seconds(scenario, run) for run in rest)
 
 
-def measure(scenario: Scenario, sitting: Session, directory: Path, console: Console) -> None:
+def measure(scenario: Scenario, session: Session, directory: Path, console: Console) -> None:
     """Run the missing part of the plan. Raises `BadInputError` if the directory holds runs of another scenario."""
     if (directory / CAMPAIGN_FILE).exists():
         campaign = read_campaign(directory)
         if campaign.scenario != scenario:
             raise BadInputError(f"--out: {directory} holds runs of other numbers; name another directory")
     else:
-        campaign = execute.prepare(scenario, sitting.command, directory)
-    left = missing(campaign, directory, sitting.mend)
+        campaign = execute.prepare(scenario, session.command, directory)
+    left = missing(campaign, directory, session.mend)
     if not left:
         return
     rest = campaign.model_copy(update={"plan": left})
     with Progress(rest, console) as progress:
-        patience = Patience(sitting.patience, cannot_be_judged)
+        patience = Patience(session.patience, cannot_be_judged)
         execute.execute(rest, directory, MeasuredWorld(), progress, patience)
 
 

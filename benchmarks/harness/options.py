@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
+
+import click
 
 from experiments import cpu_time
 from experiments.errors import BadInputError
@@ -43,3 +46,16 @@ def generator_core() -> int:
         return cores_for("split")[1]
     except BadInputError:
         return cores_for("one")[0]
+
+
+class Seconds(click.ParamType[float]):
+    """Click type of a duration: `3s`, `300ms` or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|)", str(value))
+        seconds = float(found[1]) * (0.001 if found[2] == "ms" else 1.0) if found else 0.0
+        if not 0.1 <= seconds <= 600:
+            self.fail(f"{value!r} must be a duration such as 3s or 300ms, from 100ms to 600s", param, context)
+        return seconds

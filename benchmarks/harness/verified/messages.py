@@ -14,6 +14,9 @@ from enum import IntEnum
 from math import log2
 from random import Random
 
+REGIONS = ("north", "south", "west")
+WORKERS = tuple(f"{region}-{number}" for region in REGIONS for number in range(2))
+
 LEAST, MOST = 16, 16_384
 """Size of a body in bytes, in either direction; log-uniform."""
 
@@ -59,7 +62,7 @@ WORDS = {
     Ending.CUT: "cut short",
     Ending.TIMEOUT: "timed out",
     Ending.REFUSED: "no connection",
-    Ending.CROSSED: "somebody else's answer",
+    Ending.CROSSED: "another request's answer",
     Ending.CORRUPT: "corrupted",
     Ending.UNFINISHED: "unfinished",
 }
@@ -67,7 +70,7 @@ STATUSES = {502: Ending.STATUS_502, 503: Ending.STATUS_503, 504: Ending.STATUS_5
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CheckedRequest:
     """One request; sizes in bytes. A GET has no body."""
 
     number: int
@@ -96,10 +99,13 @@ class Question:
         return head % (method, self.id, self.answer_size, port, length) + body
 
 
-def questions(count: int, posts: float, seed: int) -> list[Question]:
+def checked_requests(count: int, posts: float, seed: int) -> list[CheckedRequest]:
     """`count` requests, a share `posts` of them POSTs."""
     rng = Random(f"{seed}:questions")
-    return [Question(number, rng.random() < posts, size_from(rng), size_from(rng)) for number in range(count)]
+    return [
+        CheckedRequest(number, rng.random() < posts, size_from(rng), size_from(rng))
+        for number in range(count)
+    ]
 
 
 def size_from(rng: Random) -> int:
@@ -116,7 +122,7 @@ def answer_of(identity: bytes, body: bytes, size: int) -> bytes:
     return hashlib.shake_128(b"answer " + identity + b" " + body).digest(size)
 
 
-def judged(question: Question, head: bytes, body: bytes) -> tuple[Ending, bytes]:
+def outcome_of(question: CheckedRequest, head: bytes, body: bytes) -> tuple[Ending, bytes]:
     """Outcome of a complete response and the name of its worker; empty for a response of the proxy itself."""
     said = ANSWERED.search(head)
     status = int(head[9:12])

@@ -25,14 +25,14 @@ TAIL = 1 - np.logspace(0, -3, 200)
 """Quantiles at which distributions are drawn: the same number of points for each nine."""
 
 
-def scatter(chapters: Sequence[ScenarioResult]) -> Figure:
+def scatter(scenario_results: Sequence[ScenarioResult]) -> Figure:
     """Scatter plots of simulated against measured mean and p99, each with the band of agreement."""
     with mpl.rc_context(STYLE):
         figure, axes = blank(5.4, columns=len(LATENCY))
         for axis, quantity in zip(axes, LATENCY, strict=True):
-            draw_scatter(axis, chapters, quantity)
+            draw_scatter(axis, scenario_results, quantity)
         figure.legend(
-            handles=[*policy_handles(chapters), *scenario_handles(chapters)],
+            handles=[*policy_handles(scenario_results), *scenario_handles(scenario_results)],
             loc="outside lower center",
             ncols=5,
             fontsize=8,
@@ -40,17 +40,17 @@ def scatter(chapters: Sequence[ScenarioResult]) -> Figure:
     return figure
 
 
-def draw_scatter(axis: Axes, chapters: Sequence[ScenarioResult], quantity: str) -> None:
+def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantity: str) -> None:
     """One scatter plot: a point for each entry, on log axes with equal limits."""
     points = [
         (one, row.policy, MARKERS[number % len(MARKERS)])
-        for number, chapter in enumerate(chapters)
-        for row in chapter.rows
+        for number, scenario_result in enumerate(scenario_results)
+        for row in scenario_result.rows
         for one in row.agreements
         if one.quantity == quantity and np.isfinite(one.distance)
     ]
     values = [value * 1e3 for one, _, _ in points for value in (one.measured, one.simulated)]
-    names = policies_of(chapters)
+    names = policies_of(scenario_results)
     for one, policy, marker in points:
         colour = INVALID if one.is_met is None else policy_colour(policy, names)
         face = "none" if one.is_met is None else colour
@@ -118,18 +118,27 @@ def tail_of(latency: Floats) -> Floats:
     return np.asarray(np.quantile(latency, TAIL) * 1e3)
 
 
-def policies_of(chapters: Sequence[ScenarioResult]) -> list[str]:
+def policies_of(scenario_results: Sequence[ScenarioResult]) -> list[str]:
     """Policies in order of first appearance."""
-    return list(dict.fromkeys(row.policy for chapter in chapters for row in chapter.rows))
+    return list(
+        dict.fromkeys(row.policy for scenario_result in scenario_results for row in scenario_result.rows)
+    )
 
 
-def policy_handles(chapters: Sequence[ScenarioResult]) -> list[Line2D]:
-    names = policies_of(chapters)
+def policy_handles(scenario_results: Sequence[ScenarioResult]) -> list[Line2D]:
+    names = policies_of(scenario_results)
     return [Line2D([], [], color=policy_colour(name, names), lw=4, label=name) for name in names]
 
 
-def scenario_handles(chapters: Sequence[ScenarioResult]) -> list[Line2D]:
+def scenario_handles(scenario_results: Sequence[ScenarioResult]) -> list[Line2D]:
     return [
-        Line2D([], [], ls="", marker=MARKERS[n % len(MARKERS)], color=NEGLIGIBLE_WEIGHT, label=chapter.name)
-        for n, chapter in enumerate(chapters)
+        Line2D(
+            [],
+            [],
+            ls="",
+            marker=MARKERS[n % len(MARKERS)],
+            color=NEGLIGIBLE_WEIGHT,
+            label=scenario_result.name,
+        )
+        for n, scenario_result in enumerate(scenario_results)
     ]

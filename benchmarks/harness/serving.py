@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from benchmarks.cost.cases import Case
-from benchmarks.cost.certificates import client_context
+from benchmarks.harness.cases import Case
+from benchmarks.harness.certificates import client_context
 from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
 from experiments.processes import Child

@@ -2,7 +2,7 @@
 
 One upstream connection per client connection, workers in turn.
 
-    python -m benchmarks.cost.relay PORT WORKER_PORT…
+    python -m benchmarks.harness.relay PORT WORKER_PORT…
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import cast
 import uvloop
 
 
-class End(asyncio.Protocol):
+class RelayConnection(asyncio.Protocol):
     """One side of a pair: writes what it reads to the other side, with backpressure."""
 
     transport: asyncio.Transport
 
-    def __init__(self, other: End | None = None) -> None:
+    def __init__(self, other: RelayConnection | None = None) -> None:
         self.other = other
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -44,7 +44,7 @@ class End(asyncio.Protocol):
             self.other.transport.close()
 
 
-class Front(End):
+class ClientConnection(RelayConnection):
     """Client side. uvloop reads at once, so data that arrives before the upstream connection is buffered."""
 
     def __init__(self, workers: Iterator[int]) -> None:
@@ -65,7 +65,7 @@ class Front(End):
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            _, other = await loop.create_connection(lambda: End(self), "127.0.0.1", self._worker)
+            _, other = await loop.create_connection(lambda: RelayConnection(self), "127.0.0.1", self._worker)
         except OSError:
             self.transport.abort()
             return
@@ -78,7 +78,7 @@ class Front(End):
 async def serve(port: int, workers: Sequence[int]) -> None:
     """Relay until SIGTERM ends the process."""
     turn = itertools.cycle(workers)
-    server = await asyncio.get_running_loop().create_server(lambda: Front(turn), "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(lambda: ClientConnection(turn), "127.0.0.1", port)
     await server.serve_forever()
 
 

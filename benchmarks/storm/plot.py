@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from benchmarks.cost.disturbance import Spans
-from benchmarks.storm.judgement import FIRST, Figures, success
-from benchmarks.storm.load import NOBODY, Account
-from benchmarks.storm.messages import Ending
-from benchmarks.storm.plan import WORKERS, Episode, Pace
+from benchmarks.harness.steal_time import Spans
+from benchmarks.harness.verified.account import NO_WORKER, Account
+from benchmarks.harness.verified.messages import WORKERS, Ending
+from benchmarks.storm.figures import FIRST, Figures, success
+from benchmarks.storm.plan import Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -148,7 +148,7 @@ def draw_share(axes: Axes, rows: Account, pace: Pace) -> None:
     """Share of the responses that came from each worker."""
     edges = edges_of(pace)
     counts = np.array([np.histogram(rows.due[rows.worker == i], edges)[0] for i in range(len(WORKERS))])
-    total = np.maximum(1, np.histogram(rows.due[rows.worker != NOBODY], edges)[0])
+    total = np.maximum(1, np.histogram(rows.due[rows.worker != NO_WORKER], edges)[0])
     parts = np.repeat(100 * counts / total, 2, axis=1)
     at = np.repeat(edges, 2)[1:-1]
     axes.stackplot(at, parts, colors=worker_colours(PLACES), labels=WORKERS, linewidth=0)

@@ -58,11 +58,11 @@ def is_caught(pid: int, number: signal.Signals) -> bool:
 
 def root_of(session: int) -> int:
     """Process of the session whose parent is outside of it. Raises `FleetFailedError` if the session is empty."""
-    everybody = members(session)
-    for pid, parent in everybody.items():
-        if parent not in everybody:
+    alive = members(session)
+    for pid, parent in alive.items():
+        if parent not in alive:
             return pid
-    raise FleetFailedError("nobody took the unit's place")
+    raise FleetFailedError("no process replaced the balancer")
 
 
 async def wait_for_end(pid: int, within: float) -> None:

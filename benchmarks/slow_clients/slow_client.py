@@ -2,7 +2,7 @@
 
 Raw sockets, no code shared with the proxy under test. On SIGTERM it writes how often connections ended in each way.
 
-    python -m benchmarks.slow_clients.crowd PORT KIND COUNT PACE REPORT
+    python -m benchmarks.slow_clients.slow_client PORT KIND COUNT PACE REPORT
 
 KIND is head, body, read or mixed; PACE is the interval between bytes in seconds; REPORT is the file that is written.
 """
@@ -19,7 +19,7 @@ from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
 
-from benchmarks.cost.peer_files import HUGE_NAME
+from benchmarks.harness.peer_files import HUGE_NAME
 
 HOST = b"Host: 127.0.0.1\r\n"
 OPENINGS = {
@@ -111,14 +111,14 @@ def ending(answer: bytes) -> str:
     return words[1].decode("latin-1") if len(words) > 1 and answer.startswith(b"HTTP/1.") else "closed"
 
 
-def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
+def run_slow_clients(port: int, kind: str, count: int, pace: float, report: Path) -> None:
     """Run the slow clients until SIGTERM, then write `report`. Raises `OSError` if the first connections fail."""
     os.nice(NICE)
     endings: Counter[str] = Counter()
     is_over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: is_over.append(number))
     clients = [SlowClient(port, one) for one in kinds(kind, count)]
-    print(f"crowd ready on http://127.0.0.1:{port}", flush=True)
+    print(f"slow-clients ready on http://127.0.0.1:{port}", flush=True)
     due = time.monotonic()
     # Each client moves at its own instant: independent clients are not synchronised.
     for client in cycle(clients):
@@ -133,4 +133,4 @@ def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
 
 
 if __name__ == "__main__":
-    crowd(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5]))
+    run_slow_clients(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5]))

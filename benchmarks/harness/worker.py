@@ -2,7 +2,7 @@
 
 Serves the same bodies on the same paths as `peer_files.nginx_worker`, plus a huge body for slow readers.
 
-    python -m benchmarks.cost.worker PORT…
+    python -m benchmarks.harness.worker PORT…
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import cast
 import httptools
 import uvloop
 
-from benchmarks.cost.peer_files import HUGE_BYTES, HUGE_NAME, LARGE_BYTES, LARGE_NAME, SMALL
+from benchmarks.harness.peer_files import HUGE_BYTES, HUGE_NAME, LARGE_BYTES, LARGE_NAME, SMALL
 
 
 def answer(body: bytes) -> bytes:

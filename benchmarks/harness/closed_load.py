@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cost.cases import Case
+from benchmarks.harness.cases import Case
 from experiments.errors import FleetFailedError
 from experiments.processes import program
 
@@ -93,7 +93,7 @@ class Load:
     def own_argv(self, port: int, seconds: float) -> list[str]:
         words = (port, self.case.method, self.case.path, self.case.body, self.connections, seconds)
         security = ["tls"] if self.case.is_tls else []
-        return [*program("benchmarks.cost.generator"), *map(str, words), *security]
+        return [*program("benchmarks.harness.closed_loop"), *map(str, words), *security]
 
     def _script(self) -> Path:
         """Write the Lua script with method and body; wrk has no options for them."""

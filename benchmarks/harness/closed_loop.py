@@ -1,6 +1,6 @@
 """Closed-loop load generator for machines without wrk; prints a report in the format of wrk. Measures no latency.
 
-python -m benchmarks.cost.generator PORT METHOD PATH BODY_BYTES CONNECTIONS SECONDS [tls]
+python -m benchmarks.harness.closed_loop PORT METHOD PATH BODY_BYTES CONNECTIONS SECONDS [tls]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import cast
 import httptools
 import uvloop
 
-from benchmarks.cost.certificates import client_context
+from benchmarks.harness.certificates import client_context
 
 
 class Client(asyncio.Protocol):

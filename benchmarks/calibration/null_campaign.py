@@ -8,15 +8,15 @@ from __future__ import annotations
 from experiments.scenario.scenario import Scenario
 
 LABELS = ("a", "b", "c", "d", "e", "f", "g", "h")
-TWIN = "a again"
+CONTROL = "a again"
 
 
-def equals(scenario: Scenario, blocks: int, rivals: int, has_twin: bool = True) -> Scenario:
+def null_campaign(scenario: Scenario, blocks: int, rivals: int, has_twin: bool = True) -> Scenario:
     """Scenario with baseline `a`, its A/A control `a again` if `has_twin`, and `rivals` copies of the first entry."""
     first = scenario.entries[0].model_copy(update={"twin_of": None, "thresholds": ()})
     entries = [first.model_copy(update={"label": label}) for label in LABELS[: rivals + 1]]
     if has_twin:
-        entries.append(first.model_copy(update={"label": TWIN, "twin_of": LABELS[0]}))
+        entries.append(first.model_copy(update={"label": CONTROL, "twin_of": LABELS[0]}))
     changes = {"entries": tuple(entries), "baseline": LABELS[0], "blocks": blocks, "thresholds": ()}
     return scenario.model_copy(update=changes)
 

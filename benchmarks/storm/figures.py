@@ -7,17 +7,17 @@ too little of a run is left, or if the generator itself was late in the rest.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
-from benchmarks.cost.disturbance import Spans
-from benchmarks.storm.load import NOBODY, Account
-from benchmarks.storm.messages import Ending
-from benchmarks.storm.plan import FAULTS, WORKERS, Episode, Pace
+from benchmarks.harness.steal_time import Spans
+from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verified.account import NO_WORKER, Account
+from benchmarks.harness.verified.messages import WORKERS, Ending
+from benchmarks.storm.plan import FAULTS, Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.stats.measures import LAG_LIMIT, percentile
 from experiments.stats.samples import Flags, Floats
@@ -149,10 +149,10 @@ def figures_of(storm: Storm, pace: Pace) -> Figures:
         posts=int(posts.sum()),
         posts_ok=int((posts & is_ok).sum()),
         twice=sum(times > 1 for times in ran.executed.values()),
-        crossed=crossed(rows) + len(ran.damaged),
+        crossed=rows.crossed + len(ran.damaged),
         untrue=sum(is_true and not ran.executed[one] for one, is_true in answered.items()),
         in_doubt=sum(not is_true and ran.executed[one] > 0 for one, is_true in answered.items()),
-        failures={"GET": failures(rows, gets), "POST": failures(rows, posts)},
+        failures={"GET": rows.failures(gets), "POST": rows.failures(posts)},
         faults=tuple(by_fault(rows, storm.episodes, recoveries, fault) for fault in FAULTS),
         recoveries=tuple(recoveries),
         quiet_p50=percentile(rows.latency[quiet & fair], 50),
@@ -164,11 +164,6 @@ def figures_of(storm: Storm, pace: Pace) -> Figures:
         busy=storm.busy,
         fault=storm.fault,
     )
-
-
-def crossed(rows: Account) -> int:
-    wrong = np.isin(rows.ending, (Ending.CROSSED, Ending.CORRUPT))
-    return int(wrong.sum()) + int(rows.strays[0])
 
 
 def is_quiet(rows: Account, pace: Pace) -> Flags:
@@ -193,12 +188,6 @@ def within(rows: Account, spans: Spans) -> Flags:
 
 def part(which: Flags, among: Flags) -> float:
     return float(which[among].mean()) if among.any() else 0.0
-
-
-def failures(rows: Account, among: Flags) -> dict[str, int]:
-    """Failed requests by kind of ending, the most frequent first."""
-    counts = Counter(Ending(ending).words for ending in rows.ending[among & (rows.ending != Ending.OK)])
-    return dict(counts.most_common())
 
 
 def by_fault(
@@ -243,16 +232,8 @@ def window(rows: Account, at: float) -> Flags:
 
 def share(rows: Account, index: int, among: Flags) -> float:
     """Share of one worker in the responses that came from workers."""
-    answered = among & (rows.worker != NOBODY)
+    answered = among & (rows.worker != NO_WORKER)
     return float((rows.worker[answered] == index).mean()) if answered.any() else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Verdict on one bound; None if it cannot be judged."""
-
-    is_met: bool | None
-    words: str
 
 
 def verdicts(runs: Sequence[Figures]) -> list[Verdict]:

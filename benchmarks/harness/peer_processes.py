@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from benchmarks.cost.peers import Peer, Site
-from benchmarks.cost.plan import Plan
-from benchmarks.cost.serving import serving
+from benchmarks.harness.cases import Case
+from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.serving import serving
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
@@ -36,31 +36,31 @@ class RunningPeer:
 class RunningPeers:
     """Running processes by the peer's name, and failures to start."""
 
-    units: dict[str, RunningPeer] = field(default_factory=dict)
+    running: dict[str, RunningPeer] = field(default_factory=dict)
     reasons: dict[str, FleetFailedError] = field(default_factory=dict)
 
     def of(self, peer: Peer) -> RunningPeer:
         """Process of a peer. Raises `FleetFailedError` if it has not started."""
         if peer.name in self.reasons:
             raise self.reasons[peer.name]
-        return self.units[peer.name]
+        return self.running[peer.name]
 
 
 @asynccontextmanager
 async def running_peers(
-    plan: Plan, peers: Sequence[Peer], site: Callable[[Peer], Site]
+    peers: Sequence[Peer], site: Callable[[Peer], Site], case: Case, core: int
 ) -> AsyncIterator[RunningPeers]:
-    """Start all peers on the proxy's core; stopped on exit."""
+    """Start all peers on one core; stopped on exit."""
     found = RunningPeers()
     async with AsyncExitStack() as stack:
         for peer in peers:
             place = site(peer)
             try:
                 child = await stack.enter_async_context(
-                    serving(peer.name, peer.argv(place), place.port, plan.case, plan.proxy_core)
+                    serving(peer.name, peer.argv(place), place.port, case, core)
                 )
             except FleetFailedError as failure:
                 found.reasons[peer.name] = failure
             else:
-                found.units[peer.name] = RunningPeer(child, place.port)
+                found.running[peer.name] = RunningPeer(child, place.port)
         yield found

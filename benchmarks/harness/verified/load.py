@@ -1,9 +1,9 @@
-"""Open-loop load generator of a storm: every request differs, and every response is checked byte by byte.
+"""Open-loop generator of verified load: every request differs, and every response is checked byte by byte.
 
 Raw sockets, in a process of its own, without a parser shared with the proxy. A connection that is closed or used up is
 replaced; no request is sent twice.
 
-    python -m benchmarks.storm.load FILE PORT RATE SECONDS POSTS SEED CONNECTIONS FRESH
+    python -m benchmarks.harness.verified.load FILE PORT RATE SECONDS POSTS SEED CONNECTIONS FRESH
 
 FRESH is the share of requests after which the client closes its connection and opens a new one. The first line of
 output is the zero of all instants, in seconds of the monotonic clock; the results are written to FILE.
@@ -16,81 +16,32 @@ import re
 import sys
 import time
 from array import array
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.storm.messages import Ending, Question, judged, questions
-from benchmarks.storm.plan import WORKERS
+from benchmarks.harness.verified.account import NO_WORKER, TIMEOUT, Account
+from benchmarks.harness.verified.load_process import WARM_UP
+from benchmarks.harness.verified.messages import WORKERS, CheckedRequest, Ending, checked_requests, outcome_of
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
-from experiments.stats.measures import percentile
-from experiments.stats.samples import Flags, Floats, Ints, Kind
-
-TIMEOUT = 10.0
-"""Seconds from the due time after which a request has failed."""
+from experiments.stats.samples import Flags, Kind
 
 CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
-NOBODY = -1
 NAMES = {name.encode(): index for index, name in enumerate(WORKERS)}
-WARM_UP = 2.0
-"""Seconds of warm-up at the same rate before the zero."""
-
 BROKEN = {Kind.TIMEOUT: Ending.TIMEOUT, Kind.REFUSED: Ending.REFUSED, Kind.UNFINISHED: Ending.UNFINISHED}
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """One row per request; instants in seconds from the zero, nan if there is none. Warm-up rows are negative."""
-
-    due: Floats
-    sent: Floats
-    ended: Floats
-    has_waited: Flags
-    is_post: Flags
-    ending: Ints
-    worker: Ints
-    strays: Ints
-    """Single number: responses that arrived without a request."""
-
-    @property
-    def latency(self) -> Floats:
-        """Seconds from the due time; at least the timeout for a failure."""
-        taken = np.nan_to_num(self.ended - self.due, nan=TIMEOUT)
-        return np.where(self.ending == Ending.OK, taken, np.maximum(taken, TIMEOUT))
-
-    @property
-    def lag(self) -> float:
-        """p99 of the generator's own lag in seconds."""
-        return self.lag_of(np.ones(len(self.due), dtype=np.bool_))
-
-    def lag_of(self, among: Flags) -> float:
-        """The same for the requests in `among`."""
-        found_free = np.isfinite(self.sent) & ~self.has_waited
-        return percentile((self.sent - self.due)[among & found_free], 99)
-
-    def save(self, file: Path) -> None:
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        with file.open("wb") as target:
-            np.savez_compressed(target, allow_pickle=False, **columns)
-
-    @classmethod
-    def load(cls, file: Path) -> Account:
-        with np.load(file, allow_pickle=False) as archive:
-            return cls(**{field.name: archive[field.name] for field in fields(cls)})
-
-
-class StormLoop(OpenLoop):
+class VerifiedLoop(OpenLoop):
     """Open loop whose requests have different bytes, and which checks each response."""
 
-    def __init__(self, port: int, asked: list[Question], fresh: Flags, connections: int) -> None:
+    def __init__(self, port: int, asked: list[CheckedRequest], fresh: Flags, connections: int) -> None:
         super().__init__(port, b"", connections, TIMEOUT)
         self._port = port
         self._asked = asked
         self._is_fresh = fresh
         self.ending = array("b", [Ending.UNFINISHED]) * len(asked)
-        self.worker = array("b", [NOBODY]) * len(asked)
+        self.worker = array("b", [NO_WORKER]) * len(asked)
         self.strays = 0
 
     def _send_due(self) -> None:
@@ -130,10 +81,10 @@ class StormLoop(OpenLoop):
         number, came = lane.number, lane.came
         end = came.index(b"\r\n\r\n") + 4
         head, body = came[:end], came[end:size]
-        ending, name = judged(self._asked[number], head, body)
+        ending, name = outcome_of(self._asked[number], head, body)
         if len(came) > size:
             ending = Ending.CORRUPT
-        self.ending[number], self.worker[number] = ending, NAMES.get(name, NOBODY)
+        self.ending[number], self.worker[number] = ending, NAMES.get(name, NO_WORKER)
         lane.came = b""
         if ending >= Ending.CROSSED or CLOSES.search(head) or self._is_fresh[number]:
             self._end_broken(lane, Kind.OK, now)
@@ -171,8 +122,8 @@ def main(
     rng = np.random.default_rng(int(seed))
     warm, counted = (max(1, round(float(rate) * span)) for span in (WARM_UP, float(seconds)))
     instants = np.concatenate([poisson(float(rate), warm, rng), WARM_UP + poisson(float(rate), counted, rng)])
-    asked = questions(len(instants), float(posts), int(seed))
-    loop = StormLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
+    asked = checked_requests(len(instants), float(posts), int(seed))
+    loop = VerifiedLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would add to the generator's lag

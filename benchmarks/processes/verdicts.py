@@ -11,19 +11,16 @@ from statistics import median
 
 from rich.table import Table
 
+from benchmarks.harness.verdicts import Verdict
 from benchmarks.processes.latency import HALF, SETUPS, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun
-from experiments.terminal import STANDING, times
+from experiments.terminal import times
 
 GAIN = 1.8
 """Least throughput of two processes, as a multiple of one."""
 
 EQUAL = 1.05
 """Largest p99 ratio to one process that counts as equal: less than twelve blocks can resolve."""
-
-Verdict = tuple[bool | None, str]
-"""Whether a bound is met (None if it cannot be judged), and the sentence to print."""
-
 
 JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
 """Figure of each part by which two processes are compared with one."""
@@ -83,7 +80,7 @@ def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
     fault = next(filter(None, faults), "")
     if fault:
         is_met, words = False, f"{words}; INVALID: {fault}"
-    return is_met, f"{STANDING[is_met]}: {words}"
+    return Verdict(is_met, words)
 
 
 def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
@@ -98,7 +95,7 @@ def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
         "answered/s",
         "with a core each/s",
         "busiest",
-        "cores: unit's",
+        "cores: balancer's",
         "load's and worker's",
     ):
         table.add_column(name, justify="right")
@@ -113,7 +110,7 @@ def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
             f"{median(run.rate for run in good):.0f}",
             f"{median(run.ceiling for run in good):.0f}",
             f"{median(run.busiest for run in good):.0%}",
-            f"{median(run.unit_cores for run in good):.2f}",
+            f"{median(run.balancer_cores for run in good):.2f}",
             f"{median(run.client_cores for run in good):.2f}",
         )
     return table
@@ -124,7 +121,7 @@ def latency_table(stretches: Sequence[LatencyRun]) -> Table:
     table = Table(
         title="least-in-flight, exponential service of 20 ms, 70 % load, open loop", title_justify="left"
     )
-    table.add_column("unit", no_wrap=True)
+    table.add_column("proxy", no_wrap=True)
     for name in ("workers", "offered/s", "p50 ms", "p99 ms", "p50 ratio", "p99 ratio"):
         table.add_column(name, justify="right")
     for setup in SETUPS:

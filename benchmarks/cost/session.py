@@ -5,7 +5,6 @@ However it ends, no process is left running and the results so far are shown.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import re
@@ -24,21 +23,14 @@ from rich.status import Status
 from rich.text import Text
 
 from benchmarks.cost.bounds import Verdict, blocks_in_words, table_of_bounds, verdicts
-from benchmarks.cost.cases import CASES, Kind
-from benchmarks.cost.peers import PEERS, Peer, worker_name
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.runs import WORKERS, run_plan
+from benchmarks.cost.runs import run_plan
 from benchmarks.cost.table import doubts, rows_of, shown, table_of
+from benchmarks.harness.cases import CASES, Kind
+from benchmarks.harness.peers import PEERS, WORKER_PORTS, Peer, worker_name
+from benchmarks.harness.session import exit_code, was_interrupted
 from experiments.build import describe_build, interpreter_in_words
-from experiments.terminal import (
-    BOUND_MISSED,
-    STOPPED,
-    clock,
-    console_here,
-    interruptible,
-    print_stopped,
-    write_json,
-)
+from experiments.terminal import clock, console_here, write_json
 
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
@@ -95,23 +87,17 @@ def found_in_words(run: Run) -> str:
     return f"{shown(run.figure, kind)} {kind.value}{rate}"
 
 
-def run_session(sitting: Session) -> int:
+def run_session(session: Session) -> int:
     """Measure, print, write; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
-    was_stopped = False
-    with Progress(sitting.plans, console) as progress:
-        try:
-            asyncio.run(interruptible(measure(sitting.plans, progress, console)))
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            was_stopped = True
+    with Progress(session.plans, console) as progress:
+        was_stopped = was_interrupted(lambda: measure(session.plans, progress, console))
     found = verdicts(progress.runs)
-    present(console, sitting, progress.runs, found)
-    if sitting.file is not None:
-        write_json("--json", sitting.file, document(sitting, progress.runs, found, was_stopped))
-    if was_stopped:
-        print_stopped(console, "Nothing was left running; the tables hold what had been measured.")
-        return STOPPED
-    return BOUND_MISSED if sitting.is_checked and any(verdict.met is False for verdict in found) else 0
+    present(console, session, progress.runs, found)
+    if session.file is not None:
+        write_json("--json", session.file, document(session, progress.runs, found, was_stopped))
+    rest = "Nothing was left running; the tables hold what had been measured."
+    return exit_code(console, was_stopped, session.is_checked, [verdict.met for verdict in found], rest)
 
 
 async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
@@ -127,11 +113,11 @@ def introduction(plan: Plan) -> str:
     """Text printed before a case: what is measured, blocks, connections, load and core assignment."""
     place = place_in_words(plan)
     sizes = plan.case.sizes
-    endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKERS}"
+    endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKER_PORTS}"
     busy = ", ".join(dict.fromkeys(str(peer.connections or plan.connections) for peer in plan.peers))
     return (
         f"\n{plan.case.name}: {what_is_measured(plan)}\n"
-        f"{blocks_in_words(plan.blocks)} × {len(plan.peers)} units × {plan.seconds:g} s, "
+        f"{blocks_in_words(plan.blocks)} × {len(plan.peers)} proxies × {plan.seconds:g} s, "
         f"{busy} connections, {endpoints} endpoints, seed {plan.seed}.\n"
         f"Load: {load_in_words(plan)}; worker: {worker_name()}; {place}.\n"
     )
@@ -140,7 +126,7 @@ def introduction(plan: Plan) -> str:
 def place_in_words(plan: Plan) -> str:
     """Core assignment as text."""
     if plan.proxy_core == plan.rest_core:
-        return f"proxy, worker and load share core {plan.proxy_core}: nobody is woken on another core"
+        return f"proxy, worker and load share core {plan.proxy_core}: no wake-up crosses cores"
     if plan.is_load_alone:
         return f"proxy and worker share core {plan.proxy_core}, load alone on core {plan.rest_core}"
     return f"proxy alone on core {plan.proxy_core}, worker and load on core {plan.rest_core}"
@@ -166,9 +152,9 @@ def what_is_measured(plan: Plan) -> str:
     }[plan.case.kind]
 
 
-def present(console: Console, sitting: Session, runs: list[Run], found: list[Verdict]) -> None:
+def present(console: Console, session: Session, runs: list[Run], found: list[Verdict]) -> None:
     """Print a table for each case, the absent peers and the table of bounds."""
-    for plan in sitting.plans:
+    for plan in session.plans:
         own = [run for run in runs if run.case == plan.case.name]
         rows = rows_of(own)
         if rows:
@@ -177,7 +163,7 @@ def present(console: Console, sitting: Session, runs: list[Run], found: list[Ver
         for row in rows:
             if row.fault:
                 console.print(Text(f"INVALID: {row.peer} ({row.fault})", style="bold red"))
-    for name, reason in sitting.absent.items():
+    for name, reason in session.absent.items():
         console.print(Text(f"absent: {name} ({reason})"))
     if doubt := doubts(runs):
         console.print(Text(doubt, style="yellow"))
@@ -185,17 +171,17 @@ def present(console: Console, sitting: Session, runs: list[Run], found: list[Ver
         console.print(table_of_bounds(found))
 
 
-def document(sitting: Session, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
+def document(session: Session, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
     """Complete results for JSON."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()} {platform.machine()}",
         "interpreter": interpreter_in_words(),
         "build": describe_build(),
-        "versions": versions(sitting.plans[0]),
+        "versions": versions(session.plans[0]),
         "was_stopped": was_stopped,
-        "absent": sitting.absent,
-        "cases": [case_document(plan, runs) for plan in sitting.plans],
+        "absent": session.absent,
+        "cases": [case_document(plan, runs) for plan in session.plans],
         "bounds": [asdict(verdict) for verdict in found],
         "runs": [asdict(run) for run in runs],
     }
@@ -208,7 +194,7 @@ def case_document(plan: Plan, runs: list[Run]) -> dict[str, Any]:
     peers = [peer.name for peer in plan.peers]
     return {
         "plan": asdict(plan) | {"case": described, "peers": peers, "worker": worker_name()},
-        "units": [asdict(row) for row in rows_of(own)],
+        "proxies": [asdict(row) for row in rows_of(own)],
     }
 
 

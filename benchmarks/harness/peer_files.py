@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cost.certificates import SUITE, Certificate
+from benchmarks.harness.certificates import SUITE, Certificate
 
 SMALL = "A small body, as a health page or a tiny answer of an API has it: about a hundred bytes, no more.\n"
 LARGE_BYTES = 1024 * 1024

@@ -2,7 +2,7 @@
 
 Connections are kept on both sides, bodies are streamed, the loop is uvloop, and nothing is logged.
 
-    python -m benchmarks.cost.aiohttp_session PORT WORKER_PORT…
+    python -m benchmarks.harness.aiohttp_session PORT WORKER_PORT…
 """
 
 from __future__ import annotations

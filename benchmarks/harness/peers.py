@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.cost import certificates, peer_files
-from benchmarks.cost.cases import CASES, Case
-from benchmarks.cost.certificates import Certificate
+from benchmarks.harness import certificates, peer_files
+from benchmarks.harness.cases import CASES, Case
+from benchmarks.harness.certificates import Certificate
 from experiments.errors import BadInputError
 from experiments.processes import program
+
+WORKER_PORTS = 4
+"""Endpoints of every proxy, so that a policy has a choice; one process listens on all of their ports."""
 
 OURS = "steelyard"
 OTHER_BUILD = " (other build)"
@@ -127,8 +130,8 @@ PEERS = {
     "nginx": Peer("nginx", nginx_argv, "nginx", "-v"),
     "haproxy": Peer("haproxy", haproxy_argv, "haproxy", "-v"),
     "envoy": Peer("envoy", envoy_argv, "envoy", "--version"),
-    "aiohttp": Peer("aiohttp session", program_of_ours("benchmarks.cost.aiohttp_session")),
-    "relay": Peer("TCP relay", program_of_ours("benchmarks.cost.relay")),
+    "aiohttp": Peer("aiohttp session", program_of_ours("benchmarks.harness.aiohttp_session")),
+    "relay": Peer("TCP relay", program_of_ours("benchmarks.harness.relay")),
 }
 NGINX, HAPROXY, SESSION = PEERS["nginx"].name, PEERS["haproxy"].name, PEERS["aiohttp"].name
 
@@ -157,7 +160,7 @@ def require_build(python: str) -> str:
 def worker_argv(site: Site) -> list[str]:
     """Arguments of the worker behind all peers: nginx if installed, otherwise the minimal one in Python."""
     if PEERS["nginx"].absence:
-        return [*program("benchmarks.cost.worker"), *map(str, site.workers)]
+        return [*program("benchmarks.harness.worker"), *map(str, site.workers)]
     (site.folder / peer_files.LARGE_NAME).write_bytes(bytes(peer_files.LARGE_BYTES))
     text = peer_files.nginx_worker(site.workers, site.folder)
     return ["nginx", "-p", str(site.folder), "-c", site.file("worker.conf", text)]

@@ -2,7 +2,7 @@
 
 Also reports its own lag and the utilisation of its core, to distinguish a late generator from a slow proxy.
 
-    python -m benchmarks.cost.open_load PORT PATH RATE SECONDS CONNECTIONS SEED [spin]
+    python -m benchmarks.harness.open_load PORT PATH RATE SECONDS CONNECTIONS SEED [spin]
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from benchmarks.harness.closed_load import Place, report_of, started
 from experiments import cpu_time
+from experiments.errors import FleetFailedError
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import OpenLoop, Record
+from experiments.processes import program
 from experiments.stats.measures import percentile
 from experiments.stats.samples import Floats, Kind
 
 TIMEOUT = 10.0
 """Seconds after which a request has failed."""
+
+LAG_PART = 0.5
+"""Limit on the p99 of the generator's lag, as a fraction of the run's p99."""
 
 WARM_UP = 0.5
 """Seconds of warm-up at the same rate, not counted."""
@@ -80,7 +86,7 @@ class Report:
     failures: dict[str, int] = field(default_factory=dict)
 
 
-def report_of(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
+def summarised(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
     """Report from the rows of a record."""
     latency = (record.ended - record.due) * 1e3
     was_sent = np.isfinite(record.sent)
@@ -100,10 +106,10 @@ def report_of(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
     )
 
 
-def run(offer: OpenLoad) -> Report:
+def run(load: OpenLoad) -> Report:
     """Send all requests and wait for their ends. Raises `FleetFailedError` if the port does not accept connections."""
-    instants = offer.instants().tolist()
-    loop = OpenLoop(offer.port, offer.request, offer.connections, TIMEOUT, offer.spins)
+    instants = load.instants().tolist()
+    loop = OpenLoop(load.port, load.request, load.connections, TIMEOUT, load.spins)
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would add to the generator's lag; the memory of a few seconds is small
@@ -117,7 +123,21 @@ def run(offer: OpenLoad) -> Report:
         loop.close()
     counted = record.since(record.due[0] - instants[0] + WARM_UP)
     cpu = (spent.own - loop.idle) / len(instants) * 1e6
-    return report_of(counted, cpu, 1 - loop.idle / spent.at if offer.spins else spent.core / spent.at)
+    return summarised(counted, cpu, 1 - loop.idle / spent.at if load.spins else spent.core / spent.at)
+
+
+async def run_open_load(load: OpenLoad, place: Place) -> Report:
+    """Run the load in a process of its own, to its end. Raises `FleetFailedError`."""
+    async with started([*program("benchmarks.harness.open_load"), *load.words], place) as process:
+        return parsed(await report_of(process, WARM_UP + load.seconds))
+
+
+def parsed(text: str) -> Report:
+    """Parse the generator's report. Raises `FleetFailedError` if it is none."""
+    try:
+        return Report(**json.loads(text))
+    except (ValueError, TypeError):
+        raise FleetFailedError(f"the open loop gave no report: {text.strip()[-200:]}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +161,8 @@ class Reading:
 
 def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str, spin: str = "") -> None:
     """Run the load and print the report as JSON."""
-    offer = OpenLoad(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
-    print(json.dumps(asdict(run(offer))))
+    load = OpenLoad(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
+    print(json.dumps(asdict(run(load))))
 
 
 if __name__ == "__main__":

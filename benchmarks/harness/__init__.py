@@ -1,0 +1,1 @@
+"""What the benchmarks share: compared proxies, their processes and files, load generators, options and verdicts."""
