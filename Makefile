@@ -23,7 +23,7 @@ ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
 STALE = stale
 endif
 
-# A compiled build is one interpreter's. Whoever names another gets another; whoever names none keeps what there is.
+# A compiled build belongs to one interpreter. It is built again for another PYTHON, and kept if none is given.
 ifneq "$(origin PYTHON)" "file"
 ifneq "$(shell cat $(COMPILED)/made-with 2>/dev/null)" "$(PYTHON)"
 RECOMPILE = stale

@@ -88,7 +88,7 @@ def draw_schedule(axes: Axes, episodes: tuple[Episode, ...]) -> None:
     axes.set_ylim(len(WORKERS) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
-    axes.set_title("what befalls whom")
+    axes.set_title("faults by worker")
     handles = [Patch(color=colour, label=fault) for fault, colour in FAULT_COLOURS.items()]
     axes.legend(handles=handles, ncols=len(handles), fontsize=9, loc="lower right", bbox_to_anchor=(1, 1))
 
