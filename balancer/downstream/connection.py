@@ -188,7 +188,7 @@ class DownstreamConnection(ClientConnection):
     def _read_head(self, data: bytes) -> bytes:
         """Parse a request head. Returns the bytes that follow it."""
         reader = cast(RequestReader, self._reader)
-        has_begun = reader.has_begun
+        has_begun = bool(reader.head)
         request = None
         try:
             request = reader.read(data)
@@ -314,7 +314,7 @@ class DownstreamConnection(ClientConnection):
             self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
-        elif self._answering is None and self._reader is not None and self._reader.has_begun:
+        elif self._answering is None and self._reader is not None and self._reader.head:
             if quiet > timeouts.head:
                 error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
                 self._refuse(error, self._reader.head)
@@ -345,7 +345,7 @@ class DownstreamConnection(ClientConnection):
     def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
         closed."""
-        has_begun = self._reader is not None and self._reader.has_begun
+        has_begun = self._reader is not None and bool(self._reader.head)
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
         return is_idle and now - self.idle_since > longer_than and self._close_idle()

@@ -45,7 +45,7 @@ class PipelinedBytes:
 
     def next(self, reader: RequestReader) -> Request | None:
         """Return the next request, None if no complete head is left. Raises `RequestRejected`."""
-        if not self._requests and self._fault is None and not reader.has_begun:
+        if not self._requests and self._fault is None and not reader.head:
             self._parse(reader)
         if self._requests:
             return self._requests.pop()

@@ -124,7 +124,7 @@ class Admission:
         """
         delay = now - started_at
         self._least_delay.add(delay, now)
-        return delay - self._least_delay.read()
+        return delay - self._least_delay.least
 
     def _check_capacity(self, number: int, now: float) -> None:
         level, pressure = self.rules.levels[number], self.pressure()

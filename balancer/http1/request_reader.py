@@ -33,34 +33,27 @@ _AROUND_TARGET: Final = 32
 
 
 class RequestReader:
-    """Reads request heads one by one. `rest` is the data that followed the last head in the same read."""
+    """Reads request heads one by one.
+
+    `head` holds the bytes of a head that is incomplete or was rejected, `rest` the data that followed the last head in
+    the same read.
+    """
 
     def __init__(self, client: Client, limits: Limits, fresh_id: Callable[[], bytes]) -> None:
-        self._heads = RequestHeads(client)
-        self._limits = limits
+        self.apply(client, limits)
         self._fresh_id = fresh_id
         self._parser: httptools.HttpRequestParser | None = None
-        self._head = b""  # of an incomplete head
-        self.rest = b""
+        self.head = self.rest = b""
 
     def apply(self, client: Client, limits: Limits) -> None:
         """Apply a new client and new limits to the next heads."""
         self._heads = RequestHeads(client)
         self._limits = limits
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether an incomplete head has been received."""
-        return bool(self._head)
-
-    @property
-    def head(self) -> bytes:
-        """The head that was rejected or is incomplete."""
-        return self._head
+        self._unbounded_size = min(limits.head, 3 * limits.fields)  # a field takes more than three bytes
 
     def read(self, data: bytes) -> Request | None:
         """Return the request whose head ends in `data`, None if none does. Raises `RequestRejected`."""
-        head = self._head + data if self._head else data
+        head = self.head + data if self.head else data
         end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
         if head[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
             return self._read_after_empty_lines(head)
@@ -74,14 +67,15 @@ class RequestReader:
             self.rest = head[end:]
             data = data[: len(data) - len(self.rest)]
             head = head[:end]
-        self._head = head  # kept until validated: the caller logs a rejected head
+        self.head = head  # kept until validated: the caller logs a rejected head
         self._judge(data)
-        head = self._head
-        self._bound(head)
+        head = self.head
+        if len(head) > self._unbounded_size:
+            self._bound(head)
         request = self._heads.outgoing(head, self._fresh_id())
         if len(request.target) > self._limits.target:
             raise _target_too_long(self._limits.target)
-        self._head = b""
+        self.head = b""
         if request.fields.needs_new_parser:
             self._parser = None
         return request
@@ -111,26 +105,26 @@ class RequestReader:
 
         RFC 9112 § 5.1 allows spaces and tabs there. llhttp allows spaces only, and reports it at the end of the head.
         """
-        head = _SPACE_BEHIND_CODING.sub(rb"\1", self._head)
-        if head == self._head:
+        head = _SPACE_BEHIND_CODING.sub(rb"\1", self.head)
+        if head == self.head:
             raise RequestRejected(400, "malformed_request", fault)
-        self._head = head
+        self.head = head
         self._parser = None
         self._judge(head)
 
     def _read_after_empty_lines(self, head: bytes) -> Request | None:
         lines = _EMPTY_LINES.match(head)
         head = head[lines.end() :] if lines is not None else head
-        self._head = self.rest = b""
+        self.head = self.rest = b""
         if head == b"\r":
-            self._head = head  # half of an empty line
+            self.head = head  # half of an empty line
             return None
         if head[:1] in (b"\r", b"\n"):
             raise RequestRejected(400, "malformed_request", "a line ends in CR and LF")
         return self.read(head) if head else None
 
     def _grow(self, head: bytes) -> None:
-        self._head = head
+        self.head = head
         self.rest = b""
         if b"\r\n" not in head and len(head) > self._limits.target + _AROUND_TARGET:
             raise _target_too_long(self._limits.target)

@@ -259,7 +259,10 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
                     and not (self._has_odd_response or response.is_bodiless)
                 ):
                     self._validate(data)
-                    self._deliver_whole(response, data[end:])
+                    sink, self._sink = self._sink, None
+                    self.is_reusable = response.keep_alive
+                    if sink is not None:
+                        sink.response_whole(response, data[end:])
                     return
             self._head = b""
             self._validate(data[: len(data) - (size - end)] if end < size else data)
@@ -280,13 +283,6 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             self._parser = None
         except httptools.HttpParserError as error:
             raise MalformedResponse(str(error)) from None
-
-    def _deliver_whole(self, response: Response, body: bytes) -> None:
-        sink = self._sink
-        self._sink = None
-        self.is_reusable = response.keep_alive
-        if sink is not None:
-            sink.response_whole(response, body)
 
     def _start(self, response: Response, rest: bytes) -> bytes:
         """Report a final or interim head that is followed by `rest`.

@@ -197,7 +197,7 @@ class EndpointState:
         age = now - self._reported_at
         self._reported_at = now
         believed = elsewhere
-        service = self.latency.mean if self.latency.has_succeeded else 0.0
+        service = self.latency.mean if self.latency.successes > 0.0 else 0.0
         if age < FORGET_AFTER and service > 0.0:
             self._mean_elsewhere += (elsewhere - self._mean_elsewhere) * (1.0 - exp(-age / TAU))
             fresh = exp(-age / (2.0 * service))
@@ -304,7 +304,7 @@ class EndpointState:
         """
         latency = self.latency
         measured_at = latency.measured_at
-        if now - measured_at < FORGET_AFTER and latency.has_succeeded:
+        if now - measured_at < FORGET_AFTER and latency.successes > 0.0:
             silence = 0.0
             if self.in_flight != self.elsewhere:  # the age of requests of sibling processes is unknown
                 busy_since = self.busy_since

@@ -56,5 +56,5 @@ def waits_of(states: Iterable[EndpointState], now: float) -> dict[EndpointState,
 def _is_known(state: EndpointState, now: float) -> bool:
     successes = state.record.successes_since_return(state.successes)
     return (
-        state.is_healthy and state.is_measured(now) and state.latency.has_succeeded and successes >= TRUSTED
+        state.is_healthy and state.is_measured(now) and state.latency.successes > 0.0 and successes >= TRUSTED
     )

@@ -67,7 +67,9 @@ success: 5 s is longer than any usual slow success; where the 99th percentile is
 
 
 class LatencyModel:
-    """The four numbers of one endpoint, and its decayed `failures`.
+    """The four numbers of one endpoint, and its decayed `successes` and `failures`.
+
+    Without `successes` no latency is known.
 
     `ahead` is its in-flight count without the request itself, `last_ahead` that of the last success; `failed_at` is the
     time of the last failure. Measurements of sibling processes are included, and kept in `_others` so that they can be
@@ -80,12 +82,12 @@ class LatencyModel:
         "_latency",
         "_others",
         "_pace",
-        "_successes",
         "charge",
         "failed_at",
         "failures",
         "last_ahead",
         "measured_at",
+        "successes",
     )
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ class LatencyModel:
         Successes are forgotten with the failures: otherwise those of a good period long past would outweigh a new
         failure.
         """
-        self._successes = self.failures = self._latency = self._ahead = 0.0
+        self.successes = self.failures = self._latency = self._ahead = 0.0
         self._others: SharedLatency | None = None
         self.measured_at = self.failed_at = -FORGET_AFTER
 
@@ -114,7 +116,7 @@ class LatencyModel:
             self._fade(age)
             self.measured_at = now
         self.last_ahead = ahead
-        self._successes += 1.0
+        self.successes += 1.0
         self._latency += latency
         self._ahead += ahead
         floor, pace = self._floor, self._pace
@@ -127,7 +129,7 @@ class LatencyModel:
     def _fade(self, age: float) -> None:
         """Decay all sums by `age` seconds."""
         keep = exp(-age / TAU) if age < FORGET_AFTER else 0.0
-        self._successes *= keep
+        self.successes *= keep
         self._latency *= keep
         self._ahead *= keep
         self.failures = self.failures * keep if self.failures > NEGLIGIBLE_WEIGHT else 0.0
@@ -137,7 +139,7 @@ class LatencyModel:
     def own(self) -> SharedLatency:
         """Return what this process measured, without what `pool` has added."""
         others = self._others or NOTHING
-        successes = self._successes - others.successes
+        successes = self.successes - others.successes
         failures = max(0.0, self.failures - others.failures)
         floor, pace = self._floor.own(), self._pace.own()
         if successes < NEGLIGIBLE_WEIGHT:  # rounding error of a subtraction that should give zero
@@ -155,12 +157,13 @@ class LatencyModel:
             others = others.faded(exp(age / TAU))
         own = self.own()
         self._others = others
-        self._successes = own.successes + others.successes
+        self.successes = own.successes + others.successes
         self._latency = own.latency + others.latency
         self._ahead = own.ahead + others.ahead
         failures = own.failures + others.failures
         self.failures = failures if failures > NEGLIGIBLE_WEIGHT else 0.0
-        self._floor.elsewhere, self._pace.elsewhere = others.floor, others.pace
+        self._floor.include(others.floor)
+        self._pace.include(others.pace)
 
     def record_failure(self, charge: float, now: float) -> None:
         """Record a failure that costs as much as a latency of `charge` seconds."""
@@ -176,33 +179,27 @@ class LatencyModel:
     @property
     def floor(self) -> float:
         """Latency of the idle endpoint in seconds; `inf` before the first success."""
-        return self._floor.read()
+        return self._floor.least
 
     @property
     def mean(self) -> float:
-        """Mean latency of recent successes in seconds. Only if `has_succeeded`."""
-        return self._latency / self._successes
-
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether a latency is known; failures alone give none."""
-        return self._successes > 0.0
+        """Mean latency of recent successes in seconds. Only if there are `successes`."""
+        return self._latency / self.successes
 
     @property
     def failure_share(self) -> float:
         """Share (0..1) of failures among recent requests."""
-        return self.failures / (self.failures + self._successes) if self.failures else 0.0
+        return self.failures / (self.failures + self.successes) if self.failures else 0.0
 
     def predict(self, in_flight: int, silence: float, wait_price: float) -> float:
         """Return the expected seconds to a success behind `in_flight` others, without the cost of failures.
 
-        Each second of wait counts `wait_price` times. Only if `has_succeeded`. `silence` is a lower bound of the age of
-        the oldest request still out: its latency will be no less, so a worker that hangs is detected before any
-        timeout.
+        Each second of wait counts `wait_price` times. `silence` is a lower bound of the age of the oldest request still
+        out: its latency will be no less, so a worker that hangs is detected before any timeout. Needs `successes`.
         """
-        successes = self._successes
+        successes = self.successes
         mean = self._latency / successes
-        floor = self._floor.read()
+        floor = self._floor.least
         wait = (mean if mean > silence else silence) - floor
         if wait > 0.0:
             met = self._ahead / successes + 1.0 + DOUBT
@@ -210,6 +207,6 @@ class LatencyModel:
         else:
             wait = 0.0
         if in_flight > SPARE:
-            unproven = (in_flight - SPARE) * self._pace.read() / GROWTH - floor
+            unproven = (in_flight - SPARE) * self._pace.least / GROWTH - floor
             wait = unproven if unproven > wait else wait
         return floor + wait_price * wait

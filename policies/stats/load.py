@@ -53,15 +53,15 @@ NEGLIGIBLE_WEIGHT = 0.01
 class WindowedMinimum:
     """The least value of the last `window` to 2·`window` seconds, in two buckets.
 
-    A single window would forget everything at its turn; a true sliding minimum needs a queue per endpoint. `elsewhere`
-    is the minimum that sibling processes reported, which `own` excludes.
+    A single window would forget everything at its turn; a true sliding minimum needs a queue per endpoint. `least` is
+    the minimum, `inf` before the first value. It includes what sibling processes reported, which `own` excludes.
     """
 
-    __slots__ = ("_previous", "current", "elsewhere", "turns_at", "window")
+    __slots__ = ("_elsewhere", "_previous", "current", "least", "turns_at", "window")
 
     def __init__(self, window: float) -> None:
         self.window = window
-        self.current = self._previous = self.elsewhere = inf
+        self.current = self.least = self._previous = self._elsewhere = inf
         self.turns_at = -inf
 
     def add(self, value: float, now: float) -> None:
@@ -75,11 +75,12 @@ class WindowedMinimum:
             self.turns_at = now + self.window
         elif value < self.current:
             self.current = value
+        self.least = min(self.current, self._previous, self._elsewhere)
 
-    def read(self) -> float:
-        """Return the minimum; `inf` before the first value."""
-        least = self.current if self.current < self._previous else self._previous
-        return least if least < self.elsewhere else self.elsewhere
+    def include(self, elsewhere: float) -> None:
+        """Include the minimum of sibling processes, in place of that of the previous call."""
+        self._elsewhere = elsewhere
+        self.least = min(self.current, self._previous, elsewhere)
 
     def own(self) -> float:
         """Return the minimum of this process's samples."""

@@ -77,7 +77,7 @@ def test_nobody_has_measured_anything() -> None:
     assert pooled([], TAU) == pooled([LatencyModel().own(), NOTHING], TAU) == NOTHING
     empty = LatencyModel()
     empty.pool(NOTHING)
-    assert not empty.has_succeeded
+    assert not empty.successes
     assert not empty.is_measured(0.0)
 
 
@@ -92,10 +92,10 @@ def test_failures_elsewhere_are_charged() -> None:
 
 def test_the_least_elsewhere_is_no_value_of_our_own() -> None:
     minimum = WindowedMinimum(10.0)
-    minimum.elsewhere = 1.0
-    assert (minimum.read(), minimum.own()) == (1.0, inf)
+    minimum.include(1.0)
+    assert (minimum.least, minimum.own()) == (1.0, inf)
     minimum.add(0.5, 0.0)
-    assert (minimum.read(), minimum.own()) == (0.5, 0.5)
+    assert (minimum.least, minimum.own()) == (0.5, 0.5)
 
 
 def test_a_histogram_can_be_made_of_counts() -> None:

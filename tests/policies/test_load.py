@@ -45,25 +45,25 @@ def test_ewma_read_does_not_mutate() -> None:
 
 def test_minimum_of_nothing_is_infinite() -> None:
     """The minimum of nothing is above everything."""
-    assert WindowedMinimum(1.0).read() == inf
+    assert WindowedMinimum(1.0).least == inf
 
 
 def test_minimum_remembers_one_to_two_windows() -> None:
     """It outlives one window and is forgotten after two."""
-    least = WindowedMinimum(10.0)
+    minimum = WindowedMinimum(10.0)
     for value, now in ((1.0, 0.0), (5.0, 9.0), (5.0, 12.0)):
-        least.add(value, now)
-    assert least.read() == 1.0
-    least.add(4.0, 23.0)
-    assert least.read() == 4.0
+        minimum.add(value, now)
+    assert minimum.least == 1.0
+    minimum.add(4.0, 23.0)
+    assert minimum.least == 4.0
 
 
 def test_minimum_forgets_all_after_a_long_silence() -> None:
     """What was measured two windows ago does not survive as the previous bucket."""
-    least = WindowedMinimum(10.0)
-    least.add(1.0, 0.0)
-    least.add(3.0, 100.0)
-    assert least.read() == 3.0
+    minimum = WindowedMinimum(10.0)
+    minimum.add(1.0, 0.0)
+    minimum.add(3.0, 100.0)
+    assert minimum.least == 3.0
 
 
 def test_histogram_of_nothing_has_no_quantile() -> None:
