@@ -1,12 +1,14 @@
 """Run the tests in parts, two at a time: python -m tests.parts first|second [--seed N] [--minutes M]
 
 `first` is what `make test` runs, `second` what `make test-all` adds. The parts of the second tier are in order of
-value: with `--minutes`, a part that does not fit into the time left is not begun, and the last lines name it. A part
-shows its output when it ends, whether others have failed or not. No part may need a port or a file that another takes.
+value: with `--minutes`, a part that does not fit into the time left is not begun, one that takes three times its usual
+time is stopped, and the last lines name both. A part shows its output when it ends, whether others have failed or not.
+No part may need a port or a file that another takes.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +16,9 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Lock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,36 +104,49 @@ class Runner:
             self._run_part(part)
 
     def _run_part(self, part: Part) -> None:
-        left = self._deadline - time.monotonic()
+        began = time.monotonic()
+        left = self._deadline - began
         if part.seconds > left:
             self.left_out.append(f"{part.name} (takes {part.seconds:.0f} s, {max(left, 0):.0f} s were left)")
             return
-        began = time.monotonic()
+        ends = inf if left == inf else began + 3 * part.seconds
         output, code = "", 0
         for command in part.commands:
             seed = self._seed if "pytest" in command else ()
-            ran = subprocess.run(
-                (*command, *seed), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
-            )  # fmt: skip
-            output, code = output + ran.stdout, ran.returncode
+            text, code = run_until(ends, (*command, *seed))
+            output += text
             if code != 0:
                 break
-        with self._terminal:
-            print(output, end="")
-            print(
-                f"--- {part.name}: {'FAILED' if code else 'passed'}, {time.monotonic() - began:.0f} s",
-                flush=True,
-            )
-        if code != 0:
+        seconds, is_stopped = time.monotonic() - began, code != 0 and time.monotonic() > ends
+        if is_stopped:
+            self.left_out.append(f"the rest of {part.name} (stopped after {seconds:.0f} s)")
+        elif code != 0:
             self.failed.append(part.name)
+        verdict = "stopped" if is_stopped else "FAILED" if code else "passed"
+        with self._terminal:
+            print(f"{output}--- {part.name}: {verdict}, {seconds:.0f} s", flush=True)
+
+
+def run_until(ends: float, command: Sequence[str]) -> tuple[str, int]:
+    """Run a command, interrupt it at the instant `ends`, and return its output and exit code."""
+    with TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            process.wait(None if ends == inf else max(0.0, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # pytest ends what its fixtures started
+        code = process.wait()
+        output.seek(0)
+        return output.read().decode(errors="replace"), code
 
 
 def main() -> int:
     parser = ArgumentParser(prog="python -m tests.parts")
     parser.add_argument("tier", choices=("first", "second"))
     parser.add_argument("--seed", type=int, help="of examples and faults, which are fixed without it")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin only what fits into them")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin only what fits into them")
     given = parser.parse_args()
     runner = Runner(given.seed, time.monotonic() + 60 * given.minutes)
     runner.run(first_tier() if given.tier == "first" else second_tier())
