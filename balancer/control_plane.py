@@ -53,7 +53,7 @@ class ReloadCounts:
 class ControlPlane:
     """Configuration, membership and observation of one `proxy`.
 
-    `terms` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one.
+    `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one.
     `recorder` is None unless a recording runs.
     """
 
@@ -62,12 +62,12 @@ class ControlPlane:
         proxy: Proxy,
         clock: Clock,
         rng: Random,
-        terms: RuntimeConfig,
+        config: RuntimeConfig,
         access_log: AccessLog | None = None,
     ) -> None:
         self.proxy = proxy
-        self.terms = terms
-        self.policy = terms.policy
+        self.config = config
+        self.policy = config.policy
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
         self.stickiness: Stickiness | None = None
@@ -78,40 +78,40 @@ class ControlPlane:
         self._sticky: StickyConfig | None = None
         self._update_shadows()
         self.set_access_log(access_log)
-        proxy.pools.transports = transports_of(terms.endpoints)
-        proxy.pools.without_reuse = without_reuse(terms.endpoints)
+        proxy.pools.transports = transports_of(config.endpoints)
+        proxy.pools.without_reuse = without_reuse(config.endpoints)
         proxy.pools.replace([state.endpoint for state in proxy.router.states])
         self._link_pools()
-        self.checks = Checks(proxy.router, proxy.pools, check_plan(terms))
+        self.checks = Checks(proxy.router, proxy.pools, check_plan(config))
         self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
-        self.registry = EndpointRegistry(self, terms)
+        self.registry = EndpointRegistry(self, config)
         self.discovery = Discovery(self.registry)
         self.recording = Recording(self, clock)
         self.explanations = Explanations(proxy.router, clock.now)
-        self._apply(terms)
+        self._apply(config)
 
     # --- configuration
 
-    def apply(self, terms: RuntimeConfig) -> None:
+    def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
         loaded."""
-        self.terms = terms
-        self.proxy.apply(terms)
-        self._apply(terms)
+        self.config = config
+        self.proxy.apply(config)
+        self._apply(config)
 
-    def _apply(self, terms: RuntimeConfig) -> None:
+    def _apply(self, config: RuntimeConfig) -> None:
         router = self.proxy.router
-        self.checks.apply(check_plan(terms))
-        self.load_probes.apply(terms.probe_plan)
-        router.apply_health(terms.health)
-        router.apply_concurrency(terms.concurrency)
-        self.recording.apply(terms.record)
-        self.proxy.explaining = self.explanations.apply(terms.explain)
-        self.stickiness = terms.stickiness
-        if terms.sticky != self._sticky:
-            self._sticky = terms.sticky
+        self.checks.apply(check_plan(config))
+        self.load_probes.apply(config.probe_plan)
+        router.apply_health(config.health)
+        router.apply_concurrency(config.concurrency)
+        self.recording.apply(config.record)
+        self.proxy.explaining = self.explanations.apply(config.explain)
+        self.stickiness = config.stickiness
+        if config.sticky != self._sticky:
+            self._sticky = config.sticky
             self._use(self._inner)
-        router.apply_in_flight_limit(terms.limits.in_flight)  # last: waiting requests may be sent at once
+        router.apply_in_flight_limit(config.limits.in_flight)  # last: waiting requests may be sent at once
 
     def apply_policy(self, spec: PolicySpec) -> None:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
@@ -189,8 +189,8 @@ class ControlPlane:
             state.connections = self.proxy.pools.by_id[state.id]
 
 
-def check_plan(terms: RuntimeConfig) -> CheckPlan:
+def check_plan(config: RuntimeConfig) -> CheckPlan:
     """Return the parameters of the active checks."""
-    config = terms.health_checks
-    rules = CheckRules(config.interval, config.fast_interval, config.rise, config.fall)
-    return CheckPlan(config.path, config.status, config.timeout, rules, terms.seed)
+    checks = config.health_checks
+    rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
+    return CheckPlan(checks.path, checks.status, checks.timeout, rules, config.seed)

@@ -29,7 +29,7 @@ class Prepared:
     """A valid configuration, ready to apply. `output` is the open access log output if its configuration changed."""
 
     settings: Settings
-    terms: RuntimeConfig
+    config: RuntimeConfig
     output: LogOutput | None
 
 
@@ -80,12 +80,12 @@ class Reloads:
 
     def _prepare(self) -> Prepared:
         settings = self._read()
-        terms = runtime_config_of(settings)
-        self._control_plane.registry.warm(terms)
-        if terms.discovery.file is not None and terms.discovery.file != self._file:
-            FileSource(terms.discovery.file).first()
+        config = runtime_config_of(settings)
+        self._control_plane.registry.warm(config)
+        if config.discovery.file is not None and config.discovery.file != self._file:
+            FileSource(config.discovery.file).first()
         is_new = settings.log.access != "off" and settings.log != self._log
-        return Prepared(settings, terms, LogOutput(settings.log.path) if is_new else None)
+        return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
 
     def _waiting(self, settings: Settings) -> tuple[str, ...]:
         old, new = self._started_with, settings

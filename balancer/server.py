@@ -46,16 +46,16 @@ A request in that time is answered with Connection: close; the other clients see
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> ControlPlane:
     """Build the proxy that `settings` describe, with its control plane."""
     rng = Random(settings.seed)
-    terms = runtime_config_of(settings)
-    endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
+    config = runtime_config_of(settings)
+    endpoints = [endpoint.endpoint() for endpoint in config.endpoints]
     router = Router(
-        endpoints, terms.policy.make(rng), clock, rng, concurrency=terms.concurrency, health=terms.health
+        endpoints, config.policy.make(rng), clock, rng, concurrency=config.concurrency, health=config.health
     )
-    log = terms.log
+    log = config.log
     access_log = None
     if log.access != "off":
-        access_log = open_log(log, LogOutput(log.path), clock, terms.policy.name, Random(settings.seed))
-    return ControlPlane(Proxy(router, clock, terms, upstream_limit), clock, rng, terms, access_log)
+        access_log = open_log(log, LogOutput(log.path), clock, config.policy.name, Random(settings.seed))
+    return ControlPlane(Proxy(router, clock, config, upstream_limit), clock, rng, config, access_log)
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
@@ -89,8 +89,8 @@ class Server:
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
         self.control_plane = build(settings, self._clock, self._allowed.upstreams)
         self.proxy = self.control_plane.proxy
-        terms = self.control_plane.terms
-        self.control_plane.discovery.apply(terms.discovery, terms.upstream_tls_config)
+        config = self.control_plane.config
+        self.control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
         self.reloads = Reloads(self.control_plane, settings, read or (lambda: settings), self._apply)
         channel: Channel | None = None
         if member is not None:
@@ -98,11 +98,11 @@ class Server:
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
         self._admin = AdminApplication(
-            self.control_plane, self.reloads, terms.token, channel, self.listening.admin
+            self.control_plane, self.reloads, config.token, channel, self.listening.admin
         )
         self._front = member.front if member is not None else None
         self.arrivals = HandshakingConnections(
-            self.proxy, self._downstream, self._handshake(terms.server_tls), terms.proxy_protocol
+            self.proxy, self._downstream, self._handshake(config.server_tls), config.proxy_protocol
         )
         self._page = None if member is None else member.board.pages[member.index]
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
@@ -168,7 +168,7 @@ class Server:
 
     async def _apply(self, prepared: Prepared) -> None:
         """Apply a prepared configuration at once, except for connected clients, which are updated in slices."""
-        is_met_alike = prepared.terms.meets_clients_like(self.control_plane.terms)
+        is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
         gone = self._apply_prepared(prepared)
         await self.control_plane.discovery.close(gone)
         if not is_met_alike:
@@ -180,16 +180,16 @@ class Server:
         Steps that may fail were tried during preparation and come first here: raises `TlsProblem`, `ConfigError` or
         `PoliciesError` before anything else changes.
         """
-        control_plane, terms = self.control_plane, prepared.terms
-        control_plane.registry.warm(terms)
-        if terms.policy != control_plane.policy:
-            control_plane.apply_policy(terms.policy)
-        gone = control_plane.discovery.apply(terms.discovery, terms.upstream_tls_config)
-        self._apply_log(terms.log, prepared.output)
-        control_plane.apply(terms)
-        control_plane.registry.apply(terms)
-        self.arrivals.tls, self.arrivals.proxies = self._handshake(terms.server_tls), terms.proxy_protocol
-        self._admin.token = terms.token
+        control_plane, config = self.control_plane, prepared.config
+        control_plane.registry.warm(config)
+        if config.policy != control_plane.policy:
+            control_plane.apply_policy(config.policy)
+        gone = control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
+        self._apply_log(config.log, prepared.output)
+        control_plane.apply(config)
+        control_plane.registry.apply(config)
+        self.arrivals.tls, self.arrivals.proxies = self._handshake(config.server_tls), config.proxy_protocol
+        self._admin.token = config.token
         self._publish_grace()
         if self._acceptor is not None:
             self._acceptor.limit = self._client_limit

@@ -94,7 +94,7 @@ class EndpointRoutes:
         try:
             config = await body_of(request, EndpointConfig)
             # The first TLS context takes up to a quarter of a second to create.
-            await asyncio.to_thread(self._control_plane.terms.upstream_tls.of_these, [config])
+            await asyncio.to_thread(self._control_plane.config.upstream_tls.of_these, [config])
             self._control_plane.registry.add(config)
         except Refused as error:
             return problem(error.status, str(error))

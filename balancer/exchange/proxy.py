@@ -83,7 +83,7 @@ class Proxy:
         self,
         router: Router,
         clock: Clock,
-        terms: RuntimeConfig,
+        config: RuntimeConfig,
         upstream_limit: int | None = None,
     ) -> None:
         self.router = router
@@ -99,43 +99,43 @@ class Proxy:
             ClientConnection, None
         ] = {}  # in order of arrival; a set would be in order of addresses
         self.on_client_left: Callable[[], None] | None = None
-        self.tunnels = Tunnels(self.cached_time, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
-        self.queue = RequestQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
-        self.retries = terms.retries
+        self.tunnels = Tunnels(self.cached_time, config.timeouts.tunnel_idle, config.timeouts.body_idle)
+        self.queue = RequestQueue(router, clock.now, config.limits.queue, config.timeouts.queue)
+        self.retries = config.retries
         self.pools = Pools(
             self.cached_time,
-            terms.pools,
+            config.pools,
             upstream_limit,
-            terms.upstream_tls,
-            routes=Routes(terms.routes, clock.now),
+            config.upstream_tls,
+            routes=Routes(config.routes, clock.now),
             now=clock.now,
         )
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """Return a request id that is unique across processes and runs; runs no Python frame."""
-        self.apply(terms)
+        self.apply(config)
 
-    def apply(self, terms: RuntimeConfig) -> None:
+    def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for what `ControlPlane.apply` applies itself."""
-        self.timeouts = terms.timeouts
+        self.timeouts = config.timeouts
         if not self.is_draining:
-            self.idle_limit = terms.timeouts.keep_alive
-        self.limits = terms.limits
-        self.retries.budget.apply(terms.retries.budget)
-        self.retries = replace(terms.retries, budget=self.retries.budget)
-        self.home_region = terms.home_region
-        self.internal_fields = terms.internal_fields
-        self.key_of: KeyOf | None = terms.key_of
-        self.edits: ResponseEdits | None = terms.edits
-        self.adds_forwarded = terms.adds_forwarded
-        self.allowed_methods = terms.allowed_methods
-        self._trusted = terms.trusted_proxies
-        self.tunnels.idle, self.tunnels.stall = terms.timeouts.tunnel_idle, terms.timeouts.body_idle
-        self.pools.apply(terms.pools)
-        self.pools.tls = terms.upstream_tls
-        self.pools.routes.apply(terms.routes)
-        self._apply_hedging(terms.hedging)
-        self._apply_admission(terms)
+            self.idle_limit = config.timeouts.keep_alive
+        self.limits = config.limits
+        self.retries.budget.apply(config.retries.budget)
+        self.retries = replace(config.retries, budget=self.retries.budget)
+        self.home_region = config.home_region
+        self.internal_fields = config.internal_fields
+        self.key_of: KeyOf | None = config.key_of
+        self.edits: ResponseEdits | None = config.edits
+        self.adds_forwarded = config.adds_forwarded
+        self.allowed_methods = config.allowed_methods
+        self._trusted = config.trusted_proxies
+        self.tunnels.idle, self.tunnels.stall = config.timeouts.tunnel_idle, config.timeouts.body_idle
+        self.pools.apply(config.pools)
+        self.pools.tls = config.upstream_tls
+        self.pools.routes.apply(config.routes)
+        self._apply_hedging(config.hedging)
+        self._apply_admission(config)
 
     def _apply_hedging(self, hedging: Hedging | None) -> None:
         if self.hedges is not None and hedging is None:
@@ -146,10 +146,10 @@ class Proxy:
         elif hedging is not None:
             self.hedges = Hedges(self, hedging)
 
-    def _apply_admission(self, terms: RuntimeConfig) -> None:
-        rules, queue = terms.admission_rules, self.queue
+    def _apply_admission(self, config: RuntimeConfig) -> None:
+        rules, queue = config.admission_rules, self.queue
         levels = len(rules.levels) if rules is not None else 1
-        queue.apply(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
+        queue.apply(config.limits.queue, config.timeouts.queue, levels, config.queue_is_adaptive)
         if self.admission is not None and rules is not None:
             self.admission.rules = rules
         else:

@@ -179,12 +179,12 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _of_clients(terms: RuntimeConfig) -> tuple[object, ...]:
+def _of_clients(config: RuntimeConfig) -> tuple[object, ...]:
     return (
-        terms.limits,
-        terms.trusted_proxies,
-        terms.internal_names,
-        terms.adds_forwarded,
-        terms.allowed_methods,
-        terms.stated,
+        config.limits,
+        config.trusted_proxies,
+        config.internal_names,
+        config.adds_forwarded,
+        config.allowed_methods,
+        config.stated,
     )

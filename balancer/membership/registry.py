@@ -43,7 +43,7 @@ class Member:
 class EndpointOwner(Protocol):
     """What the registry needs of the control plane: the configuration in force, the proxy, and changes of endpoints."""
 
-    terms: RuntimeConfig
+    config: RuntimeConfig
     proxy: Proxy
 
     def replace_endpoints(self, endpoints: list[Endpoint]) -> None: ...
@@ -54,10 +54,10 @@ class EndpointOwner(Protocol):
 class EndpointRegistry:
     """Endpoints of the balancer by id, in order."""
 
-    def __init__(self, control_plane: EndpointOwner, terms: RuntimeConfig) -> None:
+    def __init__(self, control_plane: EndpointOwner, config: RuntimeConfig) -> None:
         self._control_plane = control_plane
         self._lists: dict[str, dict[str, EndpointConfig]] = {
-            CONFIGURATION: by_id(terms.endpoints),
+            CONFIGURATION: by_id(config.endpoints),
             COMMAND: {},
         }
         self._weights: dict[str, float] = {}
@@ -92,7 +92,7 @@ class EndpointRegistry:
     def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
         """Runtime overrides made by commands: endpoints added, ids removed, and weights by id."""
         kept = self._lists[CONFIGURATION]
-        removed = [config.id for config in self._control_plane.terms.endpoints if config.id not in kept]
+        removed = [config.id for config in self._control_plane.config.endpoints if config.id not in kept]
         return list(self._lists[COMMAND].values()), removed, dict(self._weights)
 
     # --- changing
@@ -102,7 +102,7 @@ class EndpointRegistry:
     ) -> None:
         """Replace all runtime overrides by those of another process. Raises `TlsProblem`, and then changes nothing."""
         before, gone = self._weights, set(removed)
-        kept = by_id(config for config in self._control_plane.terms.endpoints if config.id not in gone)
+        kept = by_id(config for config in self._control_plane.config.endpoints if config.id not in gone)
         self._weights = dict(weights)
         try:
             self._install({**self._lists, CONFIGURATION: kept, COMMAND: by_id(added)})
@@ -110,17 +110,17 @@ class EndpointRegistry:
             self._weights = before
             raise
 
-    def warm(self, terms: RuntimeConfig) -> None:
+    def warm(self, config: RuntimeConfig) -> None:
         """Create the TLS contexts that the current endpoints need under another runtime configuration. Raises
         `TlsProblem`."""
-        terms.upstream_tls.of_these([member.config for member in self._members.values()])
+        config.upstream_tls.of_these([member.config for member in self._members.values()])
 
-    def apply(self, terms: RuntimeConfig) -> None:
+    def apply(self, config: RuntimeConfig) -> None:
         """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
-        named = {endpoint.id for endpoint in terms.endpoints}
+        named = {endpoint.id for endpoint in config.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
         self._weights = {id_: weight for id_, weight in self._weights.items() if id_ not in named}
-        self._install({**self._lists, CONFIGURATION: by_id(terms.endpoints), COMMAND: added})
+        self._install({**self._lists, CONFIGURATION: by_id(config.endpoints), COMMAND: added})
 
     def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
         """Replace the endpoints of a discovery source; does nothing if they are unchanged."""
@@ -226,7 +226,7 @@ class EndpointRegistry:
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
         """Put new lists of endpoints into effect. Raises `TlsProblem`, and then changes nothing."""
         proxy, members = self._control_plane.proxy, self._merged(lists)
-        tls = self._control_plane.terms.upstream_tls.of_these([member.config for member in members.values()])
+        tls = self._control_plane.config.upstream_tls.of_these([member.config for member in members.values()])
         gone = [id_ for id_ in self._members if id_ not in members]
         self._leaving = [*self.leaving, *map(proxy.router.find, gone)]
         self._lists, self._members = lists, members

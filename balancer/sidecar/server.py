@@ -45,7 +45,7 @@ class SidecarServer(Server):
             self.control_plane,
             self.reloads,
             self.origins,
-            self.control_plane.terms.token,
+            self.control_plane.config.token,
             self.listening.admin,
         )
 
@@ -105,23 +105,23 @@ class SidecarServer(Server):
         return config.front()
 
     def _apply_prepared(self, prepared: Prepared) -> list[DnsSource]:
-        config, terms = self._next
+        config, runtime_configs = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
         gone = super()._apply_prepared(prepared)  # nothing can fail from here on
-        self._apply_origins(config, terms, new)
+        self._apply_origins(config, runtime_configs, new)
         return gone
 
     def _apply_origins(
-        self, config: SidecarConfig, terms: list[RuntimeConfig], new: dict[str, Origin]
+        self, config: SidecarConfig, runtime_configs: list[RuntimeConfig], new: dict[str, Origin]
     ) -> None:
         known = {origin.name: origin.control_plane for origin in self.origins.all}
         kept: list[Origin] = []
-        for one, its_terms in zip(config.origins, terms, strict=True):
+        for one, runtime_config in zip(config.origins, runtime_configs, strict=True):
             control_plane = known.pop(one.name, None)
             if control_plane is not None:
-                control_plane.apply(its_terms)
-                control_plane.registry.apply(its_terms)
+                control_plane.apply(runtime_config)
+                control_plane.registry.apply(runtime_config)
             kept.append(new[one.name] if control_plane is None else _named(config, one, control_plane))
         for control_plane in known.values():
             control_plane.replace_endpoints([])

@@ -218,12 +218,12 @@ async def test_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path) -
     path.write_text("[timeouts]\nhead = -1\n")
     stage.read = lambda: load(path, {})
     control_plane, router = stage.control_plane, stage.proxy.router
-    before = (control_plane.terms, router.policy, control_plane.registry.members)
+    before = (control_plane.config, router.policy, control_plane.registry.members)
     answer = await stage.ask(RELOAD)
     assert (answer.status, list(json.loads(answer.body))) == (422, ["error"])
     problem = json.loads(answer.body)["error"]
     assert "endpoints" in problem or "timeouts.head" in problem
-    assert (control_plane.terms, router.policy, control_plane.registry.members) == before
+    assert (control_plane.config, router.policy, control_plane.registry.members) == before
     assert (await status(stage))["reload"] == {"done": 0, "refused": 1, "problem": problem, "waiting": []}
     metrics = (await stage.ask(local(b"/-/metrics"))).body
     assert b"steelyard_configuration_good 0.0" in metrics
