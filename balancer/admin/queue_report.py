@@ -21,13 +21,13 @@ PREFIX = "steelyard"
 def queue_status(proxy: Proxy) -> dict[str, Any]:
     """Return the wait queue and its outcomes. Durations are in seconds, `pace` in turns per second."""
     queue, now = proxy.queue, proxy.now()
-    line = queue.line
+    tickets = queue.tickets
     return {
-        "length": len(line),
-        "limit": line.limit,
-        "oldest": round(line.oldest_wait(now), 3),
-        "order": "adaptive" if line.is_adaptive else "fifo",
-        "pace": round(line.pace.read(now), 3),
+        "length": len(tickets),
+        "limit": tickets.limit,
+        "oldest": round(tickets.oldest_wait(now), 3),
+        "order": "adaptive" if tickets.is_adaptive else "fifo",
+        "pace": round(tickets.pace.read(now), 3),
         "joined": queue.joined,
         "served": queue.served,
         "left": queue.left,
@@ -37,11 +37,11 @@ def queue_status(proxy: Proxy) -> dict[str, Any]:
 
 def level_status(proxy: Proxy) -> list[dict[str, Any]] | None:
     """Return the priority levels, the highest first; None with fewer than two levels."""
-    admission, line = proxy.admission, proxy.queue.line
+    admission, tickets = proxy.admission, proxy.queue.tickets
     if admission is None or len(admission.rules.levels) < 2:
         return None
     return [
-        {"name": level.name, "waiting": line.waiting(number), "shed": proxy.queue.shed[number]}
+        {"name": level.name, "waiting": tickets.waiting(number), "shed": proxy.queue.shed[number]}
         for number, level in enumerate(admission.rules.levels)
     ]
 
@@ -62,10 +62,12 @@ def queue_families(proxy: Proxy) -> Iterator[Metric]:
     """Yield the metrics of the queue, the levels and the endpoints' limits."""
     queue = proxy.queue
     yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(queue))
-    oldest = queue.line.oldest_wait(proxy.now())
-    yield GaugeMetricFamily(f"{PREFIX}_queue_oldest_seconds", "Longest wait of those who wait", oldest)
+    oldest = queue.tickets.oldest_wait(proxy.now())
+    yield GaugeMetricFamily(f"{PREFIX}_queue_oldest_seconds", "Longest wait of the queued requests", oldest)
     yield CounterMetricFamily(f"{PREFIX}_queue_joined", "Requests that had to wait", queue.joined)
-    yield CounterMetricFamily(f"{PREFIX}_queue_served", "Requests whose turn came", queue.served)
+    yield CounterMetricFamily(
+        f"{PREFIX}_queue_served", "Requests sent to an endpoint after a wait", queue.served
+    )
     yield CounterMetricFamily(f"{PREFIX}_queue_left", "Requests whose client left the queue", queue.left)
     dropped = CounterMetricFamily(
         f"{PREFIX}_queue_dropped", "Requests rejected from the queue or before it", labels=["reason"]

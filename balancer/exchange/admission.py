@@ -106,8 +106,8 @@ class Admission:
 
     def pressure(self) -> Pressure:
         """Return the occupancy of the wait queue and of the endpoints."""
-        line = self._queue.line
-        return Pressure(len(line), line.limit, self._router.in_flight, self._capacity)
+        tickets = self._queue.tickets
+        return Pressure(len(tickets), tickets.limit, self._router.in_flight, self._capacity)
 
     def _deadline(self, stated: RequestHints, now: float) -> float:
         """Return the latest instant to send the request so that the fastest worker still responds in time."""

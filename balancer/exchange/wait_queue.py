@@ -63,39 +63,39 @@ class RequestQueue:
         self._router = router
         self._now = now
         self.timeout = timeout
-        self.line: WaitQueue[Waiter] = WaitQueue(limit, levels, is_adaptive)
+        self.tickets: WaitQueue[Waiter] = WaitQueue(limit, levels, is_adaptive)
         self.joined = self.served = self.left = 0
         self.dropped: Counter[str] = Counter()
         self.shed = [0] * levels
         router.on_available = self.serve
 
     def __len__(self) -> int:
-        return len(self.line)
+        return len(self.tickets)
 
     def apply(self, limit: int, timeout: float, levels: int, is_adaptive: bool) -> None:
         """Apply the configuration; waiting requests keep their tickets."""
         self.timeout = timeout
-        self.line.limit, self.line.is_adaptive = limit, is_adaptive
-        self.line.set_levels(levels)
+        self.tickets.limit, self.tickets.is_adaptive = limit, is_adaptive
+        self.tickets.set_levels(levels)
         self.shed += [0] * (levels - len(self.shed))
 
     def join(self, waiter: Waiter) -> None:
         """Add a request to the queue. Raises `NoEndpoint` if no endpoint is eligible, `DeadlinePassed`, `QueueFull`."""
         if not self._router.has_eligible:
             raise NoEndpoint("no endpoint is up")
-        now, line = self._now(), self.line
+        now, tickets = self._now(), self.tickets
         if waiter.deadline < inf:
             self._check_deadline(waiter, now)
-        if len(line) >= line.limit:
+        if len(tickets) >= tickets.limit:
             self._make_room(waiter.level, now)
         self.joined += 1
         until = waiter.queued_at + self.timeout
-        waiter.ticket = line.join(waiter, waiter.level, now, min(until, waiter.deadline))
+        waiter.ticket = tickets.join(waiter, waiter.level, now, min(until, waiter.deadline))
 
     def _check_deadline(self, waiter: Waiter, now: float) -> None:
         """Raise `DeadlinePassed` if the expected wait is far beyond the request's deadline."""
-        line, remaining = self.line, waiter.deadline - now
-        wait = 0.0 if line.is_adaptive else line.time_to_clear(line.ahead(waiter.level), now)
+        tickets, remaining = self.tickets, waiter.deadline - now
+        wait = 0.0 if tickets.is_adaptive else tickets.time_to_clear(tickets.ahead(waiter.level), now)
         if remaining <= 0.0 or wait > MAX_WAIT_RATIO * remaining:
             error = DeadlinePassed(TOO_LATE, self.retry_after(now))
             self.note_dropped(waiter.level, error)
@@ -103,14 +103,14 @@ class RequestQueue:
 
     def _make_room(self, level: int, now: float) -> None:
         """Shed the last request of a lower level; raise `QueueFull` if there is none."""
-        ticket = self.line.last_below(level)
+        ticket = self.tickets.last_below(level)
         waiter = ticket.waiter if ticket is not None else None
         if ticket is None or waiter is None:
-            detail = f"every endpoint is full and {self.line.limit} requests wait already"
+            detail = f"every endpoint is full and {self.tickets.limit} requests wait already"
             error = QueueFull(detail, self.retry_after(now))
             self.note_dropped(level, error)
             raise error
-        self.line.leave(ticket)
+        self.tickets.leave(ticket)
         self._drop(waiter, Shed("more important requests take the room there is", self.retry_after(now)))
 
     def leave(self, waiter: Waiter) -> None:
@@ -118,14 +118,14 @@ class RequestQueue:
         ticket, waiter.ticket = waiter.ticket, None
         if ticket is not None and ticket.waits:
             self.left += 1
-            self.line.leave(ticket)
+            self.tickets.leave(ticket)
 
     def serve(self) -> None:
         """Serve waiting requests in order while endpoints have room."""
-        line, router = self.line, self._router
-        while len(line) and router.has_room:
+        tickets, router = self.tickets, self._router
+        while len(tickets) and router.has_room:
             now = self._now()
-            ticket = line.take(now)
+            ticket = tickets.take(now)
             waiter = ticket.waiter if ticket is not None else None
             if ticket is None or waiter is None:
                 return
@@ -140,18 +140,18 @@ class RequestQueue:
         """Reject a request whose wait has exceeded its deadline; called by the sweep."""
         ticket = waiter.ticket
         if ticket is not None and ticket.waits and now > ticket.deadline:
-            self.line.leave(ticket)
+            self.tickets.leave(ticket)
             self._decline(waiter, ticket, now)
 
     def close(self) -> None:
         """Clear the queue at shutdown; the connections are closed separately."""
-        self.line.clear()
+        self.tickets.clear()
 
     def retry_after(self, now: float, turns: float | None = None) -> int:
         """Return whole seconds until `turns` requests have been served at the current rate; by default, all that wait
         now."""
-        count = float(len(self.line)) if turns is None else turns
-        return max(1, ceil(min(LONGEST_RETRY, self.line.time_to_clear(count, now))))
+        count = float(len(self.tickets)) if turns is None else turns
+        return max(1, ceil(min(LONGEST_RETRY, self.tickets.time_to_clear(count, now))))
 
     def _decline(self, waiter: Waiter, ticket: Ticket[Waiter], now: float) -> None:
         """Reject a request after its deadline or the queue timeout."""

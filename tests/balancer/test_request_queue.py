@@ -217,7 +217,7 @@ def test_arbitrary_events_keep_the_invariants(
                 arrived.append(queued.arrive(number, amount))
             except QueueFull:
                 assert before == limit
-                assert not queued.queue.line.last_below(number)
+                assert not queued.queue.tickets.last_below(number)
             except DeadlinePassed:
                 assert amount < inf
                 assert before >= 1

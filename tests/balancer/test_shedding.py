@@ -285,7 +285,7 @@ async def test_adaptive_queue_serves_newest_first(stage: Stage) -> None:
     for target in (b"/1", b"/2", b"/3", b"/4"):
         await busy.add_waiting(target)
     stage.advance(0.5)
-    stage.proxy.queue.line.is_standing(stage.clock.at)
+    stage.proxy.queue.tickets.is_standing(stage.clock.at)
     stage.advance(1.0)
     assert await busy.release() == [b"/4", b"/3", b"/2", b"/1"]
 
@@ -294,7 +294,7 @@ async def test_admission_control_is_off_by_default(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     proxy = stage.proxy
     assert proxy.admission is None
-    assert not proxy.queue.line.is_adaptive
+    assert not proxy.queue.tickets.is_adaptive
     assert stage.state().concurrency is None
     shown = await status(stage)
     assert shown["levels"] is None
