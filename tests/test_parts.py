@@ -1,4 +1,4 @@
-"""The parts of both tiers: what they name exists, and a part that does not fit into the time left is not begun."""
+"""The parts of both tiers: what they name exists, and a part without enough time is not begun or is stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_path_of_a_part_exists() -> None:
                 assert not path.startswith("tests") or (ROOT / path).exists(), path
 
 
-def exits(code: int, seconds: float = 0.0) -> Part:
+def exits(code: int, seconds: float = 60.0) -> Part:
     """A part whose only command exits with `code`; its name is that code."""
     return Part(str(code), seconds, ((sys.executable, "-S", "-c", f"raise SystemExit({code})"),))
 
@@ -31,5 +31,14 @@ def test_a_failed_part_stops_no_other(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_part_that_does_not_fit_is_named_and_not_begun() -> None:
     runner = Runner(None, time.monotonic() - 1)
-    runner.run([exits(1, seconds=60)])
+    runner.run([exits(1)])
     assert (runner.failed, runner.left_out) == ([], ["1 (takes 60 s, 0 s were left)"])
+
+
+def test_a_part_that_takes_far_too_long_is_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    endless = Part("endless", 0.1, ((sys.executable, "-S", "-c", "import signal; signal.pause()"),))
+    runner = Runner(None, time.monotonic() + 1000)
+    runner.run([endless])
+    assert runner.failed == []
+    assert [part.split(" (")[0] for part in runner.left_out] == ["the rest of endless"]
+    assert "--- endless: stopped" in capsys.readouterr().out

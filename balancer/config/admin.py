@@ -21,7 +21,7 @@ class AdminConfig(Section):
     token: SecretStr | None = Field(
         default=None,
         min_length=16,
-        description="required for every admin request, as Authorization: Bearer TOKEN; "
+        description="token required for every admin request, as Authorization: Bearer TOKEN; "
         "with a token, admin requests are accepted on the traffic port too",
     )
     socket: str = Field(

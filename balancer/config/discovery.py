@@ -55,16 +55,17 @@ class DnsDiscovery(Section):
         description="weight of each endpoint; SRV records have their own",
     )
     max_in_flight: int | None = Field(
-        default=None, ge=1, description="limit of each endpoint. None: no limit"
+        default=None, ge=1, description="maximum requests in flight at each endpoint. None: no limit"
     )
     servers: Servers = Field(
-        default=(), description="name servers, as address or address:port. Empty: those of this machine"
+        default=(),
+        description="name servers, as address or address:port. Empty: those of the operating system",
     )
     max_ttl: Seconds = Field(
-        default=300.0, description="seconds to the next lookup at most, whatever the TTL"
+        default=300.0, description="maximum seconds to the next lookup, even if the TTL is longer"
     )
     timeout: Seconds = Field(
-        default=2.0, description="seconds for a lookup; after a timeout the known endpoints stay"
+        default=2.0, description="timeout of a lookup in seconds; after it the known endpoints stay"
     )
 
     @model_validator(mode="after")
@@ -72,7 +73,7 @@ class DnsDiscovery(Section):
         if self.record == "address" and self.port is None:
             raise ValueError("port: is required with address records")
         if self.record == "srv" and "port" in self.model_fields_set:
-            raise ValueError("port: SRV records have their own")
+            raise ValueError("port: must not be given with SRV records, which have their own")
         return self
 
     @property

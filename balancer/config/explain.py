@@ -21,7 +21,7 @@ class ExplainConfig(Section):
         default=None, description="field of a request that asks for an explanation in the response"
     )
     trust: Literal["proxies", "all"] = Field(
-        default="proxies", description="senders whose field counts: trusted_proxies, or all"
+        default="proxies", description="clients from which the field is accepted: trusted_proxies, or all"
     )
     response_header: FieldName = Field(
         default="X-Picked", description="field of the response with the explanation"

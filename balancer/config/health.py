@@ -35,7 +35,7 @@ class HealthChecksConfig(Section):
         description="seconds between two checks while the state changes or the endpoint is unhealthy",
     )
     timeout: Seconds = Field(
-        default=1.0, description="seconds for a check, from the connect to the last byte"
+        default=1.0, description="timeout of a check in seconds, from the connect to the last byte"
     )
     rise: int = Field(default=2, ge=1, le=100, description="consecutive passed checks until it is healthy")
     fall: int = Field(default=3, ge=1, le=100, description="consecutive failed checks until it is unhealthy")
@@ -45,7 +45,7 @@ class HealthChecksConfig(Section):
     def _is_a_path(cls, value: str | None) -> str | None:
         is_plain = value is None or (value.startswith("/") and value.isascii() and value.isprintable())
         if not is_plain or (value is not None and " " in value):
-            raise ValueError(f"must begin with / and hold no spaces and nothing but ASCII, got '{value}'")
+            raise ValueError(f"must begin with / and contain only ASCII without spaces, got '{value}'")
         return value
 
     @model_validator(mode="after")
@@ -60,7 +60,9 @@ class OutlierDetectionConfig(Section):
     0 switches a rule off.
     """
 
-    failures: int = Field(default=5, ge=0, le=10_000, description="consecutive failures. 0: off")
+    failures: int = Field(
+        default=5, ge=0, le=10_000, description="consecutive failures that eject an endpoint. 0: off"
+    )
     success_rate: float = Field(
         default=0.8,
         ge=0,
@@ -68,7 +70,9 @@ class OutlierDetectionConfig(Section):
         description="least success rate, as a part of that of the other endpoints. 0: off",
     )
     window: Seconds = Field(default=30.0, description="seconds over which the success rate is measured")
-    min_requests: int = Field(default=5, ge=1, description="requests in the window for a success rate")
+    min_requests: int = Field(
+        default=5, ge=1, description="minimum requests in the window for a success rate"
+    )
     latency: float = Field(
         default=0.0,
         ge=0,
@@ -103,7 +107,11 @@ class SlowStartConfig(Section):
     """
 
     window: float = Field(
-        default=0.0, ge=0, le=86_400, allow_inf_nan=False, description="duration in seconds. 0: off"
+        default=0.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="duration of the slow start in seconds. 0: off",
     )
     minimum: float = Field(default=0.1, gt=0, le=1, description="share of its weight at the start")
 

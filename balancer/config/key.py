@@ -14,9 +14,9 @@ class KeyConfig(Section):
     """Source of the request key; off by default, and then requests have no key."""
 
     by: Literal["header", "cookie", "path", "client"] | None = Field(
-        default=None, description="what of a request is its key; client: the address that it comes from"
+        default=None, description="which part of a request is its key; client: the client's address"
     )
-    name: Token | None = Field(default=None, description="of the header or cookie")
+    name: Token | None = Field(default=None, description="name of the header or cookie")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -24,5 +24,5 @@ class KeyConfig(Section):
         if needs_name and self.name is None:
             raise ValueError(f"name: is required with by = {self.by!r}: which {self.by}")
         if not needs_name and self.name is not None:
-            raise ValueError('name: is for by = "header" or by = "cookie"')
+            raise ValueError('name: applies only to by = "header" and by = "cookie"')
         return self

@@ -85,17 +85,23 @@ class Settings(BaseSettings):
         default=1,
         ge=1,
         le=MOST_PROCESSES,
-        description="of the unit, on one port; $WEB_CONCURRENCY stands for it",
+        description="number of balancer processes on one port; default: $WEB_CONCURRENCY",
     )
-    home_region: Name | None = Field(default=None, description="where this unit's requests come from")
+    home_region: Name | None = Field(default=None, description="region of this balancer and its clients")
     policy: PolicySpec = PolicySpec()
-    seed: int | None = Field(default=None, ge=0, description="of the policies' randomness; None: a fresh one")
-    retries: int = Field(default=2, ge=0, le=10, description="further endpoints tried where that is safe")
+    seed: int | None = Field(
+        default=None, ge=0, description="seed of the policies' random numbers. None: a new one at each start"
+    )
+    retries: int = Field(
+        default=2, ge=0, le=10, description="maximum retries of a request, where a retry is safe"
+    )
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
-        default=(), description="networks whose X-Forwarded-* are believed; those of others are replaced"
+        default=(),
+        description="networks whose X-Forwarded-* fields are trusted; those of other clients are replaced",
     )
     proxy_protocol: tuple[IPvAnyNetwork, ...] = Field(
-        default=(), description="networks whose connections must begin with a PROXY header; others never do"
+        default=(),
+        description="networks whose connections must begin with a PROXY header; a PROXY header from others is refused",
     )
     endpoints: tuple[EndpointConfig, ...] = ()
     discovery: DiscoveryConfig = DiscoveryConfig()
@@ -131,7 +137,7 @@ class Settings(BaseSettings):
             raise ValueError("endpoints: is required: [[endpoints]] once or more, or [discovery]")
         check_unique(self.endpoints)
         if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
-            raise ValueError("key.by: give either [sticky], which has a key of its own, or [key]")
+            raise ValueError("key.by: give [sticky], which has its own key, or [key], not both")
         return self
 
     @property

@@ -15,10 +15,10 @@ class LoadProbesConfig(Section):
     path: str | None = Field(
         default=None,
         pattern=r"^/[!-~]*$",
-        description="path of the load report; the policy decides which workers are asked",
+        description="path of the load report; the policy decides which workers are probed",
     )
     timeout: Annotated[float, Field(gt=0, le=60)] = Field(
-        default=1.0, description="seconds for a probe, from the connect to the last byte"
+        default=1.0, description="timeout of a probe in seconds, from the connect to the last byte"
     )
     max_in_flight: int = Field(
         default=100, ge=1, le=10_000, description="concurrent probes; further ones are not sent"

@@ -24,16 +24,16 @@ class NamesConfig(Section):
         description="name servers for dns, as address or address:port. Empty: those of this machine",
     )
     ttl: Seconds = Field(
-        default=30.0, description="TTL in seconds of answers of the system resolver, which gives none"
+        default=30.0, description="TTL in seconds of answers of the system resolver, which reports none"
     )
-    min_ttl: Seconds = Field(default=1.0, description="seconds that an answer is fresh at least")
-    max_ttl: Seconds = Field(default=300.0, description="seconds that an answer is fresh at most")
+    min_ttl: Seconds = Field(default=1.0, description="minimum TTL in seconds")
+    max_ttl: Seconds = Field(default=300.0, description="maximum TTL in seconds")
     max_stale: Week = Field(
         default=86_400.0,
         description="seconds that an expired answer is used while there is no newer one. 0: never",
     )
-    negative_ttl: Seconds = Field(default=5.0, description="seconds after a failed lookup until the next one")
-    timeout: Seconds = Field(default=5.0, description="seconds for a lookup")
+    negative_ttl: Seconds = Field(default=5.0, description="seconds from a failed lookup to the next one")
+    timeout: Seconds = Field(default=5.0, description="timeout of a lookup in seconds")
     prefetch: bool = Field(
         default=True,
         description="look names up in the background. false: when a connection needs them",
@@ -42,7 +42,7 @@ class NamesConfig(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.servers and self.resolver != "dns":
-            raise ValueError('servers: are for resolver = "dns"')
+            raise ValueError('servers: apply only to resolver = "dns"')
         if self.min_ttl > self.max_ttl:
             raise ValueError(f"min_ttl: must not be above max_ttl ({self.max_ttl:g}), got {self.min_ttl:g}")
         return self

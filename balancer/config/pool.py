@@ -15,7 +15,7 @@ class PoolConfig(Section):
 
     idle_timeout: Seconds = Field(
         default=30.0,
-        description="seconds that an idle connection is kept at most; the worker's own idle timeout is estimated",
+        description="maximum seconds that an idle connection is kept; the worker's own idle timeout is estimated",
     )
     risk: float = Field(
         default=0.01,
@@ -46,13 +46,13 @@ class PoolConfig(Section):
         default=1.0,
         ge=0,
         le=60,
-        description="longest pause in seconds between connects after several have failed; 0: no pause",
+        description="longest pause in seconds between connects after repeated failures. 0: no pause",
     )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.heartbeat is not None and not self.preconnect:
-            raise ValueError("heartbeat: is for spare connections, and preconnect is 0")
+            raise ValueError("heartbeat: applies to spare connections only, and preconnect is 0")
         return self
 
     def limits(self, connect_timeout: float, seed: int | None) -> PoolLimits:

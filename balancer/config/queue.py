@@ -27,7 +27,7 @@ class QueueConfig(Section):
     )
     start_timeout: Seconds = Field(
         default=30.0,
-        description="with start_header: that proxy's timeout in seconds; Heroku's router has 30 s",
+        description="with start_header: timeout of that proxy in seconds; 30 for Heroku's router",
     )
 
 
@@ -36,10 +36,13 @@ class LevelConfig(Section):
 
     name: Name = Field(description="value of admission.header, case-insensitive")
     queue: float = Field(
-        default=1.0, gt=0, le=1, description="fill level of the queue at which it is rejected"
+        default=1.0, gt=0, le=1, description="fill level of the queue at which the level is rejected"
     )
     in_flight: float = Field(
-        default=1.0, gt=0, le=1, description="share of the endpoints' limits in use at which it is rejected"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="used share of the endpoints' limits at which the level is rejected",
     )
 
 
@@ -57,9 +60,9 @@ class AdmissionConfig(Section):
         default=None, description="field with the priority level of a request. None: off"
     )
     trust: Literal["proxies", "all"] = Field(
-        default="proxies", description="senders whose field counts: trusted_proxies, or all"
+        default="proxies", description="clients from which the field is accepted: trusted_proxies, or all"
     )
-    default: Name = Field(default="normal", description="level of requests without one")
+    default: Name = Field(default="normal", description="level of requests that state none")
     levels: tuple[LevelConfig, ...] = Field(
         default=DEFAULT_LEVELS, min_length=1, max_length=8, description="priority levels, the highest first"
     )

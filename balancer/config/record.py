@@ -12,22 +12,30 @@ from balancer.config.sections import Section
 class RecordConfig(Section):
     """Recording; off unless enabled here or started by POST /-/record, which requires a path."""
 
-    enabled: bool = Field(default=False, description="record from the start; else POST /-/record begins it")
+    enabled: bool = Field(
+        default=False, description="record from the start; otherwise POST /-/record starts it"
+    )
     path: str | None = Field(
         default=None, min_length=1, description="appended to; several processes each add a number to it"
     )
     limit: int = Field(
-        default=67_108_864, ge=65_536, description="bytes of the file; a request takes some 30, then it ends"
+        default=67_108_864,
+        ge=65_536,
+        description="maximum bytes of the file, at which the recording ends; a request takes about 30",
     )
     queue: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="requests that may wait to be written; more are dropped",
+        description="maximum requests waiting to be written; more are dropped",
     )
-    paths: bool = Field(default=False, description="keep the paths of requests, too, without their query")
+    paths: bool = Field(
+        default=False, description="record the paths of requests as well, without their query"
+    )
     salt: SecretStr | None = Field(
-        default=None, min_length=16, description="of the hashes of keys. None: a fresh one each time"
+        default=None,
+        min_length=16,
+        description="salt of the hashes of keys. None: a new one for each recording",
     )
 
     @model_validator(mode="after")

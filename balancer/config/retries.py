@@ -21,10 +21,13 @@ class RetryConfig(Section):
         default=0.2, ge=0, le=1, description="budget: share of the requests of the last 10 s"
     )
     per_second: float = Field(
-        default=10.0, ge=0, le=10_000, description="retries per second beside that share"
+        default=10.0, ge=0, le=10_000, description="retries per second that are allowed in addition"
     )
     body: int = Field(
-        default=65_536, ge=0, le=1 << 26, description="bytes of a request body that are kept for a retry"
+        default=65_536,
+        ge=0,
+        le=1 << 26,
+        description="maximum bytes of a request body that are kept for a retry",
     )
     statuses: tuple[ErrorStatus, ...] = Field(
         default=(502, 503), description="worker statuses after which an idempotent request is retried"
@@ -37,7 +40,7 @@ class RetryConfig(Section):
 class HedgingConfig(Section):
     """Hedging: a second attempt beside the first when that is late."""
 
-    enabled: bool = Field(default=False, description="send a late request to a second endpoint too")
+    enabled: bool = Field(default=False, description="send a late request to a second endpoint as well")
     quantile: float = Field(
         default=0.95,
         ge=0.5,

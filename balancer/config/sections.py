@@ -67,10 +67,10 @@ class PlainPolicy(BaseModel):
 class CanarySpec(PlainPolicy):
     """The table [policy.canary]: a candidate policy that places a share of the requests."""
 
-    share: float = Field(default=0.05, gt=0, le=0.5, description="of the requests, that it places")
+    share: float = Field(default=0.05, gt=0, le=0.5, description="share of requests that it routes")
     by: Literal["request", "key"] = Field(
         default="request",
-        description="drawn for each; or always the same for a key, or a path where there is none",
+        description="how requests are chosen: at random, or by key (by path where a request has no key)",
     )
 
 
@@ -79,9 +79,13 @@ class PolicySpec(PlainPolicy):
     policies.
     """
 
-    canary: CanarySpec | None = Field(default=None, description="another policy that places a share of them")
+    canary: CanarySpec | None = Field(
+        default=None, description="candidate policy that routes a share of the requests"
+    )
     shadow: tuple[PlainPolicy, ...] = Field(
-        default=(), max_length=8, description="policies that are asked, too, and never send"
+        default=(),
+        max_length=8,
+        description="policies that are evaluated for each request without routing it",
     )
 
     @field_validator("shadow")
@@ -89,7 +93,7 @@ class PolicySpec(PlainPolicy):
     def _has_names_of_its_own(cls, value: tuple[PlainPolicy, ...]) -> tuple[PlainPolicy, ...]:
         names = [each.name for each in value]
         if len({*names}) < len(names):
-            raise ValueError("a policy can stand there once: its counts go by its name")
+            raise ValueError("a policy must not be listed twice: its counts are kept under its name")
         return value
 
     @property
@@ -120,23 +124,27 @@ class UpstreamTlsConfig(Section):
 
     ca: Path | None = Field(
         default=None,
-        description="PEM; certificate authorities of the workers' certificates. None: those that this machine trusts",
+        description="PEM; certificate authorities of the workers' certificates. None: those of the operating system",
     )
     certificate: Path | None = Field(
-        default=None, description="PEM; what we show to workers that ask for one"
+        default=None, description="PEM; client certificate for workers that request one"
     )
-    key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
+    key: Path | None = Field(default=None, description="PEM; key of the certificate. None: in the same file")
     server_name: str | None = Field(
-        default=None, min_length=1, description="asked for and verified. None: the address's host"
+        default=None,
+        min_length=1,
+        description="server name for SNI and verification. None: the host of the endpoint's address",
     )
-    verify: bool = Field(default=True, description="false: anybody is believed to be the worker")
+    verify: bool = Field(
+        default=True, description="verify the worker's certificate. false: any certificate is accepted"
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.key is not None and self.certificate is None:
-            raise ValueError("key: is for a certificate, and none is given")
+            raise ValueError("key: needs certificate")
         if self.ca is not None and not self.verify:
-            raise ValueError("ca: is for verifying, which verify = false switches off")
+            raise ValueError("ca: must not be given with verify = false")
         return self
 
 
@@ -145,20 +153,26 @@ class EndpointConfig(Section):
 
     id: Name = Field(description="unique; shown in status, metrics and logs")
     address: str = Field(description="http://host:port or https://host:port")
-    region: Name = Field(default="default", description="workers of one region are near each other")
+    region: Name = Field(default="default", description="region of the worker")
     weight: float = Field(
-        default=1.0, gt=0, le=MOST_WEIGHT, allow_inf_nan=False, description="share relative to the others"
+        default=1.0,
+        gt=0,
+        le=MOST_WEIGHT,
+        allow_inf_nan=False,
+        description="share of requests relative to the other endpoints",
     )
     max_in_flight: int | None = Field(
-        default=None, ge=1, description="most requests at once; more wait in the queue. None: no limit"
+        default=None, ge=1, description="maximum requests in flight; more wait in the queue. None: no limit"
     )
     transport: Transport = Field(
-        default="native", description="what carries requests: HTTP/1.1 of our own, HTTP/2, libcurl or aiohttp"
+        default="native", description="transport to the worker: own HTTP/1.1, HTTP/2, libcurl or aiohttp"
     )
     keep_alive: bool = Field(
-        default=True, description="false: a new connection for each request, which is then closed"
+        default=True, description="reuse connections. false: a new connection for each request"
     )
-    tls: UpstreamTlsConfig | None = Field(default=None, description="instead of upstream_tls, as a whole")
+    tls: UpstreamTlsConfig | None = Field(
+        default=None, description="TLS of this endpoint; replaces upstream_tls entirely"
+    )
 
     @field_validator("transport")
     @classmethod
@@ -195,74 +209,85 @@ class EndpointConfig(Section):
 class TimeoutsConfig(Section):
     """Timeouts in seconds. One sweep enforces them, so each may expire up to half a second late."""
 
-    connect: Seconds = Field(default=2.0, description="TCP handshake with a worker, and TLS")
+    connect: Seconds = Field(default=2.0, description="seconds for the TCP and TLS handshakes with a worker")
     first_byte: Seconds = Field(
         default=25.0,
-        description="request sent → first byte of the response; below the 30 s that Heroku waits",
+        description="seconds from the sent request to the response's first byte; below the 30 s of Heroku's router",
     )
     attempt: Seconds | None = Field(
         default=None,
-        description="as first_byte, while another endpoint may be asked instead. None: first_byte alone",
+        description="as first_byte, while a retry at another endpoint is possible. None: first_byte only",
     )
-    body_idle: Seconds = Field(default=60.0, description="between two pieces of a response, either side")
+    body_idle: Seconds = Field(
+        default=60.0, description="seconds without progress of a response or of a request body"
+    )
     head: Seconds = Field(
         default=10.0,
-        description="a client's request head, from its first byte; its PROXY header and TLS handshake before",
+        description="seconds for a request head from its first byte, and for PROXY header and TLS handshake before it",
     )
-    request_idle: Seconds = Field(default=30.0, description="between two pieces of a request's body")
+    request_idle: Seconds = Field(default=30.0, description="seconds between two pieces of a request body")
     keep_alive: Seconds = Field(
         default=95.0,
-        description="an idle client connection; above the 90 s that Heroku's router keeps its own",
+        description="seconds that an idle client connection is kept; above the 90 s of Heroku's router",
     )
-    queue: Seconds = Field(default=30.0, description="waiting for an endpoint with room")
+    queue: Seconds = Field(default=30.0, description="maximum seconds in the wait queue")
     total: Seconds | None = Field(
-        default=None, description="a request from its head to the last byte of its response. None: no bound"
+        default=None,
+        description="maximum seconds from a request's head to the last byte of its response. None: no limit",
     )
     tunnel_idle: Seconds = Field(
         default=3600.0,
-        description="no byte either way through a tunnel, a WebSocket for one; who sends pings is never so quiet",
+        description="seconds without a byte in either direction of a tunnel (a WebSocket, for example); pings count",
     )
     linger: Seconds = Field(
-        default=2.0, description="reading on after our last answer, so it is not reset away"
+        default=2.0,
+        description="seconds of reading on after the last response, so that a TCP reset does not destroy it",
     )
-    shutdown: Seconds = Field(default=25.0, description="finishing after SIGTERM; Heroku kills after 30 s")
+    shutdown: Seconds = Field(
+        default=25.0,
+        description="seconds for requests in flight after SIGTERM; Heroku sends SIGKILL after 30 s",
+    )
 
 
 class HttpConfig(Section):
     """HTTP methods that are refused unless enabled."""
 
     allow: tuple[Literal["CONNECT", "TRACE"], ...] = Field(
-        default=(), description="methods that are refused with 405 unless they stand here"
+        default=(), description="methods refused with 405 by default that are allowed"
     )
 
 
 class LimitsConfig(Section):
     """Limits on memory and file descriptors."""
 
-    queue: int = Field(
-        default=10_000, ge=0, description="requests that may wait while every endpoint is full"
-    )
+    queue: int = Field(default=10_000, ge=0, description="maximum requests in the wait queue")
     in_flight: int | None = Field(
         default=None,
         ge=1,
-        description="requests at all endpoints at once; more wait in the queue. None: no limit",
+        description="maximum requests in flight at all endpoints; more wait in the queue. None: no limit",
     )
-    head: int = Field(default=32_768, ge=1024, le=1 << 20, description="bytes of a request's head, then 431")
-    fields: int = Field(default=100, ge=8, le=10_000, description="fields of a request's head, then 431")
-    target: int = Field(default=8_192, ge=64, le=1 << 20, description="bytes of a request's target, then 414")
+    head: int = Field(
+        default=32_768, ge=1024, le=1 << 20, description="maximum bytes of a request head, otherwise 431"
+    )
+    fields: int = Field(
+        default=100, ge=8, le=10_000, description="maximum fields of a request head, otherwise 431"
+    )
+    target: int = Field(
+        default=8_192, ge=64, le=1 << 20, description="maximum bytes of a request target, otherwise 414"
+    )
     body: int | None = Field(
-        default=None, ge=0, description="bytes of a request's body, then 413. None: no limit"
+        default=None, ge=0, description="maximum bytes of a request body, otherwise 413. None: no limit"
     )
     buffer: int = Field(
         default=65_536,
         ge=1024,
         le=1 << 26,
-        description="bytes of a body that may wait for a slow reader, per connection and direction",
+        description="maximum bytes of a body buffered for a slow reader, per connection and direction",
     )
     clients: int | None = Field(
         default=None,
         ge=1,
-        description="client connections; more wait in the kernel. None: from RLIMIT_NOFILE",
+        description="maximum client connections; more wait in the kernel. None: derived from RLIMIT_NOFILE",
     )
 
 
@@ -273,7 +298,8 @@ class HeadersConfig(Section):
     """Fields that are added to or removed from heads."""
 
     internal: tuple[InternalName, ...] = Field(
-        default=(), description="fields taken from no client and given to none; a name, or a beginning with *"
+        default=(),
+        description="internal fields, removed from requests and responses; a name, or a prefix with *",
     )
     forwarded: bool = Field(default=False, description="add Forwarded (RFC 7239) beside X-Forwarded-*")
 
@@ -295,19 +321,19 @@ class LogConfig(Section):
     """The access log: one line per request."""
 
     access: Literal["off", "text", "json"] = Field(
-        default="off", description="names and values in the manner of Heroku's router, or a JSON object"
+        default="off", description="key=value pairs as in the log of Heroku's router, or a JSON object"
     )
     path: str | None = Field(
-        default=None, min_length=1, description="appended to, opened anew on SIGHUP. None: standard output"
+        default=None, min_length=1, description="file to append to, reopened on SIGHUP. None: standard output"
     )
     sample: float = Field(
-        default=1.0, ge=0, le=1, description="share of requests logged; what did not end well always is"
+        default=1.0, ge=0, le=1, description="share of requests logged; failed ones always are"
     )
     queue: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="entries that may wait to be written; more are dropped",
+        description="maximum entries waiting to be written; more are dropped",
     )
     admin: bool = Field(default=True, description="log admin requests too")
 
@@ -315,15 +341,15 @@ class LogConfig(Section):
 class CertificateConfig(Section):
     """A certificate, chosen by SNI for the DNS names in it."""
 
-    certificate: Path = Field(description="PEM; with its intermediates")
-    key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
+    certificate: Path = Field(description="PEM; certificate with its intermediates")
+    key: Path | None = Field(default=None, description="PEM; key of the certificate. None: in the same file")
 
 
 class TlsConfig(Section):
     """TLS for clients. Paths are relative to the working directory at the start."""
 
-    certificate: Path | None = Field(default=None, description="PEM; with its intermediates")
-    key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
+    certificate: Path | None = Field(default=None, description="PEM; certificate with its intermediates")
+    key: Path | None = Field(default=None, description="PEM; key of the certificate. None: in the same file")
     certificates: tuple[CertificateConfig, ...] = Field(
         default=(), description="several, chosen by SNI; the first serves all other names"
     )
@@ -340,7 +366,7 @@ class TlsConfig(Section):
         if self.certificate is None and not self.certificates:
             raise ValueError("certificate: is required")
         if self.key is not None and self.certificate is None:
-            raise ValueError("key: is for a certificate, and none is given")
+            raise ValueError("key: needs certificate")
         if "client_certificate" in self.model_fields_set and self.client_ca is None:
             raise ValueError("client_certificate: needs client_ca")
         return self

@@ -41,7 +41,7 @@ class StickyConfig(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.cookie is not None and self.header is not None:
-            raise ValueError("header: give either cookie or header")
+            raise ValueError("header: give cookie or header, not both")
         if self.cookie is not None and self.key is None:
             raise ValueError("key: is required with cookie: 16 characters or more, the same for all units")
         if self.same_site == "none" and self.secure is not True:

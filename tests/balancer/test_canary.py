@@ -137,7 +137,7 @@ async def test_processes_are_told_as_one(stage: Stage) -> None:
         ({"name": "random", "canary": {"name": "p2x"}}, "unknown policy 'p2x'"),
         ({"name": "random", "canary": {"name": "random", "share": 0.9}}, "canary.share"),
         ({"name": "random", "canary": {"name": "random", "margin": 1}}, "policy.canary.margin"),
-        ({"name": "random", "shadow": ["random", "random"]}, "can stand there once"),
+        ({"name": "random", "shadow": ["random", "random"]}, "listed twice"),
         ({"name": "random", "shadow": [{"name": "region-aware", "margin": -1}]}, "policy.shadow.0.margin"),
     ],
 )

@@ -244,7 +244,7 @@ def test_check_reads_it_too(tmp_path: Path) -> None:
     [
         ({}, "endpoints: is required"),
         ({"dns": [{"name": "a"}]}, "port: is required with address records"),
-        ({"dns": [{"name": "a", "record": "srv", "port": 1}]}, "port: SRV records have their own"),
+        ({"dns": [{"name": "a", "record": "srv", "port": 1}]}, "port: must not be given"),
         ({"dns": [{"name": "a b", "port": 1}]}, "discovery.dns.0.name"),
         ({"dns": [{"name": "a", "port": 1}] * 2}, "dns.1.name: a:1 is there twice"),
         (
