@@ -133,6 +133,7 @@ def test_of_many_known_ones_a_message_names_some() -> None:
     assert str(error.value).endswith("… (1001 in all)")
 
 
+@pytest.mark.second_tier
 @pytest.mark.no_cover
 @pytest.mark.parametrize("window", [0.0, 20.0], ids=["at once", "slow start"])
 @pytest.mark.parametrize("name", registry.known())

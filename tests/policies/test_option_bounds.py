@@ -56,6 +56,7 @@ def test_what_is_no_number_or_none_of_ours_is_refused(name: str, option: str, ki
     assert len(line) < 250
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(("name", "option", "kind"), [*numbers()])
 def test_the_largest_value_costs_bounded_memory(name: str, option: str, kind: Any) -> None:
     """Of powers of ten the largest that is accepted, before three endpoints, one of great weight, and with a pick."""
