@@ -82,6 +82,7 @@ def test_what_is_not_learned_is_met() -> None:
     assert far.failed == total(far, "died") > 0
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("request_", [get(), post(b"once")], ids=["GET", "POST"])
 @pytest.mark.parametrize("heartbeat", [None, "/alive"], ids=["anew", "heartbeats"])
 def test_warm_connections_are_there(request_: bytes, heartbeat: str | None) -> None:
@@ -97,6 +98,7 @@ def test_warm_connections_are_there(request_: bytes, heartbeat: str | None) -> N
     assert far.proxy.router.routed == NUMBER + LEARNING, "policies saw the requests alone"
 
 
+@pytest.mark.second_tier
 def test_a_worker_that_closes_at_random() -> None:
     """What may be repeated goes on old connections, and again where that fails; what may not gets a new one."""
     drawn = Random(7)

@@ -64,6 +64,7 @@ def test_nothing_measured_is_not_judged() -> None:
     assert verdicts([], []) == []
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(not is_known_here(), reason="reads processor time as Linux accounts for it")
 @pytest.mark.timeout(120)
 def test_a_quick_session(tmp_path: Path) -> None:
