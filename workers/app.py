@@ -20,7 +20,7 @@ from workers.control import Control, invalid
 from workers.dormancy import ColdStart
 from workers.endings import ConnectionClosing, reset
 from workers.far_end import far_end_of
-from workers.faults import Switchboard, Verdict
+from workers.faults import Switchboard, Treatment
 from workers.load import LoadReport
 from workers.service import Slots
 from workers.settings import Settings
@@ -56,7 +56,7 @@ class WorkerApp:
         self._service = settings.service.scaled(1 / settings.speed)
         self._slots = Slots(settings.slots, settings.queue_limit)
         self._standstill = GcPause(timer, self._slots)
-        switchboard.obeyed_by(self._standstill.obey)
+        switchboard.subscribe(self._standstill.apply)
         self._load = LoadReport(settings.name, settings.region, self._slots, now)
         self._dormancy = ColdStart(settings.sleep_after, settings.wake_time, now, settings.starts_asleep)
         self._service_rng = Random(f"{settings.seed}:service")
@@ -106,10 +106,10 @@ class WorkerApp:
             return invalid(400, "invalid_query", error)
         digest = await digest_of(request.content)
         moved_at = await self._standstill.over()
-        while (verdict := self.switchboard.verdict()) is Verdict.HANG:
+        while (treatment := self.switchboard.treatment()) is Treatment.HANG:
             await self.switchboard.changed()
-        if verdict is not Verdict.SERVE:
-            return self._respond_fault(request, verdict)
+        if treatment is not Treatment.SERVE:
+            return self._respond_fault(request, treatment)
         return await self._serve(request, wish, digest, moved_at)
 
     async def _serve(
@@ -184,8 +184,8 @@ class WorkerApp:
 
     # ── faults and rejections ────────────────────────────────────────────────────────────────────────────
 
-    def _respond_fault(self, request: web.Request, verdict: Verdict) -> web.Response:
-        if verdict is Verdict.RESET:
+    def _respond_fault(self, request: web.Request, treatment: Treatment) -> web.Response:
+        if treatment is Treatment.RESET:
             reset(request.transport)
         return self._refuse(self.switchboard.current.fail_status, "fault")
 

@@ -53,7 +53,7 @@ class Faults(BaseModel):
         return self
 
 
-class Verdict(Enum):
+class Treatment(Enum):
     """Treatment of one request under the active faults."""
 
     SERVE = "serve"
@@ -70,7 +70,7 @@ class Switchboard:
         self._rng = rng
         self._changed = asyncio.Event()
         self._healing: asyncio.TimerHandle | None = None
-        self._obedient: list[Callable[[Faults], None]] = []
+        self._subscribers: list[Callable[[Faults], None]] = []
         self.current = Faults()
 
     def put(self, faults: Faults) -> None:
@@ -81,14 +81,14 @@ class Switchboard:
         if faults.lasts is not None:
             self._healing = self._loop.call_later(faults.lasts, self.heal)
         self.current = faults
-        for obey in self._obedient:
-            obey(faults)
+        for subscriber in self._subscribers:
+            subscriber(faults)
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def obeyed_by(self, obey: Callable[[Faults], None]) -> None:
-        """Call `obey` with every set of faults at once when it is put."""
-        self._obedient.append(obey)
+    def subscribe(self, subscriber: Callable[[Faults], None]) -> None:
+        """Call `subscriber` with every set of faults at once when it is put."""
+        self._subscribers.append(subscriber)
 
     def heal(self) -> None:
         """Clear all faults: put the empty set."""
@@ -98,15 +98,15 @@ class Switchboard:
         """Wait until the active faults are replaced."""
         await self._changed.wait()
 
-    def verdict(self) -> Verdict:
+    def treatment(self) -> Treatment:
         """Decide one request: reset before hang before fail."""
         faults = self.current
         # Down: a connection that was being accepted when the socket closed is reset, too.
-        if faults.down or self._strikes(faults.reset):
-            return Verdict.RESET
-        if self._strikes(faults.hang):
-            return Verdict.HANG
-        return Verdict.FAIL if self._strikes(faults.fail) else Verdict.SERVE
+        if faults.down or self._draw(faults.reset):
+            return Treatment.RESET
+        if self._draw(faults.hang):
+            return Treatment.HANG
+        return Treatment.FAIL if self._draw(faults.fail) else Treatment.SERVE
 
-    def _strikes(self, probability: float) -> bool:
+    def _draw(self, probability: float) -> bool:
         return probability > 0 and self._rng.random() < probability

@@ -51,7 +51,7 @@ class Link:
             return factory
         return lambda: LinkedConnection(self, factory())
 
-    def obey(self, faults: Faults) -> None:
+    def apply(self, faults: Faults) -> None:
         """Apply the round trip of the faults, or the configured one. Events on the way keep their time of arrival."""
         self.round_trip = self._usual if faults.rtt is None else faults.rtt
         for connection in self._connections:

@@ -79,7 +79,7 @@ class Worker:
         self._timer = DeadlineTimer(loop)
         self._link = Link(self._timer, self.settings.round_trip)
         self.switchboard = Switchboard(loop, Random(f"{self.settings.seed}:faults"))
-        self.switchboard.obeyed_by(self._link.obey)
+        self.switchboard.subscribe(self._link.apply)
         self.app = WorkerApp(self.settings, self._timer, self.switchboard)
         self._runner = self._make_runner()
         await self._runner.setup()

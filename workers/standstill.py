@@ -25,7 +25,7 @@ class GcPause:
         self._turn = 0
         self.until = -math.inf
 
-    def obey(self, faults: Faults) -> None:
+    def apply(self, faults: Faults) -> None:
         """Apply a new set of faults. Pauses of the same length and period keep their phase."""
         if (faults.pause, faults.every) == (self._length, self._every):
             return

@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments.report.tables import Cell, Table
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
-FULL_WIDTH = 118
-"""Columns of a terminal from which on a statistics table is shown in full."""
-
 ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 """Columns of the statistics table that a narrow terminal shows."""
+
+WIDEST = 1000
+"""Columns of a terminal in which every table fits."""
 
 TEXT_COLUMNS = ("policy", "scenario", "the second is")
 
 
 def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
-    """Statistics table for a terminal of `width` columns; a narrow one gets the essential columns only."""
+    """Statistics table for a terminal of `width` columns: only the essential columns if not all fit."""
+    whole = with_columns(table, table.columns)
+    fits = Console(width=WIDEST).measure(whole).maximum <= width
+    return whole if fits else with_columns(table, essential)
+
+
+def with_columns(table: Table, names: Sequence[str]) -> RichTable:
+    """Columns `names` of a statistics table."""
     made = RichTable(caption="latency in ms", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    shown = [index for index, name in enumerate(table.columns) if width >= FULL_WIDTH or name in essential]
+    shown = [index for index, name in enumerate(table.columns) if name in names]
     for index in shown:
-        made.add_column(table.columns[index], justify="right" if index else "left", no_wrap=True)
+        made.add_column(table.columns[index], justify="right" if index else "left", no_wrap=index > 0)
     for row in table.rows:
         made.add_row(*(terminal_cell(row[index]) for index in shown))
     return made

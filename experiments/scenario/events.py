@@ -17,7 +17,7 @@ Kind = Literal[
     "slow", "pause", "fail", "hang", "reset", "unhealthy", "down", "restart", "rtt", "add", "drain"
 ]
 
-EVERYBODY = "all"
+ALL = "all"
 DRAINS = 1.0
 """Default drain time before a restart, in seconds."""
 
@@ -53,7 +53,7 @@ class Event(Model):
 
     at: Seconds = Field(description="seconds from the start of the load")
     lasts: Duration | None = Field(default=None, description="seconds; None: to the end of the run")
-    target: PrintableName = Field(default=EVERYBODY, description="a worker, a region, or all")
+    target: PrintableName = Field(default=ALL, description="a worker, a region, or all")
     kind: Kind
     value: float | None = Field(default=None, description="its meaning depends on the kind")
     every: Duration | None = Field(
@@ -82,9 +82,9 @@ class Event(Model):
         default = VALUES[self.kind][2] if self.kind in VALUES else None
         return self.value if self.value is not None else default or 0.0
 
-    def strikes(self, worker: str, region: str) -> bool:
+    def targets(self, worker: str, region: str) -> bool:
         """Whether the worker is a target of the event."""
-        return self.target in (EVERYBODY, region, worker)
+        return self.target in (ALL, region, worker)
 
     def compressed(self, part: float) -> Self:
         """The same event in a run that is `part` times as long; length and frequency of pauses stay."""

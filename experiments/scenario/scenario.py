@@ -22,7 +22,7 @@ from pydantic import (
 
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
-from experiments.scenario.events import EVERYBODY, Event
+from experiments.scenario.events import ALL, Event
 from experiments.scenario.load import Load
 from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged
 from experiments.scenario.presets import expanded
@@ -211,7 +211,7 @@ class Scenario(Model):
         for entry in self.entries:
             require_known("twin_of", entry.twin_of or labels[0], labels)
         require_room(self)
-        targets = dict.fromkeys([EVERYBODY, *regions, *self.workers])
+        targets = dict.fromkeys([ALL, *regions, *self.workers])
         for number, event in enumerate(self.events):
             require_known(f"events.{number}.target", event.target, targets)
             if self.load.mode == "open" and event.at >= self.load.duration:

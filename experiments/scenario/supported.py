@@ -49,7 +49,7 @@ def too_near(scenario: Scenario) -> Iterator[str]:
     """Yield a message for every rtt event on a worker without a delay line, which cannot be added during a run."""
     near = [place for place in places_of(scenario) if region_of(scenario, place.region).rtt == 0]
     for number, event in enumerate(scenario.events):
-        if event.kind == "rtt" and any(event.strikes(place.worker, place.region) for place in near):
+        if event.kind == "rtt" and any(event.targets(place.worker, place.region) for place in near):
             yield f"events.{number}: rtt cannot change where a region's rtt is 0; give it 0.0001"
 
 

@@ -110,7 +110,7 @@ def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
     workers = list(zip(scenario.workers, scenario.region_of_each, strict=True))
     found = [list[ActiveFault]() for _ in workers]
     for event in scenario.events:
-        struck = [number for number, (worker, region) in enumerate(workers) if event.strikes(worker, region)]
+        struck = [number for number, (worker, region) in enumerate(workers) if event.targets(worker, region)]
         for turn, number in enumerate(struck):
             begin = event.at + turn * event.stagger
             phase = float(rng.uniform(0.0, event.every)) if event.every else 0.0

@@ -98,7 +98,7 @@ class Worker:
         """Process the arrival of a request."""
         self.arrived += 1
         self.coming -= self.rtt > 0.0
-        if self.is_unwell and self._strikes(attempt, now):
+        if self.is_unwell and self._apply_faults(attempt, now):
             return
         seconds = self._work_of(attempt) * self.pace
         if self._reports:
@@ -212,7 +212,7 @@ class Worker:
 
     # --- faults
 
-    def _strikes(self, attempt: Attempt, now: float) -> bool:
+    def _apply_faults(self, attempt: Attempt, now: float) -> bool:
         """Apply the active faults to an arriving request; returns whether one applies."""
         if self.is_down or (self.reset and self._rng.random() < self.reset):
             self._break(attempt, now)

@@ -14,8 +14,8 @@ failure penalty therefore ends in one of three ways:
 
 - Recovery is reported: a check passes again, or an ejection ends. The earlier failures are forgotten, and the first new
   failure restores the former state (an ejection, or else the full penalty).
-- A trial: LOOK_AFTER its last failure the endpoint gets one request without penalty. If it fails, the wait starts
-  again, so an endpoint that always fails costs one request per LOOK_AFTER, however fast its failures are. If it
+- A trial: TRIAL_AFTER its last failure the endpoint gets one request without penalty. If it fails, the wait starts
+  again, so an endpoint that always fails costs one request per TRIAL_AFTER, however fast its failures are. If it
   succeeds, two may follow, and so on, doubling per round trip as in TCP slow start.
 - No outcome is recorded for FORGET_AFTER.
 """

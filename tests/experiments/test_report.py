@@ -15,11 +15,15 @@ from experiments.errors import BadInputError
 from experiments.report.figures import MOST_STEPS, steps_drawn
 from experiments.report.pages import write_report
 from experiments.report.palette import POLICY_LOOKS, policy_colour
+from experiments.report.tables import Cell, Table
+from experiments.report.terminal_tables import ESSENTIAL, terminal_table
 from experiments.results.directory import load_results
 from experiments.results.summary import ranking, summarise
 from experiments.results.verdict import conclude
 from experiments.scenario.scenario import Scenario
 from experiments.stats.run_summary import summarise_run
+from experiments.terminal import PlainConsole
+from policies import registry
 
 MakeResults = Callable[..., Scenario]
 OUTPUTS = ("summary.json", "summary.csv", "report.md", "report.html")
@@ -200,3 +204,21 @@ def test_a_curve_of_many_values_needs_some_thousand_steps(count: int) -> None:
         assert (drawn[0], drawn[-1]) == (0, count - 1)
         assert np.diff(drawn).max(initial=0) <= count / (MOST_STEPS - 1) + 1
         assert set(range(max(0, count - 100), count)) <= set(drawn.tolist())
+
+
+def test_every_policy_has_a_look_of_its_own() -> None:
+    """No two policies share both colour and line style."""
+    assert set(POLICY_LOOKS) == set(registry.TABLE)
+    assert len({*POLICY_LOOKS.values()}) == len(POLICY_LOOKS)
+
+
+@pytest.mark.parametrize("label", ["random", "region-aware with a long label of its own"])
+@pytest.mark.parametrize(("width", "columns"), [(90, len(ESSENTIAL)), (200, len(ESSENTIAL) + 3)])
+def test_no_number_of_the_terminal_table_is_truncated(label: str, width: int, columns: int) -> None:
+    """On a narrow terminal columns are left out as a whole, and the label wraps."""
+    names = (*ESSENTIAL, "10th", "20th", "30th")
+    row = (Cell(label), *(Cell("12345.67") for _ in names[1:]))
+    console = PlainConsole(width)
+    with console.capture() as capture:
+        console.print(terminal_table(Table("statistics", "", names, (row,)), width))
+    assert capture.get().count("12345.67") == columns - 1

@@ -82,9 +82,9 @@ def test_a_worker_that_stands_still_is_busy() -> None:
 
 def test_pauses_come_again_in_their_phase(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
     """Each a period after the one before was due, whatever other faults come and go."""
-    standstill.obey(Faults(pause=0.5, every=2.0, after=1.0))
+    standstill.apply(Faults(pause=0.5, every=2.0, after=1.0))
     first = schedule.ring()
-    standstill.obey(Faults(pause=0.5, every=2.0, slow=3.0))
+    standstill.apply(Faults(pause=0.5, every=2.0, slow=3.0))
     assert [schedule.ring() - first for _ in range(2)] == pytest.approx([2.0, 4.0])
     assert slots.stopped == 1.5
     assert standstill.until == pytest.approx(first + 4.5)
@@ -92,14 +92,14 @@ def test_pauses_come_again_in_their_phase(schedule: Schedule, slots: Slots, stan
 
 def test_healed_it_never_stops_again(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
     """Nor by what was scheduled before another set of faults came."""
-    standstill.obey(Faults(pause=0.5, every=2.0))
-    standstill.obey(Faults())
+    standstill.apply(Faults(pause=0.5, every=2.0))
+    standstill.apply(Faults())
     schedule.ring()
     assert (slots.stopped, schedule.entries) == (0.0, [])
 
 
 def test_one_pause_is_one(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
-    standstill.obey(Faults(pause=0.5))
+    standstill.apply(Faults(pause=0.5))
     schedule.ring()
     assert (slots.stopped, schedule.entries) == (0.5, [])
 
