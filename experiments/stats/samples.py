@@ -102,7 +102,8 @@ class Samples:
     """One array per column, all of shape (n,), in order of `sequence`.
 
     `worker` indexes `RunFacts.places` and `region` indexes `RunFacts.regions`; -1 where no worker answered. `attempts`
-    is the number of workers that the balancer tried, 0 where unknown.
+    is the number of workers that the balancer tried: known in simulated runs, 0 in every measured one, whose retries are
+    counted as a whole in `RunFacts.status`.
     """
 
     scheduled_at: Floats
