@@ -13,8 +13,8 @@ WORKDIR /build
 COPY constraints.txt ./
 RUN python -m venv /opt/steelyard \
  && /opt/steelyard/bin/pip install --only-binary :all: $NEEDED
-# In addition to the build requirements: the compiler needs the types of all imports.
-RUN pip install --only-binary :all: mypy setuptools $NEEDED
+# In addition to the build requirements: the compiler needs the types of all imports, of the simulator's too.
+RUN pip install --only-binary :all: mypy setuptools numpy $NEEDED
 COPY LICENSE README.md pyproject.toml setup.py ./
 COPY policies policies
 COPY balancer balancer

@@ -6,11 +6,8 @@ Idempotent: the same runs give the same page.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from benchmarks.fidelity import plot
 from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
@@ -18,10 +15,12 @@ from benchmarks.fidelity.session import REPEATS, read
 from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
 from benchmarks.fidelity.undisturbed import LATE, LEAST, left_out, quiet_only
 from experiments.errors import BadInputError
-from experiments.report.html import heading, page, picture_html, section, table_html, verdict_box
-from experiments.report.markup import BREAK, Html, joined, listing
-from experiments.report.pages import Drawing, save_drawing
-from experiments.report.tables import Table
+from experiments.json_values import json_value
+from experiments.report.document import Document, Picture, sections_of
+from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.html import to_html
+from experiments.report.markdown import to_markdown
+from experiments.report.pages import write
 from experiments.results.directory import Results
 from experiments.stats.measures import LAG_LIMIT
 
@@ -35,29 +34,15 @@ def write_page(directory: Path) -> list[ScenarioResult]:
     scenario_results = [scenario_result_of(*results) for results in quiet]
     pairs = [(measured, simulated) for measured, simulated, _ in quiet]
     lost = [left_out(whole.runs, left.runs) for (whole, *_), (left, *_) in zip(found, quiet, strict=True)]
-    tables = [
-        overview(scenario_results),
-        ranking_table(scenario_results),
-        *map(scenario_table, scenario_results),
-    ]
     try:
         pictures = [save_drawing(each, directory / "figures") for each in drawings(scenario_results, pairs)]
-        parts = [head(scenario_results), *map(table_section, tables[:2]), *map(picture_html, pictures)]
-        parts += [*map(table_section, tables[2:]), section("Method", method(pairs, lost))]
-        write(directory / "worlds.html", page(TITLE, parts))
-        write(directory / "worlds.md", markdown(scenario_results, tables))
-        write(
-            directory / "worlds.json",
-            json.dumps(plain([asdict(one) for one in scenario_results]), indent=2) + "\n",
-        )
+        document = document_of(scenario_results, pictures, method(pairs, lost))
+        write(directory / "worlds.html", to_html(document))
+        write(directory / "worlds.md", to_markdown(document))
+        write(directory / "worlds.json", json.dumps(json_value(scenario_results), indent=2) + "\n")
     except OSError as error:
         raise BadInputError(f"{directory}: the page cannot be written: {error.strerror}") from None
     return scenario_results
-
-
-def write(path: Path, text: str) -> None:
-    """Write UTF-8 with LF line ends."""
-    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def drawings(
@@ -82,22 +67,29 @@ def drawings(
     ]
 
 
-def head(scenario_results: Sequence[ScenarioResult]) -> Html:
-    """Page header: title and verdict."""
-    eyebrow = "Steelyard experiment · two worlds"
-    return joined([heading(eyebrow, TITLE), BREAK, verdict_box(f"{headline(scenario_results)}.")])
+def document_of(
+    scenario_results: Sequence[ScenarioResult], pictures: Sequence[Picture], method: Sequence[str]
+) -> Document:
+    """The page as a document: verdict, overview and ranking, figures, a table for each scenario, method."""
+    tables = [
+        overview(scenario_results),
+        ranking_table(scenario_results),
+        *map(scenario_table, scenario_results),
+    ]
+    return Document(
+        title=TITLE,
+        heading=TITLE,
+        eyebrow="Steelyard experiment · two worlds",
+        headline=f"{headline(scenario_results)}.",
+        sections=sections_of(tables, pictures, method, first=2),
+    )
 
 
-def table_section(table: Table) -> Html:
-    """Section with a table under its heading."""
-    return section(table.title, table_html(table))
-
-
-def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> Html:
-    """Method section as a list. `lost` is the share of requests left out, by scenario."""
+def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> list[str]:
+    """Lines of the method section. `lost` is the share of requests left out, by scenario."""
     first = pairs[0][0].campaign
     blocks = sorted({results.scenario.blocks for results, _ in pairs})
-    lines = [
+    return [
         f"Repeat it: {first.command}",
         "The same scenario files, seeds, arrivals, policies and router in both worlds; the simulator works workers, "
         "network and client out. Nothing in it was fitted to these runs.",
@@ -111,33 +103,9 @@ def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> H
         f"Measured from {first.started_at} on {first.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first.versions.items()) + ".",
     ]
-    return listing(lines)
 
 
 def shares(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> str:
     """Text such as `12 % in homogeneous, 3 % in gc-pauses`."""
     named = zip(pairs, lost, strict=True)
     return ", ".join(f"{part:.0%} in {measured.scenario.name}" for (measured, _), part in named)
-
-
-def markdown(scenario_results: Sequence[ScenarioResult], tables: Sequence[Table]) -> str:
-    """The tables as Markdown, for a pull request."""
-    parts = [f"# {TITLE}\n\n**{headline(scenario_results)}.**\n"]
-    for table in tables:
-        rows = [
-            table.columns,
-            ["---"] * len(table.columns),
-            *([cell.text for cell in row] for row in table.rows),
-        ]
-        lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        parts.append(f"## {table.title}\n\n{table.note.strip()}\n\n{lines}\n")
-    return "\n".join(parts)
-
-
-def plain(value: Any) -> Any:
-    """Copy of `value` for JSON; nan and infinity become None."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

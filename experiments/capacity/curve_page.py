@@ -7,8 +7,6 @@ A function of the directory: the same files give the same bytes. It writes
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from pathlib import Path
@@ -21,13 +19,14 @@ from experiments.capacity.curve import Curve, Point, read_curve
 from experiments.capacity.curve_figure import load_curves
 from experiments.capacity.offered import pooled
 from experiments.errors import BadInputError
-from experiments.report.html import page, picture_html, section, table_html
-from experiments.report.markup import element
-from experiments.report.pages import Drawing, save_drawing, write
+from experiments.report.document import Document, Section
+from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.html import to_html
+from experiments.report.pages import write
 from experiments.report.palette import competitors
 from experiments.report.tables import Cell, Table, milliseconds
 from experiments.report.terminal_tables import terminal_table
-from experiments.report.text import plainly
+from experiments.report.text import csv_text, plainly
 
 CAPTION = (
     "Left p99 against offered load with its 95 % interval over blocks, right what was answered; the thin diagonal is "
@@ -35,20 +34,9 @@ CAPTION = (
     "requests piled up, more than 1 % failed, or a run was invalid."
 )
 CSV_COLUMNS = (
-    *(
-        "entry",
-        "rate",
-        "p99_s",
-        "p99_low_s",
-        "p99_high_s",
-        "blocks",
-        "mean_s",
-        "answered",
-        "goodput",
-        "errors",
-    ),
-    *("keeps_up", "valid", "knee"),
-)
+    "entry", "rate", "p99_s", "p99_low_s", "p99_high_s", "blocks", "mean_s", "answered", "goodput", "errors",
+    "keeps_up", "valid", "knee",
+)  # fmt: skip
 
 ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
 """Columns that a narrow terminal shows."""
@@ -70,10 +58,10 @@ def write_load_report(directory: Path) -> Curve:
         picture = save_drawing(drawing, directory / "figures")
         write(directory / "load.json", json.dumps(as_json(curve), indent=2, ensure_ascii=False) + "\n")
         write(directory / "load.csv", as_csv(curve))
-        heading = element("header", element("h1", scenario.question))
-        table = section("Every rate", table_html(load_table(curve)))
+        table = load_table(curve)
+        sections = [Section(picture.title, picture), Section(table.title, table=table)]
         title = f"{scenario.name}: latency against load"
-        write(directory / "load.html", page(title, [heading, picture_html(picture), table]))
+        write(directory / "load.html", to_html(Document(title, scenario.question, sections)))
     except OSError as error:
         raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
     return curve
@@ -148,18 +136,11 @@ def as_json(curve: Curve) -> dict[str, Any]:
 
 def as_csv(curve: Curve) -> str:
     """Load curve as CSV, one line per point."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for point in curve.points:
-        numbers = (
-            point.p99.ratio,
-            point.p99.low,
-            point.p99.high,
-            point.p99.blocks,
-            point.mean,
-            point.answered,
-        )
-        parts = (point.goodput, point.errors, point.keeps_up, point.valid, curve.knee(point.label) is point)
-        writer.writerow([point.label, *(plainly(value) for value in (point.rate, *numbers, *parts))])
-    return text.getvalue()
+    return csv_text(CSV_COLUMNS, (csv_row(point, curve.knee(point.label) is point) for point in curve.points))
+
+
+def csv_row(point: Point, is_knee: bool) -> list[Any]:
+    """Values of `CSV_COLUMNS` for one point."""
+    p99 = (point.p99.ratio, point.p99.low, point.p99.high, point.p99.blocks)
+    rest = (point.mean, point.answered, point.goodput, point.errors, point.keeps_up, point.valid, is_knee)
+    return [point.label, *map(plainly, (point.rate, *p99, *rest))]

@@ -16,13 +16,13 @@ from experiments.log import figure
 from experiments.log.runs import LogRuns, alone
 from experiments.log.tables import tables_of_log
 from experiments.report import figures, figures_workers
-from experiments.report import html as pages
-from experiments.report.html import Picture, box, page, picture_html, section, table_html
-from experiments.report.markup import listing
-from experiments.report.pages import Drawing, save_drawing, write
+from experiments.report.document import Document, Picture, Section, sections_of
+from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.html import to_html
+from experiments.report.markdown import to_markdown
+from experiments.report.pages import write
 from experiments.report.palette import Competitor
 from experiments.report.tables import Table
-from experiments.report.text import markdown_table
 from experiments.report.thinning import thinned, thinning
 
 MOST_ROWS = 40
@@ -34,8 +34,9 @@ def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]
     tables = tables_of_log(log)
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in log_drawings(log)]
-        write(directory / "report.md", to_markdown(log, tables, pictures, command))
-        write(directory / "report.html", to_html(log, tables, pictures, command))
+        document = document_of(log, tables, pictures, command)
+        write(directory / "report.md", to_markdown(document))
+        write(directory / "report.html", to_html(document))
     except OSError as error:
         raise BadInputError(f"--out: {directory}: cannot be written: {error.strerror}") from None
     return tables
@@ -131,28 +132,13 @@ def cautions(log: LogRuns) -> list[str]:
     ]
 
 
-def heading(log: LogRuns) -> str:
-    return f"{len(log.whole.samples)} requests from {log.name}"
-
-
-def to_html(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:
-    """The report as an HTML page."""
-    first, *rest = tables
-    body = [
-        pages.heading("Steelyard access log", heading(log)),
-        box("A sample", cautions(log)),
-        section(first.title, table_html(first)),
-        *(picture_html(picture) for picture in pictures),
-        *(section(table.title, table_html(table)) for table in rest),
-        section("Method", listing(method(log, command))),
-    ]
-    return page(heading(log), body)
-
-
-def to_markdown(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:
-    """The report as Markdown, for a pull request."""
-    parts = [f"# {heading(log)}", *(f"> **A sample**: {line}" for line in cautions(log))]
-    parts += [markdown_table(table) for table in tables]
-    parts += [f"## {p.title}\n\n![{p.title}](figures/{p.name}.png)\n\n{p.caption}" for p in pictures]
-    parts += ["## Method", "\n".join(f"- {line}" for line in method(log, command))]
-    return "\n\n".join(parts) + "\n"
+def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
+    """The report as a document."""
+    heading = f"{len(log.whole.samples)} requests from {log.name}"
+    return Document(
+        title=heading,
+        heading=heading,
+        eyebrow="Steelyard access log",
+        warnings=[Section("A sample", lines=cautions(log))],
+        sections=sections_of(tables, pictures, method(log, command)),
+    )

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.log.runs import LogRuns
 from experiments.report.palette import Competitor
-from experiments.report.tables import Cell, Table, milliseconds
+from experiments.report.tables import Cell, Table, milliseconds, statistics_cells
 from experiments.stats import measures
 from experiments.stats.samples import Flags, Floats
 
@@ -32,26 +32,14 @@ def statistics_of_log(log: LogRuns) -> Table:
         "that percentile."
     )
     columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
-    return Table("Statistics", note, columns, tuple(map(statistics_cells, rows)))
+    return Table("Statistics", note, columns, tuple(map(competitor_cells, rows)))
 
 
-def statistics_cells(one: Competitor) -> tuple[Cell, ...]:
+def competitor_cells(one: Competitor) -> tuple[Cell, ...]:
     """Cells of one row of the statistics."""
-    row, latency = measures.statistics_row(one.runs), measures.success_latency(one.runs)
+    latency = measures.success_latency(one.runs)
     quantiles = (quantile_cell(latency, percent) for percent in QUANTILES)
-    return (
-        Cell(one.label),
-        Cell(str(row.total)),
-        Cell(str(row.ok)),
-        Cell(str(row.ko), "bad" if row.ko else ""),
-        Cell(f"{row.ko_percent:.2f}", "bad" if row.ko else ""),
-        Cell(f"{row.rate:.1f}"),
-        milliseconds(row.minimum),
-        *quantiles,
-        milliseconds(row.maximum),
-        milliseconds(row.mean),
-        milliseconds(row.std_dev),
-    )
+    return statistics_cells(Cell(one.label), measures.statistics_row(one.runs), quantiles)
 
 
 def quantile_cell(values: Floats, percent: float) -> Cell:

@@ -8,45 +8,32 @@ summary byte for byte. It writes, beside the raw samples:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from experiments.errors import BadInputError
-from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
-from experiments.report.html import Picture, to_html
+from experiments.report.document import Document, Picture, Section, sections_of
+from experiments.report.drawings import drawings, save_drawing
+from experiments.report.html import to_html
+from experiments.report.markdown import to_markdown
 from experiments.report.method import method_lines
-from experiments.report.palette import MOST_DRAWN, competitors
-from experiments.report.text import to_csv, to_json, to_markdown
-from experiments.report.thinning import thinned, thinning
-from experiments.results.directory import Results, load_results
+from experiments.report.tables import tables_of
+from experiments.report.text import invalid_lines, to_csv, to_json
+from experiments.results.directory import load_results
 from experiments.results.summary import Summary, summarise
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A figure of the report: file name, title, caption, and the function that draws it."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[], Figure]
 
 
 def write_report(directory: Path) -> Summary:
     """Write every output beside the runs. Raises `BadInputError` when it cannot."""
     results = load_results(directory)
     summary = summarise(results)
-    method = method_lines(summary)
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in drawings(results, summary)]
-        named = [(picture.name, picture.title, picture.caption) for picture in pictures]
+        document = document_of(summary, pictures)
         write(directory / "summary.json", to_json(summary))
         write(directory / "summary.csv", to_csv(summary))
-        write(directory / "report.md", to_markdown(summary, named, method))
-        write(directory / "report.html", to_html(summary, pictures, method))
+        write(directory / "report.md", to_markdown(document))
+        write(directory / "report.html", to_html(document))
     except OSError as error:
         raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
     return summary
@@ -57,91 +44,30 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
-def save_drawing(drawing: Drawing, directory: Path) -> Picture:
-    """Draw a figure and save it as SVG and PNG."""
-    directory.mkdir(parents=True, exist_ok=True)
-    figure = canvas.settle(drawing.draw())
-    svg = canvas.to_svg(figure)
-    (directory / f"{drawing.name}.svg").write_bytes(svg)
-    (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
-    return Picture(drawing.name, drawing.title, drawing.caption, svg)
-
-
-def drawings(results: Results, summary: Summary) -> list[Drawing]:
-    """Figures of the campaign; paired ratios only from two blocks on."""
-    field = competitors(results)
-    few = thinned(field)
-    made = [
-        Drawing(
-            "throughput",
-            "Throughput",
-            "Longer is better. Successes per second over the whole run, the slow start and the last "
-            "stragglers included; entries of one policy share its colour and differ by hatching.",
-            lambda: figures.throughput_bars(field),
-        ),
-        Drawing(
-            "latency-quantiles",
-            "Latency quantiles",
-            "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks "
-            "rest on fewer than 100 samples beyond them and should not be ranked.",
-            lambda: figures.latency_quantiles(field),
-        ),
-        Drawing(
-            "latency-distribution",
-            "Latency distribution",
-            "First the share of all requests that were answered within a time: each step is a region, and a "
-            "curve that ends below 100 % had failures. Then the same turned to the tail, each nine as wide.",
-            lambda: figures.latency_distribution(field),
-        ),
-        Drawing(
-            "share-per-worker",
-            "Share per worker",
-            "Who answered. One hue per region, one shade per worker: blind policies give equal parts, and "
-            "one that knows the regions leans towards the near ones without leaving the rest idle.",
-            lambda: figures_workers.worker_share(field),
-        ),
-        Drawing(
-            "service-time-by-request",
-            "Service time against request number",
-            "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
-            f"round trips; a slope is a queue that grows at a worker. Vertical axes are equal.{thinning(field)}",
-            lambda: figures_workers.service_by_request(few),
-        ),
-        Drawing(
-            "tail-over-time",
-            "p99 over time",
-            "All valid runs of an entry together, by the instant at which a request was due. Shaded: what the scenario "
-            "does to workers. A tail that comes down before the shade ends has found a way around it.",
-            lambda: figures_time.tail_over_time(field, results.scenario),
-        ),
-        Drawing(
-            "in-flight-per-worker",
-            "In flight per worker",
-            "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
-            "load; one that climbs alone is a queue that the policy feeds. Of more than "
-            f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
-            lambda: figures_time.in_flight_per_worker(field, results.scenario),
-        ),
-        Drawing(
-            "latency-over-time",
-            "Latency over time",
-            "The first run of each entry over its own time; vertical axes are equal. A band that keeps its "
-            "height is a system in balance, one that climbs is overloaded.",
-            lambda: figures_workers.latency_over_time(field),
-        ),
-    ]
-    return [*made, *paired_drawing(results, summary)]
-
-
-def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
-    """The forest plot, if there are paired blocks."""
-    paired = [comparison for comparison in summary.comparisons if comparison.interval.blocks >= 2]
-    if not paired:
-        return []
-    field = competitors(results)
-    caption = (
-        f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % "
-        "interval. What touches the grey band is practically equal; what lies inside the yellow one is noise."
+def document_of(summary: Summary, pictures: Sequence[Picture]) -> Document:
+    """The report as a document: verdict, warnings, tables, figures, method."""
+    scenario, verdict = summary.scenario, summary.verdict
+    kind = "experiment" if summary.world == "measured" else "simulation: simulated, not measured"
+    return Document(
+        title=f"{scenario.name}: {scenario.question}",
+        heading=scenario.question,
+        eyebrow=f"Steelyard {kind} · {scenario.name}",
+        headline=verdict.headline,
+        sentences=verdict.sentences,
+        has_verdict=verdict.has_verdict,
+        warnings=warnings(summary),
+        sections=sections_of(tables_of(summary), pictures, method_lines(summary)),
     )
-    draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
-    return [Drawing("paired-ratios", "Against the baseline", caption, draw)]
+
+
+def warnings(summary: Summary) -> list[Section]:
+    """Invalid runs, missing runs, failed thresholds and a time scale; those that do not apply have no lines."""
+    missing = [f"{summary.missing_runs} planned runs are missing: the campaign was stopped or failed."]
+    failed = [f"{j.label}: {j.threshold} — {j.message}" for j in summary.failed_thresholds]
+    scale = summary.scenario.time_scale
+    return [
+        Section("Invalid runs: do not believe their figures", lines=invalid_lines(summary)),
+        Section("Incomplete campaign", lines=missing if summary.missing_runs else []),
+        Section("Thresholds failed", lines=failed),
+        Section("Compressed time", lines=[f"1 s of the scenario took {scale:g} s."] if scale != 1 else []),
+    ]

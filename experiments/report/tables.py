@@ -7,7 +7,7 @@ samples and is shown grey, `bad` is a failure or an invalid run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -15,10 +15,13 @@ from experiments.results.summary import EntrySummary, Summary
 from experiments.results.verdict import show
 from experiments.scenario.places import places_of
 from experiments.stats.comparison import Interval
-from experiments.stats.measures import Quantile, share_per_region
+from experiments.stats.measures import Quantile, StatisticsRow, share_per_region
 from experiments.stats.run_summary import RunSummary
 
 Mark = Literal["", "few", "bad", "good"]
+
+LISTED = (50.0, 75.0, 95.0, 99.0)
+"""Percentiles in the statistics table."""
 
 MOST_COLUMNS = 24
 """Maximum number of workers with a column each; beyond it there is a column per region."""
@@ -64,24 +67,27 @@ def statistics_table(summary: Summary) -> Table:
         "successes. "
         "Grey: fewer than 100 samples lie beyond that percentile."
     )
-    return Table("Statistics", note, columns, tuple(statistics_cells(entry) for entry in summary.entries))
+    rows = tuple(
+        statistics_cells(
+            name_cell(entry), entry.table, [quantile_cell(entry.latency, part) for part in LISTED]
+        )
+        for entry in summary.entries
+    )
+    return Table("Statistics", note, columns, rows)
 
 
-def statistics_cells(entry: EntrySummary) -> tuple[Cell, ...]:
-    """One row of the statistics table."""
-    row, few = entry.table, {quantile.percent: quantile.few for quantile in entry.latency}
+def statistics_cells(name: Cell, row: StatisticsRow, quantiles: Iterable[Cell]) -> tuple[Cell, ...]:
+    """One row of a statistics table, with the cells of `quantiles` between minimum and maximum."""
+    failed: Mark = "bad" if row.ko else ""
     return (
-        name_cell(entry),
+        name,
         Cell(str(row.total)),
         Cell(str(row.ok)),
-        Cell(str(row.ko), "bad" if row.ko else ""),
-        Cell(f"{row.ko_percent:.2f}", "bad" if row.ko else ""),
+        Cell(str(row.ko), failed),
+        Cell(f"{row.ko_percent:.2f}", failed),
         Cell(f"{row.rate:.1f}"),
         milliseconds(row.minimum),
-        milliseconds(row.p50, few[50.0]),
-        milliseconds(row.p75, few[75.0]),
-        milliseconds(row.p95, few[95.0]),
-        milliseconds(row.p99, few[99.0]),
+        *quantiles,
         milliseconds(row.maximum),
         milliseconds(row.mean),
         milliseconds(row.std_dev),

@@ -1,4 +1,4 @@
-"""The report as JSON, CSV and Markdown.
+"""The report as JSON and CSV.
 
 The same summary gives the same bytes: keys keep their order, floats are rounded to nine significant digits, values that
 were not measured are null.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from experiments.json_values import json_value
-from experiments.report.tables import Cell, Table, tables_of
 from experiments.results.summary import EntrySummary, Summary
 
 CSV_COLUMNS = (
@@ -46,11 +45,16 @@ def plainly(value: Any) -> Any:
 
 def to_csv(summary: Summary) -> str:
     """CSV with a row per entry."""
+    rows = map(csv_row, summary.entries)
+    return csv_text(CSV_COLUMNS, ([row[column] for column in CSV_COLUMNS] for row in rows))
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """CSV with a head line and LF line ends."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for entry in summary.entries:
-        writer.writerow(csv_row(entry))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
     return text.getvalue()
 
 
@@ -88,19 +92,6 @@ def pairs(values: dict[str, Any]) -> str:
     return " ".join(f"{name}={plainly(value)}" for name, value in values.items())
 
 
-def to_markdown(summary: Summary, figures: Sequence[tuple[str, str, str]], method: Sequence[str]) -> str:
-    """The report as Markdown. `figures` are (name, title, caption), `method` lines of text."""
-    parts = [f"# {summary.scenario.name}: {summary.scenario.question}", f"**{summary.verdict.headline}.**"]
-    parts += [" ".join(summary.verdict.sentences)]
-    parts += [f"> **INVALID**: {line}" for line in invalid_lines(summary)]
-    parts += [markdown_table(table) for table in tables_of(summary)]
-    parts += [
-        f"## {title}\n\n![{title}](figures/{file}.png)\n\n{caption}" for file, title, caption in figures
-    ]
-    parts += ["## Method", "\n".join(f"- {line}" for line in method)]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
 def invalid_lines(summary: Summary) -> list[str]:
     """One line per invalid run with its reasons."""
     return [
@@ -108,17 +99,3 @@ def invalid_lines(summary: Summary) -> list[str]:
         for run in summary.runs
         if not run.valid
     ]
-
-
-def markdown_table(table: Table) -> str:
-    """Markdown table with title and note; few samples in italics, bad cells in bold."""
-    align = [":--"] + ["--:" if not table.prose else ":--"] * (len(table.columns) - 1)
-    lines = [table.columns, align, *([markdown_cell(cell) for cell in row] for row in table.rows)]
-    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"## {table.title}\n\n{table.note}\n\n{body}"
-
-
-def markdown_cell(cell: Cell) -> str:
-    """Cell with emphasis by mark; a pipe is escaped because it would end the cell."""
-    text = cell.text.replace("|", "\\|")
-    return {"few": f"*{text}*", "bad": f"**{text}**"}.get(cell.mark, text)

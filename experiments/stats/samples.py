@@ -102,8 +102,8 @@ class Samples:
     """One array per column, all of shape (n,), in order of `sequence`.
 
     `worker` indexes `RunFacts.places` and `region` indexes `RunFacts.regions`; -1 where no worker answered. `attempts`
-    is the number of workers that the balancer tried: known in simulated runs, 0 in every measured one, whose retries are
-    counted as a whole in `RunFacts.status`.
+    is the number of workers that the balancer tried. Only simulated runs have it; it is 0 in measured ones, whose
+    retries are counted in `RunFacts.status`.
     """
 
     scheduled_at: Floats

@@ -9,22 +9,22 @@ and, with measured campaigns, figures/measured.png and figures/measured.svg.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from experiments.errors import BadInputError
-from experiments.report.html import box, heading, page, picture_html, section, table_html, verdict_box
-from experiments.report.markup import BREAK, Html, joined, listing
-from experiments.report.pages import Drawing, save_drawing, write
+from experiments.json_values import json_value
+from experiments.report.document import Document, Section
+from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.html import to_html
+from experiments.report.pages import write
+from experiments.report.text import csv_text
 from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 from experiments.sweep.equality import chosen_grid
 from experiments.sweep.figure import heat_map
-from experiments.sweep.matrix import Matrix, matrix_of
+from experiments.sweep.matrix import Matrix, Square, matrix_of
 from experiments.sweep.sentences import has_no_verdict, headline, sentences
 from experiments.sweep.tables import best_table, failure_table, matrix_table
 from experiments.terminal import clock
@@ -34,8 +34,13 @@ CAPTION = (
     "sorted by their mean ratio. Everything from × 4 on is equally dark."
 )
 
-
 MEASURED_CAPTION = "The same on real processes, over valid blocks. Fewer than eight give ratios and no mark."
+
+WARNINGS = {
+    "missing": "are missing: the sweep was stopped, and the same command goes on with them.",
+    "failed": "failed; they stand below and are tried again by the same command.",
+    "invalid": "are invalid by what their runs say, and are compared with nothing.",
+}
 
 
 def write_page(
@@ -47,26 +52,11 @@ def write_page(
     matrix = matrix_of(rows, measure)
     if not matrix.squares:
         raise BadInputError(f"{catalogue.path}: no cell of {facts.grid.name!r} has a result to compare yet")
-    draw = partial(heat_map, matrix, facts.grid.ours)
     try:
-        picture = save_drawing(Drawing("matrix", "The policy matrix", CAPTION, draw), directory / "figures")
-        body = [
-            header(facts, matrix, rows),
-            picture_html(picture),
-            *(
-                [section(f"Where {facts.grid.ours} stands", listing(lines))]
-                if (lines := said(facts, matrix))
-                else []
-            ),
-            *([] if measured is None else [measured_section(measured, facts.grid.ours, directory)]),
-            *(
-                section(table.title, table_html(table))
-                for table in (best_table(matrix, facts.grid.ours), matrix_table(matrix), failure_table(rows))
-                if table.rows
-            ),
-            section("Method", listing(method(facts, matrix))),
-        ]
-        write(directory / "matrix.html", page(f"{facts.grid.name}: policy matrix", body))
+        sections = matrix_sections(facts, matrix, rows, directory / "figures")
+        if measured is not None:
+            sections.insert(2, measured_section(measured, facts.grid.ours, directory / "figures"))
+        write(directory / "matrix.html", to_html(document_of(facts, matrix, len(rows), sections)))
         write(directory / "matrix.json", to_json(facts, matrix, measured))
         write(directory / "matrix.csv", to_csv(matrix))
     except OSError as error:
@@ -74,46 +64,43 @@ def write_page(
     return facts, matrix
 
 
-def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> Html:
-    """Page header with question, verdict, and warnings."""
-    question = facts.grid.question or "Which policy is best under which scenario?"
-    row = matrix.row(facts.grid.ours)
-    lines = [f"{count} of {len(rows)} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
-    verdict = verdict_box(
-        headline(matrix, facts.grid.ours), has_verdict=bool(row) and not has_no_verdict(row)
-    )
-    return joined(
-        [
-            heading(f"Steelyard sweep · {facts.grid.name} · simulated", question),
-            BREAK,
-            verdict,
-            box("Not all cells are in these figures", lines),
-        ]
+def document_of(facts: GridFacts, matrix: Matrix, planned: int, sections: Sequence[Section]) -> Document:
+    """The page as a document, with `sections` below the headline and the warning about omitted cells."""
+    grid, row = facts.grid, matrix.row(facts.grid.ours)
+    omitted = [f"{count} of {planned} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
+    return Document(
+        title=f"{grid.name}: policy matrix",
+        heading=grid.question or "Which policy is best under which scenario?",
+        eyebrow=f"Steelyard sweep · {grid.name} · simulated",
+        headline=headline(matrix, grid.ours),
+        has_verdict=bool(row) and not has_no_verdict(row),
+        warnings=[Section("Not all cells are in these figures", lines=omitted)],
+        sections=sections,
     )
 
 
-def measured_section(measured: Matrix, ours: str, directory: Path) -> Html:
-    """Section with the matrix of the measured campaigns."""
+def matrix_sections(facts: GridFacts, matrix: Matrix, rows: Sequence[Row], figures: Path) -> list[Section]:
+    """Heat map, sentences, tables and method of the simulated matrix."""
+    ours = facts.grid.ours
+    drawing = Drawing("matrix", "The policy matrix", CAPTION, partial(heat_map, matrix, ours))
+    tables = (best_table(matrix, ours), matrix_table(matrix), failure_table(rows))
+    return [
+        Section(drawing.title, save_drawing(drawing, figures)),
+        Section(f"Where {ours} stands", lines=sentences(matrix, ours)),
+        *(Section(table.title, table=table) for table in tables if table.rows),
+        Section("Method", lines=method(facts, matrix)),
+    ]
+
+
+def measured_section(measured: Matrix, ours: str, figures: Path) -> Section:
+    """Heat map, sentences and table of the measured campaigns."""
     draw = partial(heat_map, measured, ours)
-    title = "Measured on real processes"
-    picture = save_drawing(Drawing("measured", title, MEASURED_CAPTION, draw), directory / "figures")
+    drawing = Drawing("measured", "Measured on real processes", MEASURED_CAPTION, draw)
     lines = [headline(measured, ours, "blocks"), *sentences(measured, ours)]
     lines += [
         f"{count} runs are {kind} and compared with nothing." for kind, count in measured.left_out.items()
     ]
-    return joined([picture_html(picture), listing(lines), table_html(matrix_table(measured))])
-
-
-WARNINGS = {
-    "missing": "are missing: the sweep was stopped, and the same command goes on with them.",
-    "failed": "failed; they stand below and are tried again by the same command.",
-    "invalid": "are invalid by what their runs say, and are compared with nothing.",
-}
-
-
-def said(facts: GridFacts, matrix: Matrix) -> list[str]:
-    """Sentences about the policy that the grid names as its own."""
-    return sentences(matrix, facts.grid.ours)
+    return Section(drawing.title, save_drawing(drawing, figures), lines, matrix_table(measured))
 
 
 def method(facts: GridFacts, matrix: Matrix) -> list[str]:
@@ -137,28 +124,27 @@ def method(facts: GridFacts, matrix: Matrix) -> list[str]:
 def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
     """The matrix as JSON: every square, the headline and the sentences."""
     content = {
-        "grid": facts.grid.model_dump(mode="json"),
+        "grid": facts.grid,
         "code": facts.code,
         "measure": matrix.measure,
         "headline": headline(matrix, facts.grid.ours),
-        "sentences": said(facts, matrix),
+        "sentences": sentences(matrix, facts.grid.ours),
         "left_out": dict(matrix.left_out),
-        "squares": [asdict(square) for square in matrix.squares.values()],
-        "measured": [] if measured is None else [asdict(square) for square in measured.squares.values()],
+        "squares": [*matrix.squares.values()],
+        "measured": [] if measured is None else [*measured.squares.values()],
     }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(json_value(content), indent=1, ensure_ascii=False) + "\n"
 
 
 def to_csv(matrix: Matrix) -> str:
     """CSV with a line per square."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(
-        ["scenario", "policy", f"{matrix.measure}_seconds", "ratio", "low", "high", "mark", "seeds", "failed"]
-    )
-    for square in matrix.squares.values():
-        interval = square.ratio
-        ratios = (interval.ratio, interval.low, interval.high)
-        facts = (square.mark, square.seeds, square.failed)
-        lines.writerow([square.scenario, square.policy, square.value, *ratios, *facts])
-    return text.getvalue()
+    ratios = ("ratio", "low", "high")
+    columns = ("scenario", "policy", f"{matrix.measure}_seconds", *ratios, "mark", "seeds", "failed")
+    return csv_text(columns, map(csv_row, matrix.squares.values()))
+
+
+def csv_row(square: Square) -> tuple[object, ...]:
+    """Values of one square."""
+    ratios = (square.ratio.ratio, square.ratio.low, square.ratio.high)
+    facts = (square.mark, square.seeds, square.failed)
+    return (square.scenario, square.policy, square.value, *ratios, *facts)

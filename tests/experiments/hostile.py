@@ -40,38 +40,10 @@ UNPRINTABLE = (
 
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "main", "header", "section", "div", "p", "h1", "h2"),
-    *(
-        "strong",
-        "ul",
-        "li",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "figure",
-        "picture",
-        "source",
-        "img",
-    ),
-    "figcaption",
+    *("strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "figure", "img", "figcaption"),
 }
 ATTRIBUTES = {
-    *(
-        "lang",
-        "charset",
-        "name",
-        "content",
-        "http-equiv",
-        "class",
-        "scope",
-        "tabindex",
-        "media",
-        "srcset",
-        "src",
-    ),
-    "alt",
+    *("lang", "charset", "name", "content", "http-equiv", "class", "scope", "tabindex", "src", "alt"),
 }
 
 
@@ -93,7 +65,7 @@ class Page(HTMLParser):
         self.strange += [
             f"{tag} {name}={value}"
             for name, value in found.items()
-            if name in ("src", "srcset") and not (value or "").startswith("data:image/svg+xml;base64,")
+            if name == "src" and not (value or "").startswith("data:image/svg+xml;base64,")
         ]
         if found.get("http-equiv") == "Content-Security-Policy":
             self.policy = found["content"]

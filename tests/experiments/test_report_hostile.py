@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.log.reader import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
-from experiments.report.html import page
-from experiments.report.markup import Html, element, joined, listing
+from experiments.report.document import Document, Picture, Section
+from experiments.report.html import to_html
+from experiments.report.markdown import to_markdown
 from experiments.report.pages import write_report
+from experiments.report.tables import Cell, Table
 from experiments.scenario.scenario import Scenario
 from experiments.stats.samples import load_run
 from tests.experiments.hostile import NAMES, UNPRINTABLE, parsed, rename, strange_in
@@ -44,29 +48,45 @@ def line(**changes: Any) -> str:
     return json.dumps(USUAL | changes) + "\n"
 
 
-# --- markup
+# --- templates
+
+
+def document_of(name: str) -> Document:
+    """Every text of a page is `name`."""
+    table = Table(name, name, (name, name), ((Cell(name), Cell(name, "bad")),))
+    section = Section(name, Picture("figure", name, name, b"<svg/>"), [name, name], table)
+    return Document(name, name, [section], name, name, [name], warnings=[Section(name, lines=[name])])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_text_stays_text_wherever_it_stands(name: str) -> None:
-    """In content, in an attribute, in the title, and glued to markup by an f-string, which makes it text again."""
-    parts = [element("p", name, class_=name), listing([name]), element("p", f"{element('b')}{name}")]
-    found = parsed(page(name, [joined(parts)]))
+    """In the title, in content and in an attribute. The title of the table stays out: its section has one."""
+    found = parsed(to_html(document_of(name)))
     assert found.strange == []
-    assert [text for text in found.texts if name in text] == [name, name, name, name, f"<b></b>{name}"]
+    assert [text for text in found.texts if name in text] == [name] * 8 + [f"{name}. {name}"] + [name] * 8
 
 
-def test_what_no_reader_sees_is_written_out() -> None:
-    """Control characters would be lost in the page, or change its direction."""
+def test_control_characters_are_written_as_escapes() -> None:
+    """Browsers and terminals would lose them, or change the direction of the text."""
     for name in UNPRINTABLE:
-        text = parsed(element("p", name)).texts[0]
-        assert all(letter.isprintable() or letter == "\n" for letter in text)
-    assert element("p", "\x1b[31m\u202e") == "<p>\\x1b[31m\\u202e</p>"
+        for text in (*parsed(to_html(document_of(name))).texts, to_markdown(document_of(name))):
+            assert all(letter.isprintable() or letter == "\n" for letter in text)
+    assert "<h1>\\x1b[31m\\u202e</h1>" in to_html(document_of("\x1b[31m\u202e"))
 
 
-def test_an_attribute_without_a_value_is_left_out() -> None:
-    assert element("td", "1", class_="") == "<td>1</td>"
-    assert isinstance(joined([]), Html)
+def test_empty_parts_are_omitted() -> None:
+    page = to_html(Document("title", "heading", [Section("section")], warnings=[Section("warning")]))
+    assert [text for text in parsed(page).texts if text in ("heading", "section", "warning")] == ["heading"]
+    assert not re.search(r'class="(?:eyebrow|verdict|warning|)"', page)
+
+
+def test_every_template_is_package_data() -> None:
+    """An installed package has them, too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (pattern,) = project["tool"]["setuptools"]["package-data"]["experiments.report"]
+    folder = ROOT / "experiments" / "report"
+    files = {path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert files == set(folder.glob(pattern)) != set()
 
 
 # --- the report of a campaign

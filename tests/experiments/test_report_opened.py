@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate
-from experiments.report.html import page as html_page
-from experiments.report.markup import Html
+from experiments.report.document import Document, Section
+from experiments.report.html import to_html
 from experiments.report.pages import write_report
 from experiments.results.directory import save_result
 from experiments.run.execute import prepare
@@ -125,11 +126,13 @@ def test_a_browser_runs_nothing_of_hostile_names(
 
 def test_a_browser_runs_no_script_of_a_page(tmp_path: Path) -> None:
     """The page forbids it where a script should get into it all the same."""
-    script = Html(
+    script = Markup(
         "<script>document.title = 'changed'</script><img src=x onerror=\"document.title = 'changed'\">"
     )
     page = tmp_path / "page.html"
-    page.write_text(html_page("title", [script]), encoding="utf-8")
+    page.write_text(
+        to_html(Document("title", "heading", [Section("section", lines=[script])])), encoding="utf-8"
+    )
     found, console = looked_at(page, tmp_path)
     assert "Content Security Policy" in console
     assert [frame["title"] for frame in found] == ["title"] * len(WIDTHS)

@@ -1,0 +1,55 @@
+"""Content of a report page as plain text; `to_html` and `to_markdown` render it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.report.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawn figure as SVG bytes. `name` is its file name without suffix."""
+
+    name: str
+    title: str
+    caption: str
+    svg: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Title with a figure, list items and a table, in this order; omitted from the page if it has none of them."""
+
+    title: str
+    picture: Picture | None = None
+    lines: Sequence[str] = ()
+    table: Table | None = None
+
+    @property
+    def has_content(self) -> bool:
+        return bool(self.picture or self.lines or self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Page with a heading, an optional verdict, warnings and sections. `title` is that of the browser's tab."""
+
+    title: str
+    heading: str
+    sections: Sequence[Section]
+    eyebrow: str = ""
+    headline: str = ""
+    sentences: Sequence[str] = ()
+    has_verdict: bool = True
+    warnings: Sequence[Section] = ()
+
+
+def sections_of(
+    tables: Sequence[Table], pictures: Sequence[Picture], method: Sequence[str] = (), first: int = 1
+) -> list[Section]:
+    """Sections in the order of a report: the `first` tables, all figures, the other tables, the method."""
+    framed = [Section(table.title, table=table) for table in tables]
+    drawn = [Section(picture.title, picture) for picture in pictures]
+    return [*framed[:first], *drawn, *framed[first:], Section("Method", lines=method)]

@@ -1,0 +1,116 @@
+"""Figures of a campaign's report: titles, captions, and the functions that draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
+from experiments.report.document import Picture
+from experiments.report.palette import MOST_DRAWN, competitors
+from experiments.report.thinning import thinned, thinning
+from experiments.results.directory import Results
+from experiments.results.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure of the report: file name, title, caption, and the function that draws it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[], Figure]
+
+
+def save_drawing(drawing: Drawing, directory: Path) -> Picture:
+    """Draw a figure and save it as SVG and PNG."""
+    directory.mkdir(parents=True, exist_ok=True)
+    figure = canvas.settle(drawing.draw())
+    svg = canvas.to_svg(figure)
+    (directory / f"{drawing.name}.svg").write_bytes(svg)
+    (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
+    return Picture(drawing.name, drawing.title, drawing.caption, svg)
+
+
+def drawings(results: Results, summary: Summary) -> list[Drawing]:
+    """Figures of the campaign; paired ratios only from two blocks on."""
+    field = competitors(results)
+    few = thinned(field)
+    made = [
+        Drawing(
+            "throughput",
+            "Throughput",
+            "Longer is better. Successes per second over the whole run, the slow start and the last "
+            "stragglers included; entries of one policy share its colour and differ by hatching.",
+            lambda: figures.throughput_bars(field),
+        ),
+        Drawing(
+            "latency-quantiles",
+            "Latency quantiles",
+            "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks "
+            "rest on fewer than 100 samples beyond them and should not be ranked.",
+            lambda: figures.latency_quantiles(field),
+        ),
+        Drawing(
+            "latency-distribution",
+            "Latency distribution",
+            "First the share of all requests that were answered within a time: each step is a region, and a "
+            "curve that ends below 100 % had failures. Then the same turned to the tail, each nine as wide.",
+            lambda: figures.latency_distribution(field),
+        ),
+        Drawing(
+            "share-per-worker",
+            "Share per worker",
+            "Who answered. One hue per region, one shade per worker: blind policies give equal parts, and "
+            "one that knows the regions leans towards the near ones without leaving the rest idle.",
+            lambda: figures_workers.worker_share(field),
+        ),
+        Drawing(
+            "service-time-by-request",
+            "Service time against request number",
+            "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
+            f"round trips; a slope is a queue that grows at a worker. Vertical axes are equal.{thinning(field)}",
+            lambda: figures_workers.service_by_request(few),
+        ),
+        Drawing(
+            "tail-over-time",
+            "p99 over time",
+            "All valid runs of an entry together, by the instant at which a request was due. Shaded: what the scenario "
+            "does to workers. A tail that comes down before the shade ends has found a way around it.",
+            lambda: figures_time.tail_over_time(field, results.scenario),
+        ),
+        Drawing(
+            "in-flight-per-worker",
+            "In flight per worker",
+            "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
+            "load; one that climbs alone is a queue that the policy feeds. Of more than "
+            f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
+            lambda: figures_time.in_flight_per_worker(field, results.scenario),
+        ),
+        Drawing(
+            "latency-over-time",
+            "Latency over time",
+            "The first run of each entry over its own time; vertical axes are equal. A band that keeps its "
+            "height is a system in balance, one that climbs is overloaded.",
+            lambda: figures_workers.latency_over_time(field),
+        ),
+    ]
+    return [*made, *paired_drawing(results, summary)]
+
+
+def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
+    """The forest plot, if there are paired blocks."""
+    paired = [comparison for comparison in summary.comparisons if comparison.interval.blocks >= 2]
+    if not paired:
+        return []
+    field = competitors(results)
+    caption = (
+        f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % "
+        "interval. What touches the grey band is practically equal; what lies inside the yellow one is noise."
+    )
+    draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
+    return [Drawing("paired-ratios", "Against the baseline", caption, draw)]
