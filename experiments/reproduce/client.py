@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from balancer.upstream.connection import Response, UpstreamConnection, connect
 from experiments.errors import FleetFailedError
@@ -20,16 +22,22 @@ CONNECT_TIMEOUT = 150.0
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Result of one request. `took` is seconds from sending to the last byte; `status` is 0 if the connection broke;
-    `service` is the service time in seconds that the worker reports.
+    `service` is the service time in seconds that the worker reports; `call` names the kind of request.
     """
 
     status: int
     took: float
     service: float = 0.0
+    call: str = ""
 
     @property
     def is_ok(self) -> bool:
         return 200 <= self.status < 400
+
+
+def failures(answers: Iterable[Answer]) -> int:
+    """Number of requests that broke or got a status of 400 or more."""
+    return sum(not one.is_ok for one in answers)
 
 
 class Client:
@@ -40,12 +48,12 @@ class Client:
         self._upstream: UpstreamConnection | None = None
         self.opened = 0
 
-    async def ask(self, method: str = "GET", path: str = "/work", body: bytes = b"") -> Answer:
+    async def ask(self, method: str = "GET", body: bytes = b"", call: str = "") -> Answer:
         """Send one request and wait for the response. Raises `FleetFailedError` if no connection can be made."""
         upstream = self._upstream
         if upstream is None:
             upstream = self._upstream = await self.open()
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+        head = f"{method} /work HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
         if body or method not in ("GET", "HEAD", "DELETE"):
             head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
         sink = ResponseSink()
@@ -58,7 +66,7 @@ class Client:
             raise
         if not upstream.is_reusable:
             self.close()
-        return Answer(sink.status, ended_at - began_at, sink.service)
+        return Answer(sink.status, ended_at - began_at, sink.service, call)
 
     async def open(self) -> UpstreamConnection:
         """Open a connection. Raises `FleetFailedError`."""
@@ -119,3 +127,24 @@ def service_in(block: bytes) -> float:
     """Service time in seconds from a response's header block; 0 without the field."""
     _, found, rest = block.lower().partition(b"\r\nx-worker-service-time:")
     return float(rest.partition(b"\r\n")[0]) if found else 0.0
+
+
+async def ask_once(
+    address: tuple[str, int], method: str = "GET", body: bytes = b"", call: str = ""
+) -> Answer:
+    """Send one request on a new connection. Raises `FleetFailedError`."""
+    client = Client(*address)
+    try:
+        return await client.ask(method, body, call)
+    finally:
+        client.close()
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines concurrently; the first failure cancels the others. Raises `FleetFailedError`."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except* FleetFailedError as errors:
+        raise errors.exceptions[0] from None
