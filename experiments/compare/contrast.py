@@ -102,10 +102,10 @@ def mean(values: Sequence[float]) -> float:
 
 def floor_of(side: Side, measure: str) -> Interval | None:
     """Noise floor of a set: interval of its A/A pair, if it has one with at least two blocks."""
-    twins = side.scenario.twins
-    if twins is None:
+    pair = side.scenario.control_pair
+    if pair is None:
         return None
-    ours, theirs = (usable(side.values(label, measure)) for label in twins)
+    ours, theirs = (usable(side.values(label, measure)) for label in pair)
     both = [block for block in ours if block in theirs]
     floor, _ = paired_interval([theirs[n] for n in both], [ours[n] for n in both])
     return floor if floor.blocks >= 2 else None

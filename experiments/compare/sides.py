@@ -114,7 +114,7 @@ def differences(one: Side, other: Side) -> list[Difference]:
 def policies_of(given: Side) -> dict[str, Any]:
     """Policy, batch and mechanisms of each entry that was run."""
     return {
-        entry.label: entry.model_dump(mode="json", exclude={"label", "twin_of", "thresholds"})
+        entry.label: entry.model_dump(mode="json", exclude={"label", "repeat_of", "thresholds"})
         for entry in given.results.entries()
     }
 

@@ -179,7 +179,7 @@ json.dump(campaign, open(out + "/campaign.json", "w"))
 
 def write_set(folder: Path) -> Path:
     """One block of one entry."""
-    scenario = scenario_of(1, 50, 1, has_twin=False)
+    scenario = scenario_of(1, 50, 1, has_control=False)
     campaign = prepare(scenario, "experiments run", folder / "shown")
     save_result(weather(scenario, campaign.plan[0], 1.0), campaign.plan[0], folder / "shown")
     return folder / "shown"

@@ -179,9 +179,9 @@ async def test_the_better_one_is_found() -> None:
 
 async def test_the_same_twice_is_not_told_apart() -> None:
     balancer = MadeUpBalancer()
-    policies, twins = policies_chosen("fast,fast", ())
+    policies, control = policies_chosen("fast,fast", ())
     what = plan(10, policies=policies, p99=1.0)
-    verdict = conclude(what, await switchback(balancer, what).run(), twins)
+    verdict = conclude(what, await switchback(balancer, what).run(), control)
     assert verdict.floor is not None
     assert verdict.floor.low < 1 < verdict.floor.high or verdict.floor.ratio == pytest.approx(1, abs=0.05)
 
@@ -356,8 +356,8 @@ async def test_what_a_unit_refuses_is_the_callers_mistake(status: int, problem: 
 
 
 def test_policies_of_the_command_line() -> None:
-    chosen, twins = policies_chosen("a, b", ('{"name": "a", "margin": 0.5}',))
-    assert (list(chosen), twins) == (["a", "b", "a (margin=0.5)"], None)
+    chosen, control = policies_chosen("a, b", ('{"name": "a", "margin": 0.5}',))
+    assert (list(chosen), control) == (["a", "b", "a (margin=0.5)"], None)
     assert chosen["a (margin=0.5)"] == {"name": "a", "margin": 0.5}
     assert policies_chosen("a,a", ())[1] == ("a", "a again")
 

@@ -23,7 +23,7 @@ LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 
 def write_curve(directory: Path) -> None:
     """Two equal entries at six parts of what six queues can do, three blocks each."""
-    plain = scenario_of(3, 100, 1, has_twin=False)
+    plain = scenario_of(3, 100, 1, has_control=False)
     for number, part in enumerate(LOADS):
         scenario = at_rate(plain, part * pooled(plain), 10.0)
         campaign = prepare(scenario, "experiments capacity --curve", directory / f"rate-{number:02d}")

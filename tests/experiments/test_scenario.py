@@ -44,8 +44,8 @@ def test_every_packaged_scenario_is_sound(name: str) -> None:
     scenario = overridden(load_scenario(name), Overrides())
     assert scenario.name == name
     assert scenario.question.endswith("?")
-    assert scenario.twins is not None
-    assert overridden(scenario, Overrides(quick=True)).twins is None
+    assert scenario.control_pair is not None
+    assert overridden(scenario, Overrides(quick=True)).control_pair is None
 
 
 def test_the_default_is_the_source_s_experiment() -> None:
@@ -97,13 +97,16 @@ def test_the_scenario_in_the_documentation_is_sound(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     path = tmp_path / "two-regions.toml"
     path.write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
-    assert overridden(load_scenario(str(path)), Overrides()).twins == ("round-robin", "round-robin again")
+    assert overridden(load_scenario(str(path)), Overrides()).control_pair == (
+        "round-robin",
+        "round-robin again",
+    )
 
 
-def test_a_lineup_is_short_for_its_entries(tmp_path: Path) -> None:
-    """The twin of the baseline is the last, the file's own entries stand before it, and nothing is left of the name."""
+def test_a_preset_expands_to_its_entries(tmp_path: Path) -> None:
+    """The A/A control of the baseline is the last; the file's own entries precede it."""
     path = tmp_path / "tiny.toml"
-    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\nlineup = "standard"').replace(
+    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\npreset = "standard"').replace(
         "random", "round-robin"
     )
     path.write_text(text.replace('label = "round-robin"', 'label = "mine"'), encoding="utf-8")
@@ -111,7 +114,7 @@ def test_a_lineup_is_short_for_its_entries(tmp_path: Path) -> None:
     assert labels[:2] == ["random", "round-robin"]
     assert labels[-2:] == ["mine", "round-robin again"]
     path.write_text(text.replace("standard", "best"), encoding="utf-8")
-    with pytest.raises(BadInputError, match="lineup: unknown 'best'; known: standard, regions"):
+    with pytest.raises(BadInputError, match="preset: unknown"):
         load_scenario(str(path))
 
 

@@ -80,8 +80,8 @@ REFUSED: tuple[tuple[Path_, object, str], ...] = (
     (("time_scale",), 5e-324, "time_scale: "),
     (("timeout",), INF, "timeout: "),
     (("slo",), 1e308, "slo: "),
-    (("lineup",), [], "lineup: unknown '[]'"),
-    (("lineup",), {"a": 1}, "lineup: unknown"),
+    (("preset",), [], "preset: unknown '[]'"),
+    (("preset",), {"a": 1}, "preset: unknown"),
     (("entries",), 5, "entries: must be a list"),
     (("quick",), {"requests": 10**18}, "quick.requests: "),
     (("quick",), {"duration": INF}, "quick.duration: "),
@@ -124,10 +124,10 @@ def test_what_many_small_numbers_come_to() -> None:
 
 def test_names_that_are_many_are_not_compared_with_each_other() -> None:
     """As many entries and events as there may be."""
-    entries = [{"label": f"e{number}", "policy": "random", "twin_of": "e999"} for number in range(1000)]
+    entries = [{"label": f"e{number}", "policy": "random", "repeat_of": "e999"} for number in range(1000)]
     events = [{"at": 1.0, "kind": "down", "target": f"{BASE['regions'][0]['name']}-0"}] * 10_000
     document = changed(changed(BASE, ("entries",), entries), ("events",), events)
-    document.pop("lineup", None)
+    document.pop("preset", None)
     document["baseline"] = "e0"
     assert len(Scenario.model_validate(document).entries) == 1000
 
@@ -189,7 +189,7 @@ def test_a_path_that_is_none(tmp_path: Path) -> None:
 def test_the_program_says_one_line(tmp_path: Path) -> None:
     """Exit 2, no traceback, nothing that a terminal would obey."""
     path = tmp_path / "\x1b[31m.toml"
-    path.write_text(f'name = "{"x" * 50_000}"\nlineup = "{"y" * 50_000}"\n', encoding="utf-8")
+    path.write_text(f'name = "{"x" * 50_000}"\npreset = "{"y" * 50_000}"\n', encoding="utf-8")
     done = run_in_process(cli, "experiments", "run", "--simulated", str(path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("experiments: ")

@@ -26,7 +26,7 @@ def test_measured_campaigns_stand_below(tmp_path: Path, make_results: MakeResult
     """In the same figure and table; what is invalid is counted, and compared with nothing."""
     scenario = make_results(tmp_path / "run", blocks=9, requests=60, late="random, batch 10")
     matrix = measured_matrix([tmp_path / "run"], "p99")
-    left = ("random, batch 10", *(scenario.twins or ())[1:])  # a twin repeats what is there already
+    left = ("random, batch 10", *(scenario.control_pair or ())[1:])  # the A/A control repeats another entry
     labels = [entry.label for entry in scenario.entries if entry.label not in left]
     assert matrix.scenarios == (scenario.name,)
     assert [square.policy for square in matrix.column(scenario.name)] == labels
