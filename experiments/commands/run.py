@@ -12,7 +12,7 @@ from experiments.commands.options import (
     SIMULATED,
     campaign_options,
     chosen_scenario,
-    default_directory,
+    new_directory,
 )
 from experiments.errors import BadInputError
 from experiments.scenario.files import DEFAULT
@@ -59,4 +59,4 @@ def run(
     chosen = chosen_scenario(scenario, policies, options)
     if not simulated:
         require_live(chosen)
-    return run_campaign(chosen, out or default_directory(chosen), world_of(simulated), Patience(seconds))
+    return run_campaign(chosen, out or new_directory(chosen.name), world_of(simulated), Patience(seconds))

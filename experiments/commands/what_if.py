@@ -11,16 +11,14 @@ from random import Random
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from experiments.commands.live import table_in
 from experiments.errors import BadInputError
 from experiments.record.reader import Recording, read_recording
-from experiments.terminal import console_here, require_writable, write_json
+from experiments.terminal import console_here, plain_table, require_writable, write_json
 from experiments.what_if.answer import Answer, Question, answer, in_words, name_of
 from experiments.what_if.fit import RegionFit, fit
 from policies import registry
@@ -154,15 +152,15 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
 
 def present(console: Console, found: Answer) -> None:
     """Print the table and its interpretation."""
-    table = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("policy", "world", "regions", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "failed"):
-        is_text = name in ("policy", "world", "regions")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
-    for line in found.lines:
-        table.add_row(
-            line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}", f"{line.p50 * 1e3:.1f}",
-            f"{line.p99 * 1e3:.1f}", f"{line.mean * 1e3:.1f}", f"{line.failed:.2%}",
-        )  # fmt: skip
-    console.print(table)
+    heads = ("policy", "world", "regions", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "failed")
+    rows = [
+        (
+            *(line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}"),
+            *(f"{1e3 * seconds:.1f}" for seconds in (line.p50, line.p99, line.mean)),
+            f"{line.failed:.2%}",
+        )
+        for line in found.lines
+    ]
+    console.print(plain_table(heads, rows, left=("world", "regions")))
     for sentence in found.sentences:
         console.print(Text(sentence))

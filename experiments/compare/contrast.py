@@ -8,10 +8,7 @@ changes between the sets, which `sides.differences` lists.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from experiments.compare.sides import Side, common_labels
 from experiments.results.summary import MEASURES
@@ -25,19 +22,19 @@ from experiments.stats.comparison import (
     paired_interval,
     standing,
 )
-from experiments.stats.estimates import logarithms, welch
+from experiments.stats.estimates import geometric_mean, logarithms, welch
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One entry in one measure. `ours` and `theirs` are geometric means of the first and the second set."""
+    """One entry in one measure. `first` and `second` are geometric means of the two sets."""
 
     label: str
     measure: str
-    ours: float
-    theirs: float
+    first: float
+    second: float
     interval: Interval
     p_value: float
     standing: Standing
@@ -86,18 +83,13 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     else:
         sides = (logarithms(list(theirs.values())), logarithms(list(ours.values())))
         interval, p_value = as_interval(welch(*sides), min(len(ours), len(theirs)))
-    centres = mean(list(ours.values())), mean(list(theirs.values()))
-    return Contrast(label, measure, *centres, interval, p_value, "no verdict", is_paired)
+    first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
+    return Contrast(label, measure, first, second, interval, p_value, "no verdict", is_paired)
 
 
 def usable(values: dict[int, float]) -> dict[int, float]:
     """Values whose logarithm is defined."""
     return {block: value for block, value in sorted(values.items()) if is_comparable(value)}
-
-
-def mean(values: Sequence[float]) -> float:
-    """Geometric mean; nan without values."""
-    return math.exp(float(np.mean(np.log(values)))) if values else math.nan
 
 
 def floor_of(side: Side, measure: str) -> Interval | None:

@@ -21,7 +21,8 @@ from experiments.reproduce.header_removal import (
 )
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import RequestCost, Share, measure_shares, shares_of
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict, table
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,7 +120,7 @@ def table_of_methods(costs: Sequence[Cost]) -> Table:
         )
         for one in costs
     ]
-    return table(title, ("method", "µs", "source"), rows)
+    return plain_table(("method", "µs", "source"), rows, title=title)
 
 
 def table_of_shares(shares: Sequence[Share]) -> Table:
@@ -134,7 +135,9 @@ def table_of_shares(shares: Sequence[Share]) -> Table:
         )
         for one in shares
     ]
-    return table(title, ("client", "without, µs", "added, µs", "share [95 % interval]", "source"), rows)
+    return plain_table(
+        ("client", "without, µs", "added, µs", "share [95 % interval]", "source"), rows, title=title
+    )
 
 
 def client_of(share: Share) -> str:

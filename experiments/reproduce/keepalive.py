@@ -26,7 +26,8 @@ from experiments.reproduce.keepalive_cases import (
     saved_by_keep_alive,
 )
 from experiments.reproduce.keepalive_runs import measure
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict, table
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,7 +122,7 @@ def table_of(rows: Sequence[Row]) -> Table:
         "ms: median [95 % interval]; time without distance + round trips (arithmetic: service + round trips); "
         "the source's, without service"
     )
-    return table(title, heads, [cells_of(row) for row in rows])
+    return plain_table(heads, [cells_of(row) for row in rows], title=title)
 
 
 def cells_of(row: Row) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ from experiments.reproduce.regions_cases import (
     Unloaded,
     policy_spans,
 )
-from experiments.reproduce.reproduction import Verdict, table
+from experiments.reproduce.reproduction import Verdict
 from experiments.reproduce.statistics import median_ms
+from experiments.terminal import plain_table
 
 MOST_ADDED = 1.0
 """Bound on the median latency in milliseconds that the balancer adds; the source's added 30 to 35."""
@@ -142,7 +143,7 @@ def concurrency_table(found: Sequence[Concurrency], plan: Plan) -> Table:
     """Table of latencies and failures by number of concurrent requests to one worker."""
     title = f"one worker, {plan.concurrency_requests} requests; s, in the source's time"
     rows = [(str(one.at_once), str(one.failed), f"{one.p50:.1f}", f"{one.max:.1f}") for one in found]
-    return table(title, ("at once", "failed", "p50", "max"), rows)
+    return plain_table(("at once", "failed", "p50", "max"), rows, title=title)
 
 
 def policy_table(policy_runs: Sequence[PolicyRun], plan: Plan) -> Table:
@@ -155,7 +156,7 @@ def policy_table(policy_runs: Sequence[PolicyRun], plan: Plan) -> Table:
         origin = "source's" if policy in SOURCE_POLICIES else "ours"
         rate = plan.policy_requests / spans[policy]
         rows.append((policy, f"{spans[policy]:.1f}", f"{rate:.0f}", str(failed), origin))
-    return table(title, ("policy", "total", "req/s", "failed", ""), rows, left=("",))
+    return plain_table(("policy", "total", "req/s", "failed", ""), rows, left=("",), title=title)
 
 
 def bounds(found: Results) -> Iterator[Verdict]:

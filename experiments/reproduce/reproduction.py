@@ -146,13 +146,3 @@ def draw(reproduction: Reproduction, folder: Path, console: Console) -> None:
     except OSError as error:
         raise BadInputError(f"--plots: {file}: {error.strerror}") from None
     console.print(Text(str(file)))
-
-
-def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> Table:
-    """Table whose first column and those named in `left` are aligned to the left, the others to the right."""
-    made = Table(title=title)
-    for number, head in enumerate(heads):
-        made.add_column(head, justify="left" if number == 0 or head in left else "right", no_wrap=True)
-    for row in rows:
-        made.add_row(*row)
-    return made

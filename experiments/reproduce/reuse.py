@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.reproduce.client import failures
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict, table
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
 from experiments.reproduce.reuse_runs import (
     NEW_CONNECTIONS,
     OURS,
@@ -24,6 +24,7 @@ from experiments.reproduce.reuse_runs import (
     measure,
 )
 from experiments.reproduce.statistics import SUMMARY_HEADS, LatencySummary, summary_of
+from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +141,7 @@ def table_of_latency(runs: Sequence[Run], plan: Plan) -> Table:
         for run in runs
     ]
     title = f"{plan.calls} requests; ms, in the source's time: 1 s of it took {plan.time_scale:g} s"
-    return table(title, ("", *SUMMARY_HEADS, "failed"), rows)
+    return plain_table(("", *SUMMARY_HEADS, "failed"), rows, title=title)
 
 
 def table_of_connections(runs: Sequence[Run], plan: Plan) -> Table:
@@ -162,7 +163,7 @@ def table_of_connections(runs: Sequence[Run], plan: Plan) -> Table:
         "failed",
         "p50, ms",
     )
-    return table(title, heads, [connection_cells(run) for run in runs])
+    return plain_table(heads, [connection_cells(run) for run in runs], title=title)
 
 
 def connection_cells(run: Run) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from experiments.reproduce.client import failures
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict, table
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
 from experiments.reproduce.third_party_modes import (
     HEARTBEATS_B,
     HEARTBEATS_FAR,
@@ -31,6 +31,7 @@ from experiments.reproduce.third_party_modes import (
     result_of,
 )
 from experiments.reproduce.third_party_runs import measure
+from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,7 +115,9 @@ def table_of(results: Sequence[ModeResult]) -> Table:
         times = (f"{value:.0f}" for value in (latency.p50, latency.p95, latency.p99))
         ends = (counts.opened, f"{one.cold_share:.1%}", f"{1e3 * one.connecting:.1f}", counts.heartbeats)
         rows.append([one.mode.group, one.mode.name, *map(str, (*numbers, *times, *ends))])
-    return table("ms; connecting: TCP and TLS, of each call on average", heads, rows, left=("mode",))
+    return plain_table(
+        heads, rows, left=("mode",), title="ms; connecting: TCP and TLS, of each call on average"
+    )
 
 
 def statements(results: Sequence[ModeResult], route: RouteChange | None) -> Iterator[str]:

@@ -128,6 +128,12 @@ class Region(Model):
         return self.weights[number] if self.weights else 1.0
 
 
+DESCRIPTIVE = frozenset(
+    {"question", "source", "group", "measure", "baseline", "blocks", "seed", "thresholds", "quick"}
+)
+"""Keys of a scenario that do not affect a single run."""
+
+
 class Entry(Model):
     """One competitor: a policy, optionally with its own batch and balancer settings."""
 

@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from experiments.errors import BadInputError
 from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 
-SHOWN = 10
-"""Maximum number of differences that are listed."""
-
 
 def chosen_grid(catalogue: Catalogue, name: str | None) -> GridFacts:
     """The grid with that name, or the last swept one. Raises `BadInputError`."""

@@ -36,7 +36,7 @@ def test_a_capacity_is_found_to_two_percent(limit: float) -> None:
     system = System(limit)
     found = search(system, 100.0)
     assert found.is_found
-    assert found.bears <= limit < found.fails <= found.bears * PRECISION * 1.000001
+    assert found.passed <= limit < found.failed <= found.passed * PRECISION * 1.000001
     assert len(found.trials) == len(system.rates) <= 25
 
 
@@ -50,9 +50,9 @@ def test_the_way_up_is_by_half() -> None:
 def test_what_bears_nothing_ends_the_search() -> None:
     """A thousandth of the first rate is the lowest that is tried."""
     found = search(System(0.0), 100.0)
-    assert found.bears == 0.0
+    assert found.passed == 0.0
     assert not found.is_found
-    assert 0.04 < found.fails < 0.11
+    assert 0.04 < found.failed < 0.11
 
 
 def test_a_late_generator_is_asked_again_and_then_believed_to_be_blind() -> None:
@@ -60,8 +60,8 @@ def test_a_late_generator_is_asked_again_and_then_believed_to_be_blind() -> None
     system = System(1000.0, sight=200.0)
     found = search(system, 100.0)
     assert system.rates == pytest.approx([100.0, 150.0, 225.0, 225.0, 225.0])
-    assert (found.bears, found.fails, found.is_found) == (150.0, math.inf, False)
-    assert found.blind == "at 225/s late"
+    assert (found.passed, found.failed, found.is_found) == (150.0, math.inf, False)
+    assert found.unusable == "at 225/s late"
 
 
 def queue_run(load: float, count: int = 20_000, seed: int = 1) -> tuple[Run, float]:
@@ -93,7 +93,7 @@ def test_a_late_generator_says_nothing_of_the_system() -> None:
     """Whatever its latencies were."""
     run, rate = queue_run(0.5, count=500)
     late = Run(run.facts.model_copy(update={"lag_p99": 0.004}), run.samples)
-    assert tried(late, rate, slo=1e9).blind == "the generator was 4.0 ms late at p99"
+    assert tried(late, rate, slo=1e9).unusable == "the generator was 4.0 ms late at p99"
     assert not tried(late, rate, slo=1e9).passed
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from experiments.errors import BadInputError
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live
-from experiments.scenario.timeline import HEALTHY, FaultState, Pause, Step, pauses, timeline
+from experiments.scenario.timeline import HEALTHY, FaultState, Pause, Step, timeline
 
 RAW: dict[str, Any] = {
     "name": "tiny",
@@ -26,6 +28,19 @@ RAW: dict[str, Any] = {
 
 def scenario(*events: dict[str, Any], **keys: Any) -> Scenario:
     return Scenario.model_validate({**RAW, **keys, "events": list(events)})
+
+
+def pauses(made: Scenario, seed: int = 1) -> list[tuple[float, int, float]]:
+    """(instant, worker, length) of every single pause, ascending."""
+    found = []
+    for worker in range(len(made.workers)):
+        for (at, state), (end, _) in pairwise(troubles(made, worker, seed)):
+            pause = state.pause
+            while pause is not None and pause.since < end:
+                if pause.since >= at:
+                    found.append((pause.since, worker, pause.length))
+                pause = replace(pause, since=pause.since + pause.every) if pause.every else None
+    return sorted(found)
 
 
 def troubles(made: Scenario, worker: int, seed: int = 1) -> list[tuple[float, FaultState]]:
@@ -117,7 +132,7 @@ def test_pauses_have_a_phase_of_their_own_for_each_worker_and_block() -> None:
     steps = timeline(made, 1)
     assert steps == timeline(made, 1)
     assert steps != timeline(made, 2)
-    single = pauses(steps, 40.0)
+    single = pauses(made)
     assert single == sorted(single)
     for worker in range(3):
         begins = [at for at, struck, length in single if struck == worker]
@@ -130,13 +145,13 @@ def test_pauses_have_a_phase_of_their_own_for_each_worker_and_block() -> None:
 def test_another_event_does_not_move_the_pauses() -> None:
     pause = {"at": 10, "lasts": 10, "kind": "pause", "value": 0.1, "every": 1.0, "target": "far"}
     slow = {"at": 12.5, "lasts": 1, "kind": "slow", "value": 2, "target": "far"}
-    assert pauses(timeline(scenario(pause, slow), 1), 40) == pauses(timeline(scenario(pause), 1), 40)
+    assert pauses(scenario(pause, slow)) == pauses(scenario(pause))
 
 
 def test_a_single_pause_lasts_as_long_as_it_says() -> None:
     made = scenario({"at": 10, "kind": "pause", "value": 2, "target": "far"})
     assert troubles(made, 2) == [(10.0, FaultState(pause=Pause(2.0, 0.0, 10.0))), (12.0, HEALTHY)]
-    assert pauses(timeline(made, 1), 40.0) == [(10.0, 2, 2.0)]
+    assert pauses(made) == [(10.0, 2, 2.0)]
 
 
 def test_the_time_scale_is_in_the_timeline() -> None:

@@ -20,7 +20,7 @@ from experiments.commands.live import percent, policies_chosen
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.rails import Rails
-from experiments.live.readings import Reading, UnitRestarted, Window, between
+from experiments.live.readings import BalancerRestarted, Reading, Window, between
 from experiments.live.switchback import (
     Findings,
     Plan,
@@ -45,7 +45,7 @@ class MadeUpBalancer:
         self.histogram = Histogram()
         self.requests = self.failed = 0
         self.put: list[dict[str, Any]] = []
-        self.latency: dict[str, float] = {"old": 0.1, "slow": 0.12, "fast": 0.06}
+        self.means: dict[str, float] = {"old": 0.1, "slow": 0.12, "fast": 0.06}
         self.error_share: dict[str, float] = {}
         self.sleeping: Callable[[], None] = lambda: None
         self._rng = np.random.default_rng(5)
@@ -57,14 +57,14 @@ class MadeUpBalancer:
         self.sleeping()
         self.at += seconds
         name = self.policy["name"]
-        for seconds_taken in self._rng.gamma(16, self.latency[name] / 16, round(200 * seconds)):
+        for seconds_taken in self._rng.gamma(16, self.means[name] / 16, round(200 * seconds)):
             self.requests += 1
             if self._rng.random() < self.error_share.get(name, 0.0):
                 self.failed += 1
             else:
                 self.histogram.record(float(seconds_taken))
 
-    async def look(self) -> dict[str, Any]:
+    async def latency(self) -> dict[str, Any]:
         name, *_ = self.policy.values()
         return {
             "shortest": SHORTEST,
@@ -82,10 +82,10 @@ class MadeUpBalancer:
         }
 
     async def check(self, policy: dict[str, Any]) -> None:
-        if policy["name"] not in self.latency:
+        if policy["name"] not in self.means:
             raise BadInputError("unknown policy")
 
-    async def use(self, policy: dict[str, Any]) -> None:
+    async def apply(self, policy: dict[str, Any]) -> None:
         self.put.append(policy)
         self.policy = policy
 
@@ -96,13 +96,13 @@ class Silent:
     def __init__(self) -> None:
         self.ends: list[tuple[int | None, str]] = []
 
-    def began(self, block: int | None, label: str) -> None:
+    def period_began(self, block: int | None, label: str) -> None:
         pass
 
-    def looked(self, seconds: float, window: Window) -> None:
+    def window_grew(self, window: Window) -> None:
         pass
 
-    def ended(self, block: int | None, label: str, window: Window) -> None:
+    def period_ended(self, block: int | None, label: str, window: Window) -> None:
         self.ends.append((block, label))
 
 
@@ -143,7 +143,7 @@ def test_of_nothing_there_is_no_quantile() -> None:
 
 
 def test_a_unit_that_was_started_anew_is_noticed() -> None:
-    with pytest.raises(UnitRestarted):
+    with pytest.raises(BalancerRestarted):
         between(reading([0.1, 0.2], requests=2), reading([0.1], requests=1))
 
 
@@ -195,7 +195,7 @@ async def test_few_blocks_give_no_verdict() -> None:
 async def test_a_policy_that_is_far_slower_is_rolled_back_at_once() -> None:
     """Within the wash-out, too."""
     balancer = MadeUpBalancer()
-    balancer.latency["slow"] = 0.9
+    balancer.means["slow"] = 0.9
     made = switchback(balancer, plan(4, washout=6.0))
     with pytest.raises(
         RailBroken, match=r"slow: p99 rose to \d+ ms, more than \d+ ms; 'old' is in force again"
@@ -246,14 +246,14 @@ async def test_cancelled_it_rolls_back() -> None:
 
 async def test_a_unit_that_fails_is_rolled_back() -> None:
     balancer = MadeUpBalancer()
-    fine = balancer.look
+    fine = balancer.latency
 
     async def failing() -> dict[str, Any]:
         if 20 < balancer.at < 23:
             raise BalancerUnreachable("no answer")
         return await fine()
 
-    balancer.look = failing  # type: ignore[method-assign]
+    balancer.latency = failing  # type: ignore[method-assign]
     with pytest.raises(BalancerUnreachable):
         await switchback(balancer, plan(4)).run()
     assert balancer.policy == {"name": "old"}
@@ -261,22 +261,22 @@ async def test_a_unit_that_fails_is_rolled_back() -> None:
 
 async def test_what_cannot_be_rolled_back_is_said() -> None:
     balancer = MadeUpBalancer()
-    balancer.latency["slow"] = 5.0
-    fine = balancer.use
+    balancer.means["slow"] = 5.0
+    fine = balancer.apply
 
     async def refusing(policy: dict[str, Any]) -> None:
         if policy["name"] == "old":
             raise BalancerUnreachable("no answer")
         await fine(policy)
 
-    balancer.use = refusing  # type: ignore[method-assign]
+    balancer.apply = refusing  # type: ignore[method-assign]
     with pytest.raises(RestoreFailed, match="'old' could not be put in force again, 'slow' still is"):
         await switchback(balancer, plan(4)).run()
 
 
 async def test_what_somebody_else_puts_in_force_is_left_alone() -> None:
     balancer = MadeUpBalancer()
-    balancer.latency["theirs"] = 0.1
+    balancer.means["theirs"] = 0.1
 
     def meddle() -> None:
         if balancer.at > 30:
@@ -329,9 +329,9 @@ async def test_what_is_asked_of_a_unit() -> None:
         pass
 
     runner, url = await unit_that_answers(answer)
-    async with HttpBalancer(url, "secret", at_once) as balancer:
-        assert await balancer.look() == {"fine": True}
-        await balancer.use({"name": "x", "option": 1})
+    balancer = HttpBalancer(url, "secret", at_once)
+    assert await balancer.latency() == {"fine": True}
+    await balancer.apply({"name": "x", "option": 1})
     await runner.cleanup()
     assert asked == [
         ("GET", "/-/latency", "Bearer secret", None),
@@ -346,9 +346,8 @@ async def test_what_a_unit_refuses_is_the_callers_mistake(status: int, problem: 
         return web.json_response({"error": "unknown policy 'x'"}, status=status)
 
     runner, url = await unit_that_answers(answer)
-    async with HttpBalancer(url, None) as balancer:
-        with pytest.raises(BadInputError, match=problem):
-            await balancer.use({"name": "x"})
+    with pytest.raises(BadInputError, match=problem):
+        await HttpBalancer(url, None).apply({"name": "x"})
     await runner.cleanup()
 
 
