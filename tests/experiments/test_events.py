@@ -1,4 +1,4 @@
-"""Events: what they may say, and what they mean together for each worker at each instant."""
+"""Events: validation, and the fault state of each worker over time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def troubles(made: Scenario, worker: int, seed: int = 1) -> list[tuple[float, Fa
         ({"kind": "down", "at": -1}, "at"),
     ],
 )
-def test_an_event_that_makes_no_sense_is_refused(event: dict[str, Any], message: str) -> None:
+def test_invalid_events_are_rejected(event: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Event.model_validate({"at": 1.0, **event})
 
@@ -77,7 +77,9 @@ def test_an_event_that_makes_no_sense_is_refused(event: dict[str, Any], message:
         ({"at": 40.0}, r"events\.0\.at: the load ends at 40 s"),
     ],
 )
-def test_an_event_must_befall_somebody_within_the_run(event: dict[str, Any], message: str) -> None:
+def test_an_event_needs_a_known_target_and_an_instant_within_the_run(
+    event: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValidationError, match=message):
         scenario({"at": 1.0, "kind": "down", **event})
 
@@ -89,13 +91,13 @@ def test_a_target_is_a_worker_a_region_or_everybody(target: str, struck: set[int
     assert {step.at for step in steps} == {1.0, 3.0}
 
 
-def test_one_event_begins_and_ends() -> None:
+def test_an_event_begins_and_ends() -> None:
     made = scenario({"at": 10, "lasts": 5, "kind": "slow", "value": 4, "target": "near-1"})
     assert timeline(made, 1) == (Step(10.0, 1, FaultState(slow=4.0)), Step(15.0, 1, HEALTHY))
 
 
-def test_events_are_laid_over_each_other() -> None:
-    """Factors multiply, the greater share counts, and what one ends the other keeps."""
+def test_overlapping_events_combine() -> None:
+    """Factors multiply, the greater share counts, and the end of one leaves the other in force."""
     made = scenario(
         {"at": 10, "lasts": 10, "kind": "slow", "value": 2, "target": "near"},
         {"at": 15, "lasts": 10, "kind": "slow", "value": 3, "target": "near-0"},
@@ -110,7 +112,7 @@ def test_events_are_laid_over_each_other() -> None:
     ]
 
 
-def test_who_is_added_is_absent_before_and_after() -> None:
+def test_an_added_worker_is_absent_before_and_after() -> None:
     made = scenario({"at": 10, "lasts": 20, "kind": "add", "target": "far"})
     absent = FaultState(is_absent=True)
     assert troubles(made, 2) == [(0.0, absent), (10.0, HEALTHY), (30.0, absent)]
@@ -126,8 +128,8 @@ def test_a_rolling_restart_takes_one_worker_after_the_other() -> None:
     assert troubles(made, 1) == [(9.0, draining), (10.0, gone), (12.0, HEALTHY)]
 
 
-def test_pauses_have_a_phase_of_their_own_for_each_worker_and_block() -> None:
-    """Again every second, from the phase on, until the event is over; the same for the same seed."""
+def test_periodic_pauses_have_a_random_phase_by_worker_and_seed() -> None:
+    """They repeat every second until the event ends."""
     made = scenario({"at": 10, "lasts": 5, "kind": "pause", "value": 0.1, "every": 1.0})
     steps = timeline(made, 1)
     assert steps == timeline(made, 1)
@@ -148,7 +150,7 @@ def test_another_event_does_not_move_the_pauses() -> None:
     assert pauses(scenario(pause, slow)) == pauses(scenario(pause))
 
 
-def test_a_single_pause_lasts_as_long_as_it_says() -> None:
+def test_duration_of_a_single_pause() -> None:
     made = scenario({"at": 10, "kind": "pause", "value": 2, "target": "far"})
     assert troubles(made, 2) == [(10.0, FaultState(pause=Pause(2.0, 0.0, 10.0))), (12.0, HEALTHY)]
     assert pauses(made) == [(10.0, 2, 2.0)]

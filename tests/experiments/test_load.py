@@ -1,4 +1,4 @@
-"""The generator, against servers in this process: every request is written down, and no stall can hide."""
+"""The load generator against servers in this process: recorded requests, failures, and coordinated omission."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ async def drive(
     return (await generator.run(connections)).samples()
 
 
-async def test_every_request_is_sent_once_and_written_down(start_server: StartServer) -> None:
-    """Identities are unique, rows are complete and in order, and the worker is the one that answered."""
+async def test_every_request_is_sent_and_recorded_once(start_server: StartServer) -> None:
+    """Rows are complete and in order, and the worker is the one that answered."""
     seen: list[bytes] = []
 
     async def answer(number: int, head: bytes) -> bytes:
@@ -111,8 +111,8 @@ async def test_a_stall_shows_in_the_tail(start_server: StartServer) -> None:
     assert percentile(samples.latency, 99) > 0.35
 
 
-async def test_the_batch_slides(start_server: StartServer) -> None:
-    """Never more than the batch is outstanding, and each answer lets the next request go."""
+async def test_a_closed_loop_keeps_the_batch_in_flight(start_server: StartServer) -> None:
+    """Never more than the batch, and each answer lets the next request go."""
     outstanding = most = 0
 
     async def answer(number: int, head: bytes) -> bytes:
@@ -130,8 +130,8 @@ async def test_the_batch_slides(start_server: StartServer) -> None:
     assert np.allclose(np.sort(samples.scheduled_at[5:]), freed, atol=1e-3)
 
 
-async def test_failures_keep_their_rows_and_kinds(start_server: StartServer) -> None:
-    """A broken connection, an error status and silence are told apart; the rest succeeds."""
+async def test_failures_are_recorded_by_kind(start_server: StartServer) -> None:
+    """A broken connection, an error status, a timeout; the rest succeeds."""
 
     async def answer(number: int, head: bytes) -> bytes | None:
         if b"test-1\r" in head:
@@ -156,8 +156,8 @@ async def test_failures_keep_their_rows_and_kinds(start_server: StartServer) -> 
     assert samples.latency[3] >= 0.2
 
 
-async def test_a_server_that_goes_away_is_refusal_not_silence(start_server: StartServer) -> None:
-    """Connections that break and cannot be made again end as failures; every request has an end."""
+async def test_requests_to_a_vanished_server_are_failures(start_server: StartServer) -> None:
+    """Every request has an end."""
     address = await start_server(lambda number, head: asyncio.sleep(0, None))
     samples = await drive(address, constant(1000, 30), 30, connections=1)
     assert len(samples) == 30
@@ -165,8 +165,8 @@ async def test_a_server_that_goes_away_is_refusal_not_silence(start_server: Star
     assert not np.isnan(samples.ended_at).any()
 
 
-async def test_stopping_keeps_what_was_sent(start_server: StartServer) -> None:
-    """Cancelled half-way: ended rows stay, open ones end as unfinished, those never due are not invented."""
+async def test_cancellation_keeps_the_requests_that_were_sent(start_server: StartServer) -> None:
+    """Ended rows stay, open ones end as unfinished, and requests that were not due have none."""
 
     fourth = asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_stopping_keeps_what_was_sent(start_server: StartServer) -> None:
 
 
 def test_poisson_arrivals_are_poisson() -> None:
-    """Sorted, inside the span, the rate exact, and gaps exponential: their deviation equals their mean."""
+    """Sorted, within the span, with the exact rate and exponential gaps: their deviation equals their mean."""
     instants = poisson(200.0, 20_000, np.random.default_rng(1))
     gaps = np.diff(instants)
     assert np.all(gaps >= 0)
@@ -196,8 +196,8 @@ def test_poisson_arrivals_are_poisson() -> None:
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
 
 
-def test_arrivals_are_a_function_of_load_and_seed() -> None:
-    """The same for every entry of a block, different in the next, stretched by the time scale."""
+def test_first_instants_are_determined_by_load_and_seed() -> None:
+    """Equal for every entry of a block, different in the next, stretched by the time scale."""
     load = Load(mode="open", rate=100.0, duration=2.0)
     first = first_instants(load, 1, 1.0)
     assert len(first) == 200
@@ -207,6 +207,6 @@ def test_arrivals_are_a_function_of_load_and_seed() -> None:
 
 
 def test_a_closed_loop_begins_with_its_batch() -> None:
-    """All of it at once, and never more than there are requests."""
+    """Never more than there are requests."""
     assert closed(3, 10).tolist() == [0, 0, 0]
     assert len(closed(30, 10)) == 10

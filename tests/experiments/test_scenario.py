@@ -1,4 +1,4 @@
-"""Scenarios and what the command line changes in them: right ones load, wrong ones name the field."""
+"""Scenarios: packaged ones, validation, presets, overrides, plan, and the balancer's configuration."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def endpoints_of(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
-def test_every_packaged_scenario_is_sound(name: str) -> None:
-    """It loads, every policy of it can be made, it asks a question, and it has an A/A pair."""
+def test_every_packaged_scenario_is_valid(name: str) -> None:
+    """It loads, every policy can be made, and it has a question and an A/A control."""
     scenario = overridden(load_scenario(name), Overrides())
     assert scenario.name == name
     assert scenario.question.endswith("?")
@@ -48,8 +48,8 @@ def test_every_packaged_scenario_is_sound(name: str) -> None:
     assert overridden(scenario, Overrides(quick=True)).control_pair is None
 
 
-def test_the_default_is_the_source_s_experiment() -> None:
-    """Three regions of two workers at 350, 450 and 580 ms, its five policies, and ours."""
+def test_the_default_scenario() -> None:
+    """Three regions of two workers at 350, 450 and 580 ms, the source's five policies, and ours."""
     scenario = load_scenario("regions")
     assert [(region.name, region.workers, region.rtt) for region in scenario.regions] == [
         ("emea", 2, 0.35),
@@ -81,10 +81,9 @@ def test_the_default_is_the_source_s_experiment() -> None:
         ('name = "tiny"', "name =", "not TOML"),
     ],
 )
-def test_a_wrong_scenario_is_one_line_that_names_the_field(
+def test_an_invalid_scenario_is_reported_by_field_in_one_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    """Whatever is wrong with the file, the message has no second line."""
     path = tmp_path / "tiny.toml"
     path.write_text(MINIMAL.replace(old, new), encoding="utf-8")
     with pytest.raises(BadInputError, match=message) as caught:
@@ -92,8 +91,7 @@ def test_a_wrong_scenario_is_one_line_that_names_the_field(
     assert "\n" not in str(caught.value)
 
 
-def test_the_scenario_in_the_documentation_is_sound(tmp_path: Path) -> None:
-    """What a reader copies works."""
+def test_the_scenario_in_the_documentation_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     path = tmp_path / "two-regions.toml"
     path.write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
@@ -118,7 +116,7 @@ def test_a_preset_expands_to_its_entries(tmp_path: Path) -> None:
         load_scenario(str(path))
 
 
-def test_every_scenario_stands_under_a_heading() -> None:
+def test_every_scenario_has_a_heading() -> None:
     shelves = grouped()
     assert sum(len(scenarios) for scenarios in shelves.values()) == len(packaged())
     assert list(shelves) == list(GROUPS)
@@ -140,7 +138,6 @@ def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
 
 
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
-    """The message is of use."""
     with pytest.raises(BadInputError, match=r"known: bursts, cold-start, .* unequal-speeds, or a path"):
         load_scenario("region")
 
@@ -155,14 +152,14 @@ def test_an_unknown_scenario_lists_the_known_ones() -> None:
         ({"batch": 10**6}, "--batch: "),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
-    """Contradictions, unknown names and numbers out of range are refused."""
+def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> None:
+    """Contradictions, unknown names and numbers out of range."""
     with pytest.raises(BadInputError, match=message):
         overridden(load_scenario("regions"), Overrides(**options))
 
 
 def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:
-    """`random` is its entry, and the baseline moves if it was left out."""
+    """`random` is its entry, and the baseline changes if it was left out."""
     scenario = overridden(
         load_scenario("steady"), Overrides(policies=("least-in-flight", "region-round-robin"))
     )
@@ -178,8 +175,8 @@ def test_a_rate_opens_the_loop_and_drops_entries_of_other_batches() -> None:
     assert "random, batch 10" not in [entry.label for entry in scenario.entries]
 
 
-def test_a_plan_is_complete_blocks_in_an_order_of_their_own() -> None:
-    """Every entry once per block, one seed per block, orders differ, and the same seed plans the same."""
+def test_a_plan_has_complete_blocks_in_random_order() -> None:
+    """Every entry once per block and one seed per block; the same seed gives the same plan."""
     scenario = load_scenario("regions")
     runs = plan(scenario)
     blocks = [[run for run in runs if run.block == block] for block in range(scenario.blocks)]
@@ -192,8 +189,8 @@ def test_a_plan_is_complete_blocks_in_an_order_of_their_own() -> None:
     assert plan(scenario.model_copy(update={"seed": 2})) != runs
 
 
-def test_the_balancer_is_told_everything_in_toml() -> None:
-    """Options of any shape arrive as they were written."""
+def test_the_balancer_s_configuration() -> None:
+    """Options of any shape are written as they were read."""
     import tomllib
 
     scenario = load_scenario("regions")
@@ -209,8 +206,8 @@ def test_the_balancer_is_told_everything_in_toml() -> None:
     }
 
 
-def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> None:
-    """Tables are merged, defaults are the balancer's own, and the balancer is told what was said and no more."""
+def test_balancer_settings_of_an_entry_are_merged_with_the_scenario_s() -> None:
+    """Defaults are the balancer's own and are not written."""
     import tomllib
 
     raw = load_scenario("homogeneous").model_dump(mode="json")
@@ -236,7 +233,9 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
         ),
     ],
 )
-def test_a_wrong_key_for_the_balancer_is_named(tmp_path: Path, said: dict[str, Any], message: str) -> None:
+def test_an_invalid_key_for_the_balancer_is_reported(
+    tmp_path: Path, said: dict[str, Any], message: str
+) -> None:
     path = tmp_path / "tiny.toml"
     head, _, rest = MINIMAL.partition("[[regions]]")
     path.write_text(f"{head}balancer = {toml(said)}\n[[regions]]{rest}", encoding="utf-8")
@@ -245,7 +244,7 @@ def test_a_wrong_key_for_the_balancer_is_named(tmp_path: Path, said: dict[str, A
 
 
 def test_workers_differ_in_speed_weight_and_connections() -> None:
-    """Each is told its own speed; the balancer its weight, and https where setting up takes longer."""
+    """Each gets its own speed; the balancer its weight, and https where connecting takes more round trips."""
     import tomllib
 
     keys = {"speed": [1, 0.5], "weights": [2, 1], "idle_timeout": 4.0, "setup_rtts": 2}
@@ -261,12 +260,12 @@ def test_workers_differ_in_speed_weight_and_connections() -> None:
 
 
 @pytest.mark.parametrize("key", ["speed", "weights"])
-def test_a_list_has_a_number_for_each_worker(key: str) -> None:
+def test_lists_need_a_number_for_each_worker(key: str) -> None:
     with pytest.raises(ValueError, match=f"{key}: must have 2 numbers"):
         Region.model_validate({"name": "here", "workers": 2, "rtt": 0.01, key: [1.0]})
 
 
-def test_nested_tables_and_lists_survive_toml() -> None:
+def test_nested_tables_and_lists_in_toml() -> None:
     """A policy may wrap another."""
     import tomllib
 
@@ -274,8 +273,8 @@ def test_nested_tables_and_lists_survive_toml() -> None:
     assert tomllib.loads(f"policy = {toml(value)}")["policy"] == value
 
 
-def test_a_worker_is_told_its_region_its_seed_and_the_time_scale() -> None:
-    """Durations carry their unit on the command line."""
+def test_command_line_of_a_worker() -> None:
+    """Durations carry their unit."""
     scenario = load_scenario("regions").model_copy(update={"time_scale": 0.1})
     argv = worker_argv(scenario, scenario.regions[2], 1, seed=9)
     flags = argv[argv.index("serve") + 1 :]

@@ -23,7 +23,7 @@ def shown(*words: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
-def test_every_packaged_scenario_is_shown_whole(name: str) -> None:
+def test_every_packaged_scenario_is_shown(name: str) -> None:
     """Each region, entry and event has a line."""
     lines = shown(name).splitlines()
     kinds = [line.split()[0] for line in lines]
@@ -34,7 +34,7 @@ def test_every_packaged_scenario_is_shown_whole(name: str) -> None:
     assert kinds.count("event") == len(scenario.events)
 
 
-def test_a_results_directory_is_shown_and_left_alone(
+def test_a_results_directory_is_shown_and_not_changed(
     make_results: Callable[..., Scenario], tmp_path: Path
 ) -> None:
     make_results(tmp_path / "r", blocks=2, requests=50)
@@ -48,7 +48,6 @@ def test_a_results_directory_is_shown_and_left_alone(
 
 
 def test_help_imports_neither_numpy_nor_matplotlib() -> None:
-    """The group's help shows at once."""
     code = (
         "import sys; from experiments.__main__ import cli; cli.main(['--help'], standalone_mode=False);"
         "print(sorted({'numpy', 'matplotlib', 'aiohttp'} & set(sys.modules)))"
