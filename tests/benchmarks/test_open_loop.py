@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
+from benchmarks.harness.open_loop import OpenLoop, Record, size_of
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import constant
-from experiments.load.open_loop import OpenLoop, Record, size_of
 from experiments.stats.measures import percentile
 from experiments.stats.samples import Kind
 
