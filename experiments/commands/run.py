@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from experiments.commands.options import (
-    PATIENCE,
-    SIMULATED,
-    campaign_options,
-    chosen_scenario,
-    new_directory,
-)
+from experiments.commands.options import PATIENCE, SIMULATED, campaign_options, chosen_scenario, new_directory
 from experiments.errors import BadInputError
 from experiments.scenario.files import DEFAULT
 from experiments.scenario.supported import require_live

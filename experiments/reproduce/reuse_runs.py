@@ -76,12 +76,7 @@ class Transport:
 
 NEW_CONNECTIONS = Transport("new connection each time", keep_alive=False)
 OURS = Transport("our pool")
-TRANSPORTS = (
-    NEW_CONNECTIONS,
-    Transport("aiohttp session", "aiohttp"),
-    Transport("libcurl", "curl"),
-    OURS,
-)
+TRANSPORTS = (NEW_CONNECTIONS, Transport("aiohttp session", "aiohttp"), Transport("libcurl", "curl"), OURS)
 
 
 @dataclass(frozen=True, slots=True)

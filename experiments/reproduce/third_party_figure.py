@@ -41,12 +41,7 @@ def draw_group(axes: Axes, results: Sequence[ModeResult]) -> None:
         draw_percentiles(axes, [answer.took for answer in one.answers], colour, one.mode.name)
         if one.mode in SOURCE:
             axes.plot(
-                nines((50.0, 99.0)),
-                SOURCE[one.mode],
-                "o",
-                color=colour,
-                markersize=7,
-                markerfacecolor="none",
+                nines((50.0, 99.0)), SOURCE[one.mode], "o", color=colour, markersize=7, markerfacecolor="none"
             )
     if any(one.mode in SOURCE for one in results):
         axes.plot([], [], "o", color=NEGLIGIBLE_WEIGHT, markerfacecolor="none", label="source, p50 and p99")
