@@ -26,15 +26,15 @@ from policies.errors import PoliciesError
 
 EPILOG = """\b
 Examples:
-  experiments what-if unit.recording                        the recorded policy, simulated beside what was
-  experiments what-if unit.recording --without-region asia
-  experiments what-if unit.recording --without-region asia --policy peak-ewma --policy region-aware
-  experiments what-if unit.recording --policy '{"name": "least-in-flight", "choices": 3}' --slots 4
+  experiments what-if balancer.recording                        the recorded policy, simulated beside what was
+  experiments what-if balancer.recording --without-region asia
+  experiments what-if balancer.recording --without-region asia --policy peak-ewma --policy region-aware
+  experiments what-if balancer.recording --policy '{"name": "least-in-flight", "choices": 3}' --slots 4
 
 \b
 The recording is written by a balancer that is configured to:
   [record]
-  path = "unit.recording"                                   then POST /-/record, or enabled = true
+  path = "balancer.recording"                                   then POST /-/record, or enabled = true
 """
 
 

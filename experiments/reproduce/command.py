@@ -19,7 +19,7 @@ REPRODUCTIONS: tuple[type[Reproduction], ...] = (Keepalive, Headers, Reuse, Regi
 """In the order of `all`."""
 
 DOCUMENTS = "\n".join(
-    f"{kind.name:12} {kind.document.title} ({kind.document.publisher})" for kind in REPRODUCTIONS
+    f"{kind.name:12} {kind.document.title}\n{'':12} {kind.document.publisher}" for kind in REPRODUCTIONS
 )
 EPILOG = f"""\b
 The published documents:
@@ -50,7 +50,9 @@ def reproduce() -> None:
 
 def command_of(kind: type[Reproduction]) -> click.Command:
     """Command that runs a reproduction."""
-    examples = f"""\b
+    examples = f"""Document: {kind.document.title} ({kind.document.publisher}).
+
+    \b
     Examples:
       experiments reproduce {kind.name:20} {kind.duration}, writes {kind.name}.png
       experiments reproduce {f"{kind.name} --quick":20} under a minute

@@ -86,7 +86,7 @@ def test_missed_conditions_name_the_value() -> None:
     failing = Run(run.facts, replace(run.samples, kind=kinds))
     assert tried(run, rate, slo=0.001).missed[0].startswith("p99 ")
     assert any(words.startswith("2.00 % errors") for words in tried(failing, rate, slo=1e9).missed)
-    assert tried(run, rate * 1.1, slo=1e9).missed == ("90.9 % of the offered rate was sent, 99 % needed",)
+    assert tried(run, rate * 1.1, slo=1e9).missed[0].startswith("90.9 %")
 
 
 def test_a_run_of_a_late_generator_is_unusable() -> None:

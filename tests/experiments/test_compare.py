@@ -31,7 +31,7 @@ def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
     rng, mine = np.random.default_rng(planned.seed), np.random.default_rng([planned.seed, planned.order])
     taken = factor * np.exp(rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, 50))
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
-    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))  # nobody waits
+    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))  # without queueing
     run = as_run(scenario, entry, planned.block, planned.order, planned.seed, drawn)
     worker = run.samples.worker % len(scenario.workers)
     return Run(run.facts, replace(run.samples, worker=worker))
@@ -72,8 +72,8 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-def ran(*words: object) -> Result:
-    return CliRunner().invoke(cli, ["compare", *map(str, words)], standalone_mode=False)
+def ran(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["compare", *map(str, arguments)], standalone_mode=False)
 
 
 def rows(file: Path, measure: str = "p99") -> dict[str, dict[str, Any]]:

@@ -27,7 +27,7 @@ PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TURNS!
 
 @contextmanager
 def child(program: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python child that works as much as it is told to, line by line."""
+    """A Python child that works as much as each line on its standard input says."""
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -72,7 +72,7 @@ def test_a_process_whose_start_is_cancelled_is_stopped() -> None:
 
 
 async def cancelled_while_it_starts() -> None:
-    """A child is seen from outside, before whoever started it has heard of it."""
+    """The child is found from outside, before the call that starts it has returned."""
     before = children_of(os.getpid())
     starting = asyncio.ensure_future(started(SLEEP))
     while children_of(os.getpid()) == before:  # noqa: ASYNC110  there is no event: we look from outside

@@ -146,7 +146,7 @@ def test_shrunken_counters_mean_a_restart() -> None:
         between(reading([0.1, 0.2], requests=2), reading([0.1], requests=1))
 
 
-# --- the sitting
+# --- the evaluation
 
 
 async def test_every_policy_runs_in_every_block_and_the_initial_one_is_restored() -> None:
@@ -196,9 +196,7 @@ async def test_a_much_slower_policy_is_rolled_back_at_once() -> None:
     balancer = MadeUpBalancer()
     balancer.means["slow"] = 0.9
     made = switchback(balancer, plan(4, washout=6.0))
-    with pytest.raises(
-        RailBroken, match=r"slow: p99 rose to \d+ ms, more than \d+ ms; 'old' is in force again"
-    ):
+    with pytest.raises(RailBroken, match=r"slow: p99 rose to \d+ ms"):
         await made.run()
     assert balancer.policy == {"name": "old"}
     assert made.findings.is_restored
@@ -269,7 +267,7 @@ async def test_a_failed_restoration_is_reported() -> None:
         await fine(policy)
 
     balancer.apply = refusing  # type: ignore[method-assign]
-    with pytest.raises(RestoreFailed, match="'old' could not be put in force again, 'slow' still is"):
+    with pytest.raises(RestoreFailed, match=r"'old'.*'slow'"):
         await switchback(balancer, plan(4)).run()
 
 

@@ -103,7 +103,7 @@ def test_invalid_rates_are_rejected(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["capacity", "regions", "--curve", "--rates", "x"],
         ["capacity", "steady", "--policy", "gut"],
@@ -112,9 +112,9 @@ def test_invalid_rates_are_rejected(text: str) -> None:
         ["capacity", "steady", "--curve", "--policy", "random"],
     ],
 )
-def test_bad_input_is_rejected_before_a_run(words: list[str]) -> None:
+def test_bad_input_is_rejected_before_a_run(arguments: list[str]) -> None:
     """Of the search and the curve; an option of the other is rejected."""
-    assert isinstance(CliRunner().invoke(cli, words, standalone_mode=False).exception, BadInputError)
+    assert isinstance(CliRunner().invoke(cli, arguments, standalone_mode=False).exception, BadInputError)
 
 
 def test_a_directory_without_rates_is_rejected(tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ def test_demand_is_equal_in_measured_and_simulated_runs(time_scale: float) -> No
     count = 5000
     load = scenario.load.model_copy(update={"rate": 500.0, "duration": 10.0})
     scenario = scenario.model_copy(update={"load": load})
-    said = [float(text) for text in demand_of(scenario, scenario.entries[0], 7, count)]
+    demand = [float(text) for text in demand_of(scenario, scenario.entries[0], 7, count)]
     latency = simulate(scenario, scenario.entries[0], 0, 0, 7).samples.latency
-    np.testing.assert_allclose(latency - OVERHEAD, said, atol=1e-8)
-    assert np.mean(said) == pytest.approx(0.02 * time_scale, rel=0.05)
+    np.testing.assert_allclose(latency - OVERHEAD, demand, atol=1e-8)
+    assert np.mean(demand) == pytest.approx(0.02 * time_scale, rel=0.05)
 
 
 def test_a_request_carries_its_demand_for_each_service_profile() -> None:
@@ -62,7 +62,7 @@ def test_a_request_carries_its_demand_for_each_service_profile() -> None:
     scenario = load_scenario("steady")
     far = scenario.regions[2].model_copy(update={"service": "fixed:50ms"})
     scenario = scenario.model_copy(update={"regions": (*scenario.regions[:2], far)})
-    said = demand_of(scenario, scenario.entries[0], 7, 3)
-    assert said == demand_of(scenario, scenario.entries[1], 7, 3)
-    assert [text.split(b",")[1] for text in said] == [b"0.050000000"] * 3
-    assert all(0.019 <= float(text.split(b",")[0]) <= 0.021 for text in said)
+    demand = demand_of(scenario, scenario.entries[0], 7, 3)
+    assert demand == demand_of(scenario, scenario.entries[1], 7, 3)
+    assert [text.split(b",")[1] for text in demand] == [b"0.050000000"] * 3
+    assert all(0.019 <= float(text.split(b",")[0]) <= 0.021 for text in demand)

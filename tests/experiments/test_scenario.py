@@ -215,16 +215,16 @@ def test_balancer_settings_of_an_entry_are_merged_with_the_scenario_s() -> None:
     raw["entries"][0]["balancer"] = {"retries": 0, "outlier_detection": {"failures": 0}}
     scenario = overridden(Scenario.model_validate(raw), Overrides())
     entry = scenario.entries[0]
-    told = {"retries": 0, "outlier_detection": {"failures": 0, "base_time": 5.0}}
-    assert scenario.balancer_settings(entry) == told
+    settings = {"retries": 0, "outlier_detection": {"failures": 0, "base_time": 5.0}}
+    assert scenario.balancer_settings(entry) == settings
     assert scenario.mechanisms_of(entry).outlier_detection.window == 30.0
     assert scenario.mechanisms_of(scenario.entries[1]).outlier_detection.failures == 3
     parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
-    assert {key: parsed[key] for key in told} == told
+    assert {key: parsed[key] for key in settings} == settings
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("settings", "message"),
     [
         ({"retrys": 1}, "balancer: retrys: Extra inputs"),
         (
@@ -234,11 +234,11 @@ def test_balancer_settings_of_an_entry_are_merged_with_the_scenario_s() -> None:
     ],
 )
 def test_an_invalid_key_for_the_balancer_is_reported(
-    tmp_path: Path, said: dict[str, Any], message: str
+    tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "tiny.toml"
     head, _, rest = MINIMAL.partition("[[regions]]")
-    path.write_text(f"{head}balancer = {toml(said)}\n[[regions]]{rest}", encoding="utf-8")
+    path.write_text(f"{head}balancer = {toml(settings)}\n[[regions]]{rest}", encoding="utf-8")
     with pytest.raises(BadInputError, match=message):
         load_scenario(str(path))
 

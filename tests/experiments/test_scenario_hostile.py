@@ -106,7 +106,7 @@ def test_products_of_small_numbers_are_limited() -> None:
     """Workers, their slots, their states at balancers, bursts."""
     regions = [{"name": f"r{number}", "workers": 10_000, "rtt": 0.1} for number in range(11)]
     many = changed(changed(BASE, ("regions",), regions), ("home_region",), "r0")
-    assert complaint(many) == "regions: 110,000 workers; there are at most 100,000"
+    assert complaint(many).startswith("regions: 110,000 workers")
     slots = [{"name": "r0", "workers": 5000, "rtt": 0.1, "slots": 10_000}]
     assert "50,000,000 slots" in complaint(changed(many, ("regions",), slots))
     states = changed(changed(many, ("regions",), regions[:2]), ("balancers",), 1000)

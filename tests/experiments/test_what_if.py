@@ -49,7 +49,7 @@ def question(*lost: str, **changes: Any) -> Question:
 
 
 def made_up(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """Not a simulation: latencies by policy and number of regions, so that the words can be checked."""
+    """Not a simulation: latencies by policy and number of regions, so that the text can be checked."""
     arrived = first_instants(scenario.load, seed, 1.0)
     rng = np.random.default_rng([seed, block])
     factor = {"random": 1.0, "round-robin": 0.8}[entry.policy.name] * (
@@ -159,10 +159,10 @@ def test_overload_of_the_remaining_workers_is_reported(tmp_path: Path) -> None:
 
 def test_description_of_the_estimates(taped: Path) -> None:
     emea, _ = fit(read_recording([taped]))
-    words = in_words(emea, 37.5)
-    assert words.startswith("EMEA: 1 worker, uniform:")
-    assert "as workers report" in words
-    assert words.endswith("1 slot, round trip 100 ms, 56% of its capacity in use")
+    text = in_words(emea, 37.5)
+    assert text.startswith("EMEA: 1 worker, uniform:")
+    assert "as workers report" in text
+    assert text.endswith("1 slot, round trip 100 ms, 56% of its capacity in use")
     assert emea.with_slots(4).capacity == pytest.approx(4 * emea.capacity)
 
 
@@ -221,15 +221,15 @@ def test_a_simulated_recording_gives_the_simulated_results(tmp_path: Path) -> No
         catch_exceptions=False,
     )
     assert ran.return_value == 0
-    told = json.loads((tmp_path / "answer.json").read_text())
-    assert (told["regions"][0]["slots"], told["without"]) == (1, [])
-    assert abs(told["error"]["p50"]) < 0.02
-    assert abs(told["error"]["p99"]) < 0.05
-    recorded_, simulated_, blind = told["lines"]
-    assert (recorded_["label"], simulated_["label"], blind["label"]) == (
+    found = json.loads((tmp_path / "answer.json").read_text())
+    assert (found["regions"][0]["slots"], found["without"]) == (1, [])
+    assert abs(found["error"]["p50"]) < 0.02
+    assert abs(found["error"]["p99"]) < 0.05
+    recorded_, simulated_, without = found["lines"]
+    assert (recorded_["label"], simulated_["label"], without["label"]) == (
         "round-robin",
         "round-robin",
         "random",
     )
-    assert blind["p99"] > simulated_["p99"]
+    assert without["p99"] > simulated_["p99"]
     assert "close." in ran.output
