@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
-from experiments.load.arrivals import first_instants, requests_of
+from experiments.load.arrivals import closed, first_instants, poisson, requests_of
 from experiments.record.instants import recorded
 from experiments.scenario.load import Load
 
@@ -41,6 +41,21 @@ def test_arrivals_are_ascending_within_the_run_and_determined_by_the_seed(name: 
     np.testing.assert_allclose(first_instants(load, 1, 0.5), instants * 0.5)
     if name != "constant":
         assert not np.array_equal(instants[:50], first_instants(load, 2, 1.0)[:50])
+
+
+def test_poisson_arrivals_are_poisson() -> None:
+    """Sorted, within the span, with the exact rate and exponential gaps: their deviation equals their mean."""
+    instants = poisson(200.0, 20_000, np.random.default_rng(1))
+    gaps = np.diff(instants)
+    assert np.all(gaps >= 0)
+    assert 0 <= instants[0] <= instants[-1] <= 100.0
+    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_closed_loop_begins_with_its_batch() -> None:
+    """Never more than there are requests."""
+    assert closed(3, 10).tolist() == [0, 0, 0]
+    assert len(closed(30, 10)) == 10
 
 
 def test_burst_rates() -> None:

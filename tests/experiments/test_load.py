@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments.load.arrivals import closed, constant, first_instants, poisson
+from experiments.load.arrivals import closed, constant
 from experiments.load.generator import Generator
-from experiments.scenario.load import Load
 from experiments.stats.measures import percentile
 from experiments.stats.samples import Floats, Kind, Place, Samples
 
@@ -185,28 +184,3 @@ async def test_cancellation_keeps_the_requests_that_were_sent(start_server: Star
         await running
     samples = generator.ledger.samples()
     assert [Kind(kind) for kind in samples.kind] == [Kind.OK, Kind.OK, Kind.OK, Kind.UNFINISHED]
-
-
-def test_poisson_arrivals_are_poisson() -> None:
-    """Sorted, within the span, with the exact rate and exponential gaps: their deviation equals their mean."""
-    instants = poisson(200.0, 20_000, np.random.default_rng(1))
-    gaps = np.diff(instants)
-    assert np.all(gaps >= 0)
-    assert 0 <= instants[0] <= instants[-1] <= 100.0
-    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
-
-
-def test_first_instants_are_determined_by_load_and_seed() -> None:
-    """Equal for every entry of a block, different in the next, stretched by the time scale."""
-    load = Load(mode="open", rate=100.0, duration=2.0)
-    first = first_instants(load, 1, 1.0)
-    assert len(first) == 200
-    np.testing.assert_array_equal(first, first_instants(load, 1, 1.0))
-    np.testing.assert_allclose(first_instants(load, 1, 0.5), first * 0.5)
-    assert not np.array_equal(first, first_instants(load, 2, 1.0))
-
-
-def test_a_closed_loop_begins_with_its_batch() -> None:
-    """Never more than there are requests."""
-    assert closed(3, 10).tolist() == [0, 0, 0]
-    assert len(closed(30, 10)) == 10
