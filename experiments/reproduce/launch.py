@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import astuple, dataclass, field
@@ -12,7 +11,6 @@ from typing import Any
 
 from experiments import control, processes
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
 from experiments.processes import Child, program
 from experiments.run.process_config import toml
 
@@ -87,22 +85,9 @@ async def balancer(
 
 
 async def fast_worker(stack: AsyncExitStack) -> str:
-    """Start the worker of the benchmarks, which answers at once; returns its URL. Raises `FleetFailedError`.
-
-    It prints nothing when ready, so this waits until it accepts connections.
-    """
-    port = next(free_ports(1))
-    child = await started("worker", [*program("benchmarks.harness.worker"), str(port)], stack)
-    for _ in range(400):
-        if not child.is_running:
-            break
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            await asyncio.sleep(0.05)
-        else:
-            return f"http://127.0.0.1:{port}"
-    raise FleetFailedError(f"{child.name} does not listen{child.tail}")
+    """Start the worker that answers at once; returns its URL. Raises `FleetFailedError`."""
+    child = await ready("worker", program("experiments.reproduce.fast_worker"), stack)
+    return "http://{}:{}".format(*child.address)
 
 
 async def balancer_status(balancer: Child) -> dict[str, Any]:
