@@ -21,7 +21,7 @@ from experiments.commands.catalogue_options import GRID, MEASURE
 from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
 from experiments.commands.options import new_directory, require_none
 from experiments.compare.contrast import Contrast, contrasts
-from experiments.compare.revisions import Course, measure
+from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
@@ -135,8 +135,8 @@ def measured(
     folder = out or new_directory("revisions")
     name = scenario or "steady"
     name = str(Path(name).resolve()) if name.endswith(".toml") else name
-    course = Course(name, blocks or 8, 1 if seed is None else seed, options, folder)
-    return measure(names, course, console_here())
+    plan = RevisionPlan(name, blocks or 8, 1 if seed is None else seed, options, folder)
+    return measure(names, plan, console_here())
 
 
 def present(

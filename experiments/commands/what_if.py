@@ -108,7 +108,7 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
     """Check that the lost regions exist and one remains. Raises `BadInputError`."""
     known = {region.name.lower(): region.name for region in regions}
     if not known:
-        raise BadInputError("the recording shows too little of any worker to say how it serves")
+        raise BadInputError("the recording has too few requests of any worker to estimate it")
     for name in lost:
         if name.lower() not in known:
             raise BadInputError(f"--without-region: unknown {name!r}; known: {', '.join(known.values())}")
@@ -141,9 +141,7 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
     known = {worker.endpoint.id for region in regions for worker in region.workers}
     strange = [endpoint.id for endpoint in recording.endpoints if endpoint.id not in known]
     if strange:
-        console.print(
-            Text(f"  left out, for too little was seen of them: {', '.join(strange)}", style="yellow")
-        )
+        console.print(Text(f"  left out, with too few requests: {', '.join(strange)}", style="yellow"))
     if recording.dropped:
         console.print(Text(f"  {recording.dropped} more requests were not recorded", style="yellow"))
     if recording.left_out:

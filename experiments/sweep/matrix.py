@@ -120,11 +120,11 @@ def named(name: str, row: Row, is_policys: bool) -> str:
     """Name with those knobs that belong to it."""
     knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
     return ", ".join(
-        [name, *(f"{knob.removeprefix(POLICY_KNOB)} = {in_words(value)}" for knob, value in knobs)]
+        [name, *(f"{knob.removeprefix(POLICY_KNOB)} = {value_text(value)}" for knob, value in knobs)]
     )
 
 
-def in_words(value: object) -> str:
+def value_text(value: object) -> str:
     """Format a knob value; floats in short form."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
-from experiments.compare.revisions import Course, git, measure
+from experiments.compare.revisions import RevisionPlan, git, measure
 from experiments.errors import BadInputError
 from experiments.results.directory import Campaign, save_campaign, save_result
 from experiments.results.plan import plan
@@ -155,16 +155,16 @@ def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.Mon
         git("add", "-A")
         git("commit", "-q", "-m", version)
         git("tag", version)
-    course = Course("steady", 3, 7, ("--quick",), tmp_path / "out")
+    plan = RevisionPlan("steady", 3, 7, ("--quick",), tmp_path / "out")
     shown = write_set(tmp_path)
     monkeypatch.setenv("SHOWN", str(shown))
-    one, two = measure(("one", "two"), course, Console(quiet=True))
+    one, two = measure(("one", "two"), plan, Console(quiet=True))
     assert [run.facts.block for run in one.runs] == [0, 1, 2]
     assert one.campaign.command.startswith("one run steady --quick --blocks 1 --seed 7 --out ")
     assert two.campaign.command.startswith("two ")
     assert len(list((repository / ".git" / "worktrees").glob("*"))) == 0
     with pytest.raises(BadInputError, match=r"--rev: git worktree: .*nothing"):
-        measure(("one", "nothing"), course, Console(quiet=True))
+        measure(("one", "nothing"), plan, Console(quiet=True))
 
 
 FAKE = """

@@ -127,7 +127,7 @@ GOOD = text_line(entry(), CONTEXT)
         (GOOD.replace("status=200", "status=x"), "status: must be a whole number from 0 to 999, got 'x'"),
         (GOOD.replace("sample=0.5", "sample=0"), "sample: must be above 0 and at most 1, got '0'"),
         (GOOD.replace("time=2023", "time=x"), "time: must be as 2026-01-31T12:00:00.000000Z, got 'x-"),
-        (GOOD.replace("000000Z", "000000"), "time: must say its zone"),
+        (GOOD.replace("000000Z", "000000"), "time: must have a time zone"),
     ],
 )
 def test_errors_name_line_and_field(line: str, problem: str) -> None:
