@@ -19,7 +19,7 @@ from experiments.errors import FleetFailedError
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Connection, Target, client_context
 from experiments.reproduce.keepalive_cases import DIRECT, PROXIED, Case, Measurement, Plan
-from experiments.reproduce.launch import BalancerFile
+from experiments.reproduce.launch import UNVERIFIED, BalancerFile
 
 SLEEP = 0.002
 
@@ -47,7 +47,7 @@ async def targets_of(plan: Plan, folder: Path, stack: AsyncExitStack) -> dict[Ca
     }
     own = await worker(plan, PROXIED.tls, PROXIED.http, plan.calls, stack)
     endpoint = {"id": "far", "region": "far", "address": f"https://{own.authority}"}
-    file = BalancerFile(tables={"upstream_tls": {"verify": False}}, endpoints=[endpoint])
+    file = BalancerFile(tables=UNVERIFIED, endpoints=[endpoint])
     balancer = await launch.balancer("near", file, folder, stack)
     return {case: workers[case.tls, case.http] for case in DIRECT} | {PROXIED: Target(*balancer.address)}
 

@@ -16,6 +16,9 @@ from experiments.run.process_config import toml
 
 Keys = Mapping[str, object]
 
+UNVERIFIED: Mapping[str, Keys] = {"upstream_tls": {"verify": False}}
+"""Tables of a balancer before workers with TLS, which make their own certificates."""
+
 
 async def started(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
     """Start a process that is stopped with the stack, without waiting until it is ready. Raises `FleetFailedError`."""

@@ -17,7 +17,7 @@ from experiments.processes import Child
 from experiments.reproduce import launch
 from experiments.reproduce.api_calls import CALLS_PER_USER, Calls, random_calls, user_calls
 from experiments.reproduce.client import all_of
-from experiments.reproduce.launch import BalancerFile, ConnectionCounts, Keys, connection_counts
+from experiments.reproduce.launch import UNVERIFIED, BalancerFile, ConnectionCounts, connection_counts
 from experiments.reproduce.reproduction import ReportProgress
 
 
@@ -180,5 +180,5 @@ def file_of(transport: Transport, at_once: int, parties: Sequence[tuple[str, int
         }
         for number, (host, port) in enumerate(parties)
     ]
-    tables: dict[str, Keys] = {"limits": {"in_flight": at_once}, "upstream_tls": {"verify": False}}
+    tables = {"limits": {"in_flight": at_once}, **UNVERIFIED}
     return BalancerFile({"seed": 1, "policy": "random"}, tables, endpoints)

@@ -18,7 +18,7 @@ from experiments.ports import lasting_ports
 from experiments.processes import Child
 from experiments.reproduce import launch
 from experiments.reproduce.client import Answer, all_of, ask_once
-from experiments.reproduce.launch import BalancerFile, Keys, balancer_status, connection_counts
+from experiments.reproduce.launch import UNVERIFIED, BalancerFile, Keys, balancer_status, connection_counts
 from experiments.reproduce.name_server import name_server
 from experiments.reproduce.reproduction import ReportProgress
 from experiments.reproduce.third_party_modes import (
@@ -117,7 +117,7 @@ def file_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) ->
         for number, host in enumerate(hosts)
     ]
     # a connect delayed by a busy machine is not a failure of the mode
-    tables: dict[str, Keys] = {"upstream_tls": {"verify": False}, "timeouts": {"connect": 10}}
+    tables: dict[str, Keys] = {**UNVERIFIED, "timeouts": {"connect": 10}}
     if mode.slow_names:
         tables["names"] = names_keys(port, mode.uncached_names)
     if mode.pool:
@@ -167,7 +167,7 @@ async def route_change(plan: Plan, seed: int, folder: Path) -> RouteChange:
             await launch.ready("near", provider_argv(near, seed, port), first)
             endpoint = {"id": "provider", "address": f"https://127.0.0.1:{port}"}
             tables: dict[str, Keys] = {
-                "upstream_tls": {"verify": False},
+                **UNVERIFIED,
                 "pool": {"preconnect": 2},
                 "route_watch": {"duration": plan.watch_duration},
             }
