@@ -180,7 +180,7 @@ def test_region_names_are_case_insensitive(taped: Path) -> None:
         checked(("us",), regions)
     with pytest.raises(BadInputError, match="leaves no endpoint"):
         checked(("asia", "emea"), regions)
-    with pytest.raises(BadInputError, match="too little"):
+    with pytest.raises(BadInputError, match="too few requests"):
         checked((), [])
 
 
