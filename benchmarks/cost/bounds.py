@@ -17,7 +17,7 @@ from rich.text import Text
 from benchmarks.cost.plan import Run
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
-from experiments.reproduce.statistics import interval
+from experiments.reproduce.medians import interval
 from experiments.terminal import STANDING
 
 Spread = tuple[float, float, float]

@@ -28,7 +28,7 @@ HEAD_START = 0.02
 SWEEP = 0.1
 """Seconds between two sweeps for overdue requests."""
 
-IDLE_POLL = 50e-6
+LOOK = 50e-6
 """Maximum seconds of a poll that counts as idle; a longer one was preempted by another process on the core."""
 
 OPEN_WITHIN = 5.0
@@ -63,7 +63,7 @@ class Record:
 class ConnectionSlot:
     """A reusable connection slot, and the number of the request on it."""
 
-    __slots__ = ("number", "received", "recv", "send", "sock")
+    __slots__ = ("came", "number", "recv", "send", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.take(sock, FREE)
@@ -74,7 +74,7 @@ class ConnectionSlot:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock, self.send, self.recv = sock, sock.send, sock.recv
         self.number = number
-        self.received = b""
+        self.came = b""
         """Bytes received of an incomplete response."""
 
 
@@ -103,7 +103,7 @@ class OpenLoop:
         self._timer = Timerfd()
         # Edge-triggered: the timer stays readable but is reported once.
         self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
-        self._slots: dict[int, ConnectionSlot] = {}
+        self._lanes: dict[int, ConnectionSlot] = {}
         self._down: list[ConnectionSlot] = []
         try:
             for _ in range(connections):
@@ -111,7 +111,7 @@ class OpenLoop:
         except FleetFailedError:
             self.close()
             raise
-        self._free = list(self._slots.values())
+        self._free = list(self._lanes.values())
 
     def _connected(self) -> socket.socket:
         try:
@@ -119,9 +119,9 @@ class OpenLoop:
         except OSError as error:
             raise FleetFailedError(f"no connection to {self._address[1]}: {error.strerror}") from None
 
-    def _watch(self, slot: ConnectionSlot, mask: int) -> None:
-        self._slots[slot.sock.fileno()] = slot
-        self._epoll.register(slot.sock.fileno(), mask)
+    def _watch(self, lane: ConnectionSlot, mask: int) -> None:
+        self._lanes[lane.sock.fileno()] = lane
+        self._epoll.register(lane.sock.fileno(), mask)
 
     def run(self, instants: Sequence[float]) -> Record:
         """Send at `instants`, in seconds from now and ascending, at least one; returns when all have ended."""
@@ -132,28 +132,28 @@ class OpenLoop:
         self._kind, self._has_waited = array("b", [Kind.UNFINISHED]) * count, array("b", [0]) * count
         give_up_at = self._due[-1] + self._timeout
         self._due.append(float("inf"))  # sentinel after the last instant
-        self._main_loop(give_up_at)
-        self._fail_remaining(give_up_at)
+        self._turns(give_up_at)
+        self._give_up(give_up_at)
         return self._record()
 
     def close(self) -> None:
         """Close all sockets and the timer and epoll descriptors."""
-        for slot in [*self._slots.values(), *self._down]:
-            slot.sock.close()
+        for lane in [*self._lanes.values(), *self._down]:
+            lane.sock.close()
         self._timer.close()
         self._epoll.close()
 
-    def _main_loop(self, give_up_at: float) -> None:
+    def _turns(self, give_up_at: float) -> None:
         """Main loop: wait for data or the next due instant and handle it."""
-        clock, due, slots = time.monotonic, self._due, self._slots
-        wait = self._busy_poll if self._spins else self._sleep
+        clock, due, lanes = time.monotonic, self._due, self._lanes
+        wait = self._look if self._spins else self._sleep
         now = sweep_at = clock()
         while self._left and now < give_up_at:
             events = wait()
             now = clock()  # data read after this had arrived by now, except the rest of a fragmented response
             for fd, _ in events:
-                if (slot := slots.get(fd)) is not None:
-                    self._read(slot, now)
+                if (lane := lanes.get(fd)) is not None:
+                    self._hear(lane, now)
                 if self._free and due[self._next] <= clock():
                     self._send_due()
             if now >= sweep_at:
@@ -167,7 +167,7 @@ class OpenLoop:
             self._timer.set(self._due[self._next])
         return self._epoll.poll(SWEEP)
 
-    def _busy_poll(self) -> list[tuple[int, int]]:
+    def _look(self) -> list[tuple[int, int]]:
         """Busy-poll instead of sleeping in `_sleep`. Returns without events at times, for the sweep."""
         clock, poll, due = time.monotonic, self._epoll.poll, self._due
         began_at = now = clock()
@@ -177,7 +177,7 @@ class OpenLoop:
                 began_at = now = clock()
                 continue
             later = clock()
-            if later - now < IDLE_POLL:
+            if later - now < LOOK:
                 self.idle += later - now
             now = later
         return events
@@ -186,110 +186,110 @@ class OpenLoop:
         """Send all due requests for which a connection is free."""
         clock, free, due = time.monotonic, self._free, self._due
         while free and due[self._next] <= (now := clock()):
-            slot = free.pop()
-            number = slot.number = self._next
+            lane = free.pop()
+            number = lane.number = self._next
             self._next = number + 1
             self._sent[number] = now
             if due[number] < self._short_until:
                 self._has_waited[number] = 1
             try:
-                slot.send(self._request)
+                lane.send(self._request)
             except OSError:
-                self._end_broken(slot, Kind.RESET, now)
+                self._end_broken(lane, Kind.RESET, now)
 
-    def _read(self, slot: ConnectionSlot, now: float) -> None:
+    def _hear(self, lane: ConnectionSlot, now: float) -> None:
         """Read from a connection; nearly always one complete response of the usual size."""
         try:
-            data = slot.recv(READ)
+            data = lane.recv(READ)
         except BlockingIOError:
-            return self._opened(slot, now)
+            return self._opened(lane, now)
         except OSError:
             data = b""
-        if len(data) == self._size and slot.number >= 0 and not slot.received and data.startswith(OK):
-            return self._end(slot, Kind.OK, now)
-        return self._handle_part(slot, data, now)
+        if len(data) == self._size and lane.number >= 0 and not lane.came and data.startswith(OK):
+            return self._end(lane, Kind.OK, now)
+        return self._hear_piece(lane, data, now)
 
-    def _handle_part(self, slot: ConnectionSlot, data: bytes, now: float) -> None:
+    def _hear_piece(self, lane: ConnectionSlot, data: bytes, now: float) -> None:
         """Handle an unusual read: the first response, a fragment, an error status, or the end of the connection."""
-        if slot.number == OPENING:
-            return self._mark_down(slot)
-        if not data or slot.number == FREE:
-            return self._end_broken(slot, Kind.RESET, now)
-        slot.received += data
-        size = size_of(slot.received)
-        if len(slot.received) < size or size < 0:
+        if lane.number == OPENING:
+            return self._go_down(lane)
+        if not data or lane.number == FREE:
+            return self._end_broken(lane, Kind.RESET, now)
+        lane.came += data
+        size = size_of(lane.came)
+        if len(lane.came) < size or size < 0:
             return None
-        if len(slot.received) > size:
-            return self._end_broken(slot, Kind.RESET, now)
-        is_ok = slot.received.startswith(OK)
+        if len(lane.came) > size:
+            return self._end_broken(lane, Kind.RESET, now)
+        is_ok = lane.came.startswith(OK)
         self._size = size if is_ok else self._size
-        slot.received = b""
-        return self._end(slot, Kind.OK if is_ok else Kind.ERROR_STATUS, now)
+        lane.came = b""
+        return self._end(lane, Kind.OK if is_ok else Kind.ERROR_STATUS, now)
 
-    def _end(self, slot: ConnectionSlot, kind: Kind, now: float) -> None:
-        """End the request of this slot and free the slot."""
-        self._record_end(slot, kind, now)
-        self._set_free(slot, now)
+    def _end(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
+        """End the request of this lane and free the lane."""
+        self._write_down(lane, kind, now)
+        self._set_free(lane, now)
 
-    def _set_free(self, slot: ConnectionSlot, now: float) -> None:
-        slot.number = FREE
+    def _set_free(self, lane: ConnectionSlot, now: float) -> None:
+        lane.number = FREE
         if not self._free:
             self._short_until = now
-        self._free.append(slot)
+        self._free.append(lane)
 
-    def _record_end(self, slot: ConnectionSlot, kind: Kind, now: float) -> None:
-        number = slot.number
+    def _write_down(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
+        number = lane.number
         self._ended[number] = now
         self._kind[number] = kind
         self._left -= 1
 
-    def _end_broken(self, slot: ConnectionSlot, kind: Kind, now: float) -> None:
+    def _end_broken(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
         """Replace a broken connection, ending the request that it carried."""
-        if slot.number >= 0:
-            self._record_end(slot, kind, now)
-        elif slot.number == FREE:
-            self._free.remove(slot)
-        self._drop(slot)
-        self._open(slot, now)
+        if lane.number >= 0:
+            self._write_down(lane, kind, now)
+        elif lane.number == FREE:
+            self._free.remove(lane)
+        self._drop(lane)
+        self._open(lane, now)
 
-    def _drop(self, slot: ConnectionSlot) -> None:
-        del self._slots[slot.sock.fileno()]
-        slot.sock.close()
+    def _drop(self, lane: ConnectionSlot) -> None:
+        del self._lanes[lane.sock.fileno()]
+        lane.sock.close()
 
-    def _open(self, slot: ConnectionSlot, now: float) -> None:
+    def _open(self, lane: ConnectionSlot, now: float) -> None:
         """Open a new connection. On the loopback it is mostly established at once."""
-        slot.take(socket.socket(), OPENING)
-        error = slot.sock.connect_ex(self._address)
+        lane.take(socket.socket(), OPENING)
+        error = lane.sock.connect_ex(self._address)
         if error == EINPROGRESS:
-            self._watch(slot, select.EPOLLOUT)
+            self._watch(lane, select.EPOLLOUT)
         elif error:
-            slot.sock.close()
-            self._down.append(slot)
+            lane.sock.close()
+            self._down.append(lane)
         else:
-            self._watch(slot, select.EPOLLIN)
-            self._set_free(slot, now)
+            self._watch(lane, select.EPOLLIN)
+            self._set_free(lane, now)
 
-    def _opened(self, slot: ConnectionSlot, now: float) -> None:
+    def _opened(self, lane: ConnectionSlot, now: float) -> None:
         """Handle an empty read: a connection has been established, or the event was spurious."""
-        if slot.number == OPENING:
-            self._epoll.modify(slot.sock.fileno(), select.EPOLLIN)
-            self._set_free(slot, now)
+        if lane.number == OPENING:
+            self._epoll.modify(lane.sock.fileno(), select.EPOLLIN)
+            self._set_free(lane, now)
 
-    def _mark_down(self, slot: ConnectionSlot) -> None:
-        self._drop(slot)
-        self._down.append(slot)
+    def _go_down(self, lane: ConnectionSlot) -> None:
+        self._drop(lane)
+        self._down.append(lane)
 
     def _sweep(self, now: float) -> None:
         """Time out overdue requests, and reopen refused connections."""
-        for slot in list(self._slots.values()):
-            if slot.number >= 0 and self._due[slot.number] + self._timeout <= now:
-                self._end_broken(slot, Kind.TIMEOUT, now)
+        for lane in list(self._lanes.values()):
+            if lane.number >= 0 and self._due[lane.number] + self._timeout <= now:
+                self._end_broken(lane, Kind.TIMEOUT, now)
         down, self._down = self._down, []
-        for slot in down:
-            self._open(slot, now)
+        for lane in down:
+            self._open(lane, now)
         self._send_due()
 
-    def _fail_remaining(self, now: float) -> None:
+    def _give_up(self, now: float) -> None:
         """Mark the remaining requests as failed: unanswered, or never sent for want of a connection."""
         for number in range(len(self._kind)):
             if self._kind[number] == Kind.UNFINISHED:

@@ -15,7 +15,7 @@ from typing import Any
 
 from balancer.http1.internal_fields import InternalFields
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
-from experiments.reproduce.statistics import interval
+from experiments.reproduce.medians import interval
 
 REPETITIONS = 20
 """Repetitions of every set within one measurement."""

@@ -22,7 +22,7 @@ from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.header_sets import INTERNAL, SETS
 from experiments.reproduce.launch import BalancerFile
-from experiments.reproduce.statistics import interval
+from experiments.reproduce.medians import interval
 
 CONNECTIONS = 16
 HEADS = [f"GET / HTTP/1.1\n{text}\n".replace("\n", "\r\n").encode() for text in SETS]

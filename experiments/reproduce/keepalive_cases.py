@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from experiments.reproduce.statistics import interval
+from experiments.reproduce.medians import interval
 
 HANDSHAKES = {"1.2": 3, "1.3": 2}
 """Round trips before the first byte of a request, including TCP's."""

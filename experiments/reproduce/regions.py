@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from experiments.reproduce.medians import median_ms
 from experiments.reproduce.regions_answers import answers, bounds, concurrency_table, policy_table
 from experiments.reproduce.regions_cases import PLACES, QUICK, Plan, Results, policy_spans
 from experiments.reproduce.regions_overload import overloads
@@ -24,7 +25,6 @@ from experiments.reproduce.regions_runs import (
     unloaded_latency,
 )
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
-from experiments.reproduce.statistics import median_ms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

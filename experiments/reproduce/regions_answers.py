@@ -10,6 +10,7 @@ from statistics import median
 
 from rich.table import Table
 
+from experiments.reproduce.medians import median_ms
 from experiments.reproduce.regions_cases import (
     OURS,
     PATIENCE,
@@ -22,7 +23,6 @@ from experiments.reproduce.regions_cases import (
     policy_spans,
 )
 from experiments.reproduce.reproduction import Verdict
-from experiments.reproduce.statistics import median_ms
 from experiments.terminal import plain_table
 
 MOST_ADDED = 1.0

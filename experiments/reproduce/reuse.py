@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.reproduce.client import failures
+from experiments.reproduce.latency_summary import SUMMARY_HEADS, LatencySummary, summary_of
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
 from experiments.reproduce.reuse_runs import (
     NEW_CONNECTIONS,
@@ -23,7 +24,6 @@ from experiments.reproduce.reuse_runs import (
     Run,
     measure,
 )
-from experiments.reproduce.statistics import SUMMARY_HEADS, LatencySummary, summary_of
 from experiments.terminal import plain_table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import NEGLIGIBLE_WEIGHT
 from experiments.reproduce.charts import bar, draw_percentiles, label_bars, label_percentiles, nines
-from experiments.reproduce.statistics import LatencySummary
+from experiments.reproduce.latency_summary import LatencySummary
 
 COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#0072B2")
 SOURCE_COLOURS = (NEGLIGIBLE_WEIGHT, "#222222")

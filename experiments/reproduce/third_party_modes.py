@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from experiments.reproduce.client import Answer
+from experiments.reproduce.latency_summary import LatencySummary, summary_of
 from experiments.reproduce.launch import ConnectionCounts, Keys
-from experiments.reproduce.statistics import LatencySummary, summary_of
 
 ROUND_TRIP = 0.042
 """Round trip in seconds to both providers: the source's TCP handshake with B, 297 − 256 ms."""

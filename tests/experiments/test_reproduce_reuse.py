@@ -12,6 +12,7 @@ import pytest
 from experiments.report.canvas import to_png
 from experiments.reproduce.api_calls import CALLS_PER_USER, MIX, Calls, random_instants
 from experiments.reproduce.client import Answer, service_in
+from experiments.reproduce.latency_summary import summary_of
 from experiments.reproduce.launch import ConnectionCounts
 from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, row_of, verdicts
 from experiments.reproduce.reuse_figure import reuse_figure
@@ -25,7 +26,6 @@ from experiments.reproduce.reuse_runs import (
     Run,
     file_of,
 )
-from experiments.reproduce.statistics import summary_of
 from tests.experiments.reproduced import quick_run
 
 COUNTS = ConnectionCounts(1, 1, 0, 0, 0, 0, 0, 0.0)

@@ -48,6 +48,7 @@ def test_a_results_directory_is_shown_and_not_changed(
 
 
 def test_help_imports_neither_numpy_nor_matplotlib() -> None:
+    """The group's help shows at once."""
     code = (
         "import sys; from experiments.__main__ import cli; cli.main(['--help'], standalone_mode=False);"
         "print(sorted({'numpy', 'matplotlib', 'aiohttp'} & set(sys.modules)))"

@@ -47,56 +47,56 @@ class VerifiedLoop(OpenLoop):
     def _send_due(self) -> None:
         """Send due requests as the parent does, each with its own bytes."""
         while self._free and self._due[self._next] <= (now := time.monotonic()):
-            slot, number = self._free.pop(), self._next
-            slot.number = number
+            lane, number = self._free.pop(), self._next
+            lane.number = number
             self._next = number + 1
             self._sent[number] = now
             if self._due[number] < self._short_until:
                 self._has_waited[number] = 1
             try:
-                slot.sock.sendall(self._asked[number].message(self._port))
+                lane.sock.sendall(self._asked[number].message(self._port))
             except OSError:
-                self._end_broken(slot, Kind.RESET, now)
+                self._end_broken(lane, Kind.RESET, now)
 
-    def _read(self, slot: ConnectionSlot, now: float) -> None:
+    def _hear(self, lane: ConnectionSlot, now: float) -> None:
         try:
-            data = slot.recv(1 << 16)
+            data = lane.recv(1 << 16)
         except BlockingIOError:
-            return self._opened(slot, now)
+            return self._opened(lane, now)
         except OSError:
             data = b""
-        if slot.number == OPENING:
-            return self._mark_down(slot)
-        if not data or slot.number == FREE:
+        if lane.number == OPENING:
+            return self._go_down(lane)
+        if not data or lane.number == FREE:
             self.strays += bool(data)
-            return self._end_broken(slot, Kind.RESET, now)
-        slot.received += data
-        size = size_of(slot.received)
-        if 0 <= size <= len(slot.received):
-            self._judge(slot, size, now)
+            return self._end_broken(lane, Kind.RESET, now)
+        lane.came += data
+        size = size_of(lane.came)
+        if 0 <= size <= len(lane.came):
+            self._judge(lane, size, now)
         return None
 
-    def _judge(self, slot: ConnectionSlot, size: int, now: float) -> None:
+    def _judge(self, lane: ConnectionSlot, size: int, now: float) -> None:
         """Check a complete response and free or replace its connection."""
-        number, received = slot.number, slot.received
-        end = received.index(b"\r\n\r\n") + 4
-        head, body = received[:end], received[end:size]
+        number, came = lane.number, lane.came
+        end = came.index(b"\r\n\r\n") + 4
+        head, body = came[:end], came[end:size]
         ending, name = outcome_of(self._asked[number], head, body)
-        if len(received) > size:
+        if len(came) > size:
             ending = Ending.CORRUPT
         self.ending[number], self.worker[number] = ending, NAMES.get(name, NO_WORKER)
-        slot.received = b""
+        lane.came = b""
         if ending >= Ending.CROSSED or CLOSES.search(head) or self._is_fresh[number]:
-            self._end_broken(slot, Kind.OK, now)
+            self._end_broken(lane, Kind.OK, now)
         else:
-            self._end(slot, Kind.OK, now)
+            self._end(lane, Kind.OK, now)
 
-    def _end_broken(self, slot: ConnectionSlot, kind: Kind, now: float) -> None:
-        number = slot.number
+    def _end_broken(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
+        number = lane.number
         if number >= 0 and self.ending[number] == Ending.UNFINISHED:
-            cut = Ending.CUT if slot.received else Ending.CLOSED
+            cut = Ending.CUT if lane.came else Ending.CLOSED
             self.ending[number] = BROKEN.get(kind, cut)
-        super()._end_broken(slot, kind, now)
+        super()._end_broken(lane, kind, now)
 
     def account(self, record: Record, zero: float) -> Account:
         """Rows of all requests; `zero` is an instant of the monotonic clock."""
