@@ -12,14 +12,16 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from experiments.errors import BadInputError
@@ -105,6 +107,21 @@ def path_line(what: str, path: Path) -> Text:
 def print_verdict(console: Console, is_met: bool | None, words: str) -> None:
     """Print a verdict in the colour of its outcome."""
     console.print(Text(words, style=STYLES[is_met]))
+
+
+def plain_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    left: Sequence[str] = (),
+    title: str | None = None,
+) -> Table:
+    """Table whose first column and those named in `left` are aligned to the left, the others to the right."""
+    table = Table(title=title, header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="left" if number == 0 or head in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def times(ratio: float | None) -> str:

@@ -11,12 +11,12 @@ LABELS = ("a", "b", "c", "d", "e", "f", "g", "h")
 CONTROL = "a again"
 
 
-def null_campaign(scenario: Scenario, blocks: int, rivals: int, has_twin: bool = True) -> Scenario:
-    """Scenario with baseline `a`, its A/A control `a again` if `has_twin`, and `rivals` copies of the first entry."""
-    first = scenario.entries[0].model_copy(update={"twin_of": None, "thresholds": ()})
+def null_campaign(scenario: Scenario, blocks: int, rivals: int, has_control: bool = True) -> Scenario:
+    """Scenario with baseline `a`, its A/A control `a again` if wanted, and `rivals` copies of the first entry."""
+    first = scenario.entries[0].model_copy(update={"repeat_of": None, "thresholds": ()})
     entries = [first.model_copy(update={"label": label}) for label in LABELS[: rivals + 1]]
-    if has_twin:
-        entries.append(first.model_copy(update={"label": CONTROL, "twin_of": LABELS[0]}))
+    if has_control:
+        entries.append(first.model_copy(update={"label": CONTROL, "repeat_of": LABELS[0]}))
     changes = {"entries": tuple(entries), "baseline": LABELS[0], "blocks": blocks, "thresholds": ()}
     return scenario.model_copy(update=changes)
 

@@ -36,9 +36,9 @@ def queues(requests: int) -> Scenario:
     )
 
 
-def scenario_of(blocks: int, requests: int, rivals: int, has_twin: bool = True) -> Scenario:
+def scenario_of(blocks: int, requests: int, rivals: int, has_control: bool = True) -> Scenario:
     """Scenario of equal entries in front of the queues."""
-    return null_campaign(queues(requests), blocks, rivals, has_twin)
+    return null_campaign(queues(requests), blocks, rivals, has_control)
 
 
 def run_queues(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:

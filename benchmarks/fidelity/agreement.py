@@ -109,8 +109,7 @@ class ScenarioResult:
 def scenario_result_of(measured: Results, simulated: Results, again: Results | None = None) -> ScenarioResult:
     """Compare the measured and simulated results of one scenario; `again` is a single simulation with its own draws."""
     scenario = measured.scenario
-    twin = scenario.twins[1] if scenario.twins else None
-    entries = [entry for entry in measured.entries() if entry.label != twin]
+    entries = [entry for entry in measured.entries() if entry.repeat_of is None]
     pairs = {entry.label: paired_runs(measured, simulated, entry.label) for entry in entries}
     rows = tuple(
         with_simulation_noise(
@@ -203,13 +202,15 @@ def failed(runs: Sequence[Run]) -> float:
 
 def floor_of(results: Results) -> Interval | None:
     """Interval of the p99 ratio of the A/A control to its original: the noise floor of measurement."""
-    if results.scenario.twins is None:
+    if results.scenario.control_pair is None:
         return None
-    original, twin = (values_of(results.runs_of(label)) for label in results.scenario.twins)
-    blocks = sorted(original.keys() & twin.keys())
+    original, repeat = (values_of(results.runs_of(label)) for label in results.scenario.control_pair)
+    blocks = sorted(original.keys() & repeat.keys())
     if not blocks:
         return None
-    return paired_interval([twin[n] for n in blocks], [original[n] for n in blocks], results.scenario.seed)[0]
+    return paired_interval([repeat[n] for n in blocks], [original[n] for n in blocks], results.scenario.seed)[
+        0
+    ]
 
 
 def pair_comparison_of(

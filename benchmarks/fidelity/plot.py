@@ -95,7 +95,7 @@ def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:
 
 def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> None:
     """Distributions of one scenario, for every entry except the A/A control."""
-    entries = [entry for entry in measured.entries() if entry.twin_of is None]
+    entries = [entry for entry in measured.entries() if entry.repeat_of is None]
     names, shown = [entry.policy.name for entry in entries], list[float]()
     for entry in entries:
         ours, theirs = paired_runs(measured, simulated, entry.label)

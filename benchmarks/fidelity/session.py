@@ -92,7 +92,7 @@ def scenario_of(
 ) -> Scenario:
     """The scenario with the chosen entries and, if one of them has it, the A/A control. Raises `BadInputError`."""
     scenario = load_scenario(name)
-    chosen = [entry.label for entry in scenario.entries if entry.twin_of in policies and not quick]
+    chosen = [entry.label for entry in scenario.entries if entry.repeat_of in policies and not quick]
     number = None if quick else blocks_ or BLOCKS
     given = Overrides(policies=(*policies, *chosen), blocks=number, quick=quick, time_scale=time_scale)
     found = overridden(scenario, given)

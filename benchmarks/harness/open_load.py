@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from benchmarks.harness.closed_load import Place, report_of, started
+from benchmarks.harness.open_loop import OpenLoop, Record
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import poisson
-from experiments.load.open_loop import OpenLoop, Record
 from experiments.processes import program
 from experiments.stats.measures import percentile
 from experiments.stats.samples import Floats, Kind

@@ -26,7 +26,7 @@ INSTANTS = 200
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One run at one rate. `rate` and `achieved` (sent) per second of the scenario, `errors` a share, `p99` in measured
-    seconds with failures at the deadline. `missed`: failed conditions; `blind`: why the run cannot be judged.
+    seconds with failures at the deadline. `missed`: failed conditions; `unusable`: why the run cannot be judged.
     """
 
     rate: float
@@ -34,11 +34,11 @@ class Trial:
     errors: float
     p99: float
     missed: tuple[str, ...]
-    blind: str = ""
+    unusable: str = ""
 
     @property
     def passed(self) -> bool:
-        return not self.missed and not self.blind
+        return not self.missed and not self.unusable
 
 
 def tried(run: Run, rate: float, slo: float) -> Trial:

@@ -7,7 +7,6 @@ latency, beyond it more latency buys little load.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from experiments.errors import BadInputError
 from experiments.results.directory import Results, believable, load_results
 from experiments.stats import measures
 from experiments.stats.comparison import Interval, as_interval
-from experiments.stats.estimates import logarithms, paired_student
+from experiments.stats.estimates import geometric_mean, logarithms, paired_student
 from experiments.stats.run_summary import summarise_run
 from experiments.stats.samples import Run
 
@@ -97,13 +96,13 @@ def point_of(results: Results, label: str) -> Point:
         label=label,
         rate=scenario.load.rate,
         p99=over_blocks([one.p99 for one in summaries]),
-        mean=math.exp(float(np.mean(logarithms([one.mean for one in summaries])))),
+        mean=geometric_mean(one.mean for one in summaries),
         answered=float(np.mean([answered_rate(run) for run in runs])) * scenario.time_scale,
         goodput=measures.goodput(runs, scenario.slo * scenario.time_scale),
         errors=1 - sum(int(run.samples.ok.sum()) for run in runs) / requests,
         few=measures.has_few_beyond(requests, 99.0),
         valid=all(run.facts.is_valid for run in runs),
-        keeps_up=2 * sum(map(bears, runs)) >= len(runs),
+        keeps_up=2 * sum(map(keeps_up, runs)) >= len(runs),
     )
 
 
@@ -120,6 +119,6 @@ def answered_rate(run: Run) -> float:
     return float(np.sum((ended > end - watched) & (ended <= end))) / watched if watched > 0 else 0.0
 
 
-def bears(run: Run) -> bool:
+def keeps_up(run: Run) -> bool:
     """Whether no queue grew and nearly all requests succeeded."""
     return not any(queue_growth(run.samples)) and float(run.samples.ok.mean()) >= measures.ACHIEVED_LIMIT

@@ -21,7 +21,7 @@ def at_rate(scenario: Scenario, rate: float, duration: float | None = None) -> S
             f"{scenario.name}: arrivals = {load.arrivals!r}; a rate needs {' or '.join(STEADY)}"
         )
     if scenario.events:
-        raise BadInputError(f"{scenario.name}: events change what it bears within a run; take one without")
+        raise BadInputError(f"{scenario.name}: events change its capacity within a run; take one without")
     steady = load.model_copy(update={"mode": "open", "rate": rate, "duration": duration or load.duration})
     entries = tuple(entry.model_copy(update={"batch": None}) for entry in scenario.entries)
     return scenario.model_copy(update={"load": steady, "entries": entries, "thresholds": ()})

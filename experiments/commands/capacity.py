@@ -187,7 +187,7 @@ class Searches:
         """Print each capacity, and the mean of several searches with its interval."""
         for one in self.found:
             self._console.print(Text(in_words(one), style="bold" if one.is_found else "yellow"))
-        rates = [one.bears for one in self.found if one.is_found]
+        rates = [one.passed for one in self.found if one.is_found]
         if len(rates) > 1:
             self._console.print(Text(over_searches(rates), style="bold"))
 
@@ -195,8 +195,8 @@ class Searches:
 def line_of(trial: Trial, prefix: str) -> Text:
     """Text such as `[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or the missed conditions."""
     numbers = f"p99 {trial.p99 * 1e3:.4g} ms, {100 * trial.errors:.2f} % errors"
-    if trial.blind:
-        return Text(f"{prefix}{trial.rate:.4g}/s says nothing: {trial.blind}", style="yellow")
+    if trial.unusable:
+        return Text(f"{prefix}{trial.rate:.4g}/s cannot be judged: {trial.unusable}", style="yellow")
     if trial.passed:
         return Text(f"{prefix}{trial.rate:.4g}/s passes: {numbers}", style="green")
     return Text(f"{prefix}{trial.rate:.4g}/s fails: {'; '.join(trial.missed)}", style="red")
@@ -205,13 +205,13 @@ def line_of(trial: Trial, prefix: str) -> Text:
 def in_words(found: Capacity) -> str:
     """Result of one search as text."""
     if found.is_found:
-        return f"Capacity: {found.bears:.4g}/s ({found.fails:.4g}/s fails), {len(found.trials)} trials"
-    if found.blind:
-        passed = f"{found.bears:.4g}/s passed" if found.bears else "nothing passed"
-        return f"No capacity: {passed}, and {found.blind}"
-    if not found.bears:
-        return f"No capacity: {found.fails:.4g}/s fails too"
-    return f"No capacity: {found.bears:.4g}/s passes, and {found.fails:.4g}/s was the lowest to fail"
+        return f"Capacity: {found.passed:.4g}/s ({found.failed:.4g}/s fails), {len(found.trials)} trials"
+    if found.unusable:
+        passed = f"{found.passed:.4g}/s passed" if found.passed else "nothing passed"
+        return f"No capacity: {passed}, and {found.unusable}"
+    if not found.passed:
+        return f"No capacity: {found.failed:.4g}/s fails too"
+    return f"No capacity: {found.passed:.4g}/s passes, and {found.failed:.4g}/s was the lowest to fail"
 
 
 def over_searches(rates: Sequence[float]) -> str:

@@ -9,26 +9,31 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from experiments.commands.catalogue_options import GRID, MEASURE
 from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
-from experiments.commands.options import require_none
+from experiments.commands.options import new_directory, require_none
 from experiments.compare.contrast import Contrast, contrasts
-from experiments.compare.revisions import Course, measure
+from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
 from experiments.results.verdict import show
-from experiments.terminal import BOUND_MISSED, console_here, print_verdict, require_writable, write_json
+from experiments.terminal import (
+    BOUND_MISSED,
+    console_here,
+    plain_table,
+    print_verdict,
+    require_writable,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:
@@ -127,11 +132,11 @@ def measured(
 ) -> list[Results]:
     """Measure two revisions. Raises `ExperimentError`."""
     options = (*(["--quick"] if quick else []), *(["--policies", policies] if policies else []))
-    folder = out or Path("results") / f"revisions-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    folder = out or new_directory("revisions")
     name = scenario or "steady"
     name = str(Path(name).resolve()) if name.endswith(".toml") else name
-    course = Course(name, blocks or 8, 1 if seed is None else seed, options, folder)
-    return measure(names, course, console_here())
+    plan = RevisionPlan(name, blocks or 8, 1 if seed is None else seed, options, folder)
+    return measure(names, plan, console_here())
 
 
 def present(
@@ -140,7 +145,7 @@ def present(
     """Print differences of the sets, the table, and how blocks were matched."""
     console.print(f"first   {one.name}\nsecond  {other.name}", highlight=False)
     for difference in unlike:
-        words = f"differs: {difference.what}: {difference.ours} → {difference.theirs}"
+        words = f"differs: {difference.what}: {difference.first} → {difference.second}"
         console.print(Text(words, style="yellow"))
     for given in (one, other):
         for words in invalid(given):
@@ -165,20 +170,16 @@ def invalid(given: Side) -> list[str]:
 
 def table_of(found: Sequence[Contrast]) -> Table:
     """Table with a row for each entry and measure."""
-    made = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(COLUMNS):
-        made.add_column(name, justify="right" if 1 < index < 7 else "left", no_wrap=True)
-    for item in found:
-        values = (in_unit(item.measure, item.ours), in_unit(item.measure, item.theirs))
-        p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
-        row = (item.label, item.measure, *values, ratio(item), p_value, str(item.interval.blocks))
-        made.add_row(*row, Text(item.in_words, style=STYLES.get(item.in_words, "")))
-    return made
+    return plain_table(COLUMNS, map(cells_of, found), left=("measure", "second is"))
 
 
-def ratio(item: Contrast) -> str:
-    """Ratio with its interval; a dash if it is unknown."""
-    return "–" if math.isnan(item.interval.ratio) else show(item.interval)
+def cells_of(item: Contrast) -> list[str | Text]:
+    """Row of one entry and measure; a dash for what is unknown."""
+    ratio = "–" if math.isnan(item.interval.ratio) else show(item.interval)
+    p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
+    values = (in_unit(item.measure, item.first), in_unit(item.measure, item.second))
+    standing = Text(item.in_words, style=STYLES.get(item.in_words, ""))
+    return [item.label, item.measure, *values, ratio, p_value, str(item.interval.blocks), standing]
 
 
 def in_unit(measure: str, value: float) -> str:

@@ -18,12 +18,7 @@ SHOWN = 10
 
 
 def compare_catalogues(
-    first: Path,
-    second: Path,
-    grid: str | None,
-    measure: str,
-    file: Path | None,
-    limit: float | None,
+    first: Path, second: Path, grid: str | None, measure: str, file: Path | None, limit: float | None
 ) -> int:
     """Compare every cell that both contain, second / first; returns 1 if one is worse beyond noise and `limit`, else 0.
 

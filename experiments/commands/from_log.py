@@ -5,11 +5,9 @@ Opens files and shows progress; `reader.py` parses lines.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -19,6 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from experiments.commands.options import command_line, new_directory
 from experiments.errors import BadInputError
 from experiments.log.reader import LONGEST_LINE, Columns, read_log
 from experiments.log.runs import LogRuns, log_runs
@@ -51,18 +50,12 @@ def from_log(file: Path, out: Path | None) -> int:
 
     console = console_here()
     log = load(file, console)
-    directory = out or default_directory(log)
+    directory = out or new_directory(f"log-{Path(log.name).stem.replace(' ', '-')}")
     with console.status("Drawing the report"):
-        tables = write_log_report(log, directory, shlex.join(["experiments", *sys.argv[1:]]))
+        tables = write_log_report(log, directory, command_line())
     console.print(terminal_table(tables[0], console.width))
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 0
-
-
-def default_directory(log: LogRuns) -> Path:
-    """Directory such as `results/log-access-20260101-120000`, local time."""
-    stem = Path(log.name).stem.replace(" ", "-")
-    return Path("results") / f"log-{stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 def load(file: Path, console: Console) -> LogRuns:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from balancer.admin.options import refuse_renamed_variables
@@ -23,7 +21,7 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import HttpBalancer
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
-from experiments.live.verdict import Verdict, conclude
+from experiments.live.verdict import Row, Verdict, conclude
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     STOPPED,
@@ -33,6 +31,7 @@ from experiments.terminal import (
     duration,
     in_ms,
     interruptible,
+    plain_table,
     require_writable,
     write_json,
 )
@@ -182,7 +181,7 @@ class LiveEvaluation(LivePanel):
         self._plan = plan
         self._control = control
         self._began_at = time.monotonic()
-        self._now_in = ""
+        self._period = ""
         self._window: Window | None = None
 
     def run(self, url: str, token: str | None, file: Path | None) -> int:
@@ -214,46 +213,38 @@ class LiveEvaluation(LivePanel):
         return STOPPED if was_stopped else 0
 
     async def _run(self, url: str, token: str | None, findings: list[Findings]) -> None:
-        async with HttpBalancer(url, token) as unit:
-            switchback = Switchback(unit, self._plan, self, time.monotonic, asyncio.sleep)
-            findings.append(switchback.findings)
-            await switchback.run()
+        balancer = HttpBalancer(url, token)
+        switchback = Switchback(balancer, self._plan, self, time.monotonic, asyncio.sleep)
+        findings.append(switchback.findings)
+        await switchback.run()
 
     # --- Observer
 
-    def began(self, block: int | None, label: str) -> None:
+    def period_began(self, block: int | None, label: str) -> None:
         """Start of a period."""
         where = "before" if block is None else f"block {block + 1} of {self._plan.blocks}"
-        self._now_in, self._window = f"{where}: {label}", None
+        self._period, self._window = f"{where}: {label}", None
 
-    def looked(self, seconds: float, window: Window) -> None:
+    def window_grew(self, window: Window) -> None:
         """New reading within a period."""
         self._window = window
 
-    def ended(self, block: int | None, label: str, window: Window) -> None:
+    def period_ended(self, block: int | None, label: str, window: Window) -> None:
         """End of a period: print its result as one line."""
-        self._console.print(f"{self._now_in}: {in_words(window)}", highlight=False)
+        self._console.print(f"{self._period}: {in_words(window)}", highlight=False)
 
     def panel(self) -> Text:
         elapsed = time.monotonic() - self._began_at
         left = clock(max(0.0, self._plan.seconds - elapsed))
-        line = f"{self._now_in}   elapsed {clock(elapsed)}   left {left}"
+        line = f"{self._period}   elapsed {clock(elapsed)}   left {left}"
         return Text(f"{line}\n{in_words(self._window)}" if self._window is not None else line)
 
     # --- result
 
     def present(self, verdict: Verdict) -> None:
         """Print the table and its interpretation."""
-        table = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-        for name in ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors"):
-            table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
-        for row in verdict.rows:
-            table.add_row(
-                row.label, str(row.periods), str(row.requests), f"{row.rate:.1f}",
-                *(f"{value * 1e3:.1f}" if math.isfinite(value) else "–" for value in (row.p50, row.p99, row.mean)),
-                f"{row.error_share:.2%}",
-            )  # fmt: skip
-        self._console.print(table)
+        heads = ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors")
+        self._console.print(plain_table(heads, map(cells_of, verdict.rows)))
         for sentence in verdict.sentences:
             self._console.print(Text(sentence))
 
@@ -275,6 +266,16 @@ class LiveEvaluation(LivePanel):
                 for block, window in windows.items()
             ],
         }  # fmt: skip
+
+
+def cells_of(row: Row) -> list[str]:
+    """Row of one policy in the table of the result."""
+    times = (row.p50, row.p99, row.mean)
+    return [
+        *(row.label, str(row.periods), str(row.requests), f"{row.rate:.1f}"),
+        *(f"{value * 1e3:.1f}" if math.isfinite(value) else "–" for value in times),
+        f"{row.error_share:.2%}",
+    ]
 
 
 def in_words(window: Window) -> str:

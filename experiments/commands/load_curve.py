@@ -6,7 +6,6 @@ Each rate is a campaign in a directory of its own; the curve is drawn from those
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -14,8 +13,8 @@ from rich.text import Text
 
 from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
+from experiments.commands.options import command_line, new_directory
 from experiments.commands.report import report_curve
-from experiments.commands.session import command_line
 from experiments.run.execute import execute, prepare
 from experiments.run.progress import Progress
 from experiments.run.world import World
@@ -31,7 +30,7 @@ def measure_curve(
     Raises `ExperimentError`.
     """
     steps = [at_rate(scenario, rate, duration) for rate in rates_in(rates, pooled(scenario))]
-    directory = out or Path("results") / f"{scenario.name}-load-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    directory = out or new_directory(f"{scenario.name}-load")
     console = console_here()
     was_stopped = run_steps(steps, directory, world, console)
     if is_curve(directory):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -78,6 +80,11 @@ def require_none(given: Mapping[str, object], why: str) -> None:
             raise BadInputError(f"--{option.replace('_', '-')}: {why}")
 
 
-def default_directory(scenario: Scenario) -> Path:
+def new_directory(name: str) -> Path:
     """Default results directory such as `results/regions-20260101-120000`, in local time."""
-    return Path("results") / f"{scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    return Path("results") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def command_line() -> str:
+    """The command line of this process, quoted for a shell."""
+    return shlex.join(["experiments", *sys.argv[1:]])

@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from experiments.commands.options import (
-    PATIENCE,
-    SIMULATED,
-    campaign_options,
-    chosen_scenario,
-    default_directory,
-)
+from experiments.commands.options import PATIENCE, SIMULATED, campaign_options, chosen_scenario, new_directory
 from experiments.errors import BadInputError
 from experiments.scenario.files import DEFAULT
 from experiments.scenario.supported import require_live
@@ -59,4 +53,4 @@ def run(
     chosen = chosen_scenario(scenario, policies, options)
     if not simulated:
         require_live(chosen)
-    return run_campaign(chosen, out or default_directory(chosen), world_of(simulated), Patience(seconds))
+    return run_campaign(chosen, out or new_directory(chosen.name), world_of(simulated), Patience(seconds))

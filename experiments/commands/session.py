@@ -5,13 +5,12 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from experiments.commands.options import command_line
 from experiments.errors import ExperimentError
 from experiments.report.pages import write_report
 from experiments.report.tables import statistics_table
@@ -36,11 +35,6 @@ def world_of(is_simulated: bool) -> World:
     from experiments.run.measured import MeasuredWorld
 
     return MeasuredWorld()
-
-
-def command_line() -> str:
-    """The command line of this process, quoted for a shell."""
-    return shlex.join(["experiments", *sys.argv[1:]])
 
 
 def run_campaign(scenario: Scenario, directory: Path, world: World, patience: Patience) -> int:

@@ -96,7 +96,7 @@ def entry_in_words(scenario: Scenario, label: str) -> str:
         settings_in_words(options),
         f"batch {entry.batch}" if entry.batch else "",
         settings_in_words(entry.balancer),
-        f"A/A control of {entry.twin_of}" if entry.twin_of else "",
+        f"A/A control of {entry.repeat_of}" if entry.repeat_of else "",
     ]
     words = ", ".join(part for part in parts if part)
     return f"{label}: {words}" if words else label

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from experiments.commands.options import named, require_none
+from experiments.commands.options import command_line, named, require_none
 from experiments.sweep.grid import EVERYTHING, OURS, Grid, checked_grid, load_grid
 
 EPILOG = """\b
@@ -74,7 +74,6 @@ def sweep(
     Without GRID, every scenario × every policy; then the report is drawn too: how far each policy is from the best.
     """
     from experiments.commands.report import report_catalogue
-    from experiments.commands.session import command_line
     from experiments.simulator.run import simulate
     from experiments.sweep.driver import FAILED, SweepOptions, run_sweep
     from experiments.terminal import console_here

@@ -11,16 +11,14 @@ from random import Random
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from experiments.commands.live import table_in
 from experiments.errors import BadInputError
 from experiments.record.reader import Recording, read_recording
-from experiments.terminal import console_here, require_writable, write_json
+from experiments.terminal import console_here, plain_table, require_writable, write_json
 from experiments.what_if.answer import Answer, Question, answer, in_words, name_of
 from experiments.what_if.fit import RegionFit, fit
 from policies import registry
@@ -28,15 +26,15 @@ from policies.errors import PoliciesError
 
 EPILOG = """\b
 Examples:
-  experiments what-if unit.recording                        the recorded policy, simulated beside what was
-  experiments what-if unit.recording --without-region asia
-  experiments what-if unit.recording --without-region asia --policy peak-ewma --policy region-aware
-  experiments what-if unit.recording --policy '{"name": "least-in-flight", "choices": 3}' --slots 4
+  experiments what-if balancer.recording                        the recorded policy, simulated beside what was
+  experiments what-if balancer.recording --without-region asia
+  experiments what-if balancer.recording --without-region asia --policy peak-ewma --policy region-aware
+  experiments what-if balancer.recording --policy '{"name": "least-in-flight", "choices": 3}' --slots 4
 
 \b
 The recording is written by a balancer that is configured to:
   [record]
-  path = "unit.recording"                                   then POST /-/record, or enabled = true
+  path = "balancer.recording"                                   then POST /-/record, or enabled = true
 """
 
 
@@ -110,7 +108,7 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
     """Check that the lost regions exist and one remains. Raises `BadInputError`."""
     known = {region.name.lower(): region.name for region in regions}
     if not known:
-        raise BadInputError("the recording shows too little of any worker to say how it serves")
+        raise BadInputError("the recording has too few requests of any worker to estimate it")
     for name in lost:
         if name.lower() not in known:
             raise BadInputError(f"--without-region: unknown {name!r}; known: {', '.join(known.values())}")
@@ -143,9 +141,7 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
     known = {worker.endpoint.id for region in regions for worker in region.workers}
     strange = [endpoint.id for endpoint in recording.endpoints if endpoint.id not in known]
     if strange:
-        console.print(
-            Text(f"  left out, for too little was seen of them: {', '.join(strange)}", style="yellow")
-        )
+        console.print(Text(f"  left out, with too few requests: {', '.join(strange)}", style="yellow"))
     if recording.dropped:
         console.print(Text(f"  {recording.dropped} more requests were not recorded", style="yellow"))
     if recording.left_out:
@@ -154,15 +150,15 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
 
 def present(console: Console, found: Answer) -> None:
     """Print the table and its interpretation."""
-    table = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("policy", "world", "regions", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "failed"):
-        is_text = name in ("policy", "world", "regions")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
-    for line in found.lines:
-        table.add_row(
-            line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}", f"{line.p50 * 1e3:.1f}",
-            f"{line.p99 * 1e3:.1f}", f"{line.mean * 1e3:.1f}", f"{line.failed:.2%}",
-        )  # fmt: skip
-    console.print(table)
+    heads = ("policy", "world", "regions", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "failed")
+    rows = [
+        (
+            *(line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}"),
+            *(f"{1e3 * seconds:.1f}" for seconds in (line.p50, line.p99, line.mean)),
+            f"{line.failed:.2%}",
+        )
+        for line in found.lines
+    ]
+    console.print(plain_table(heads, rows, left=("world", "regions")))
     for sentence in found.sentences:
         console.print(Text(sentence))

@@ -8,10 +8,7 @@ changes between the sets, which `sides.differences` lists.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from experiments.compare.sides import Side, common_labels
 from experiments.results.summary import MEASURES
@@ -25,19 +22,19 @@ from experiments.stats.comparison import (
     paired_interval,
     standing,
 )
-from experiments.stats.estimates import logarithms, welch
+from experiments.stats.estimates import geometric_mean, logarithms, welch
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One entry in one measure. `ours` and `theirs` are geometric means of the first and the second set."""
+    """One entry in one measure. `first` and `second` are geometric means of the two sets."""
 
     label: str
     measure: str
-    ours: float
-    theirs: float
+    first: float
+    second: float
     interval: Interval
     p_value: float
     standing: Standing
@@ -86,8 +83,8 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     else:
         sides = (logarithms(list(theirs.values())), logarithms(list(ours.values())))
         interval, p_value = as_interval(welch(*sides), min(len(ours), len(theirs)))
-    centres = mean(list(ours.values())), mean(list(theirs.values()))
-    return Contrast(label, measure, *centres, interval, p_value, "no verdict", is_paired)
+    first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
+    return Contrast(label, measure, first, second, interval, p_value, "no verdict", is_paired)
 
 
 def usable(values: dict[int, float]) -> dict[int, float]:
@@ -95,17 +92,12 @@ def usable(values: dict[int, float]) -> dict[int, float]:
     return {block: value for block, value in sorted(values.items()) if is_comparable(value)}
 
 
-def mean(values: Sequence[float]) -> float:
-    """Geometric mean; nan without values."""
-    return math.exp(float(np.mean(np.log(values)))) if values else math.nan
-
-
 def floor_of(side: Side, measure: str) -> Interval | None:
     """Noise floor of a set: interval of its A/A pair, if it has one with at least two blocks."""
-    twins = side.scenario.twins
-    if twins is None:
+    pair = side.scenario.control_pair
+    if pair is None:
         return None
-    ours, theirs = (usable(side.values(label, measure)) for label in twins)
+    ours, theirs = (usable(side.values(label, measure)) for label in pair)
     both = [block for block in ours if block in theirs]
     floor, _ = paired_interval([theirs[n] for n in both], [ours[n] for n in both])
     return floor if floor.blocks >= 2 else None

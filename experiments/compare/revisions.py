@@ -29,7 +29,7 @@ RAN = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RevisionPlan:
     """What both revisions run. `options` are further ones of `experiments run`."""
 
     scenario: str
@@ -39,18 +39,18 @@ class Course:
     out: Path
 
 
-def measure(revisions: Sequence[str], course: Course, console: Console) -> list[Results]:
+def measure(revisions: Sequence[str], plan: RevisionPlan, console: Console) -> list[Results]:
     """Run every block of both revisions; returns their results in order.
 
     Raises `BadInputError`, `FleetFailedError`.
     """
-    rng = random.Random(course.seed)
+    rng = random.Random(plan.seed)
     with working_copies(revisions) as copies:
-        for block in range(course.blocks):
+        for block in range(plan.blocks):
             for side in rng.sample(range(len(revisions)), len(revisions)):
-                console.print(Text(f"block {block + 1} of {course.blocks}: {revisions[side]}", style="dim"))
-                run_block(copies[side], course, block, folder_of(course, side, block))
-    return [gathered(course, side) for side in range(len(revisions))]
+                console.print(Text(f"block {block + 1} of {plan.blocks}: {revisions[side]}", style="dim"))
+                run_block(copies[side], plan, block, folder_of(plan, side, block))
+    return [gathered(plan, side) for side in range(len(revisions))]
 
 
 @contextmanager
@@ -67,45 +67,45 @@ def working_copies(revisions: Sequence[str]) -> Iterator[list[Path]]:
                 git("worktree", "remove", "--force", str(copy))
 
 
-def git(*words: str) -> None:
+def git(*arguments: str) -> None:
     """Run git. Raises `BadInputError` with git's message."""
-    ran = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    ran = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     if ran.returncode:
-        raise BadInputError(f"--rev: git {words[0]}: {ran.stderr.strip() or 'failed'}")
+        raise BadInputError(f"--rev: git {arguments[0]}: {ran.stderr.strip() or 'failed'}")
 
 
-def run_block(copy: Path, course: Course, block: int, out: Path) -> None:
+def run_block(copy: Path, plan: RevisionPlan, block: int, out: Path) -> None:
     """Run one block with the revision's own `experiments run`. Raises `FleetFailedError` with the end of its output."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    child = subprocess.Popen(command_of(course, block, out), env=environment, cwd=copy, **pipes)
+    child = subprocess.Popen(command_of(plan, block, out), env=environment, cwd=copy, **pipes)
     try:
-        said, complaint = child.communicate()
+        output, errors = child.communicate()
     except KeyboardInterrupt:
         child.terminate()  # it stops its fleet before it ends
         child.communicate()
         raise
     if child.returncode not in RAN:
-        raise FleetFailedError(f"{out.name}: {(complaint or said).strip()[-300:]}")
+        raise FleetFailedError(f"{out.name}: {(errors or output).strip()[-300:]}")
 
 
-def command_of(course: Course, block: int, out: Path) -> list[str]:
+def command_of(plan: RevisionPlan, block: int, out: Path) -> list[str]:
     """Command line; `-P` makes modules come from PYTHONPATH, not from the current directory."""
-    run = [sys.executable, "-P", "-m", "experiments", "run", course.scenario, *course.options]
-    return [*run, "--blocks", "1", "--seed", str(course.seed + block), "--out", str(out.resolve())]
+    run = [sys.executable, "-P", "-m", "experiments", "run", plan.scenario, *plan.options]
+    return [*run, "--blocks", "1", "--seed", str(plan.seed + block), "--out", str(out.resolve())]
 
 
-def folder_of(course: Course, side: int, block: int) -> Path:
+def folder_of(plan: RevisionPlan, side: int, block: int) -> Path:
     """Folder `out/first-000`, `out/second-000`, …"""
-    return course.out / f"{('first', 'second')[side]}-{block:03d}"
+    return plan.out / f"{('first', 'second')[side]}-{block:03d}"
 
 
-def gathered(course: Course, side: int) -> Results:
+def gathered(plan: RevisionPlan, side: int) -> Results:
     """The blocks of one revision as one result set, numbered in the order of running."""
-    blocks = [load_results(folder_of(course, side, block)) for block in range(course.blocks)]
+    blocks = [load_results(folder_of(plan, side, block)) for block in range(plan.blocks)]
     runs = tuple(numbered(run, block) for block, results in enumerate(blocks) for run in results.runs)
-    scenario = blocks[0].scenario.model_copy(update={"blocks": course.blocks, "seed": course.seed})
-    return Results(course.out, blocks[0].campaign.model_copy(update={"scenario": scenario}), runs)
+    scenario = blocks[0].scenario.model_copy(update={"blocks": plan.blocks, "seed": plan.seed})
+    return Results(plan.out, blocks[0].campaign.model_copy(update={"scenario": scenario}), runs)
 
 
 def numbered(run: Run, block: int) -> Run:

@@ -12,17 +12,8 @@ from typing import Any
 
 from experiments.errors import BadInputError
 from experiments.results.directory import Results
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import DESCRIPTIVE, Scenario
 from experiments.stats.run_summary import RunSummary, summarise_run
-
-UNIMPORTANT = frozenset(
-    {
-        *("name", "question", "source", "group", "measure", "baseline"),
-        *("blocks", "seed", "thresholds"),
-        "quick",
-    }
-)
-"""Keys of a scenario that do not affect a run, besides `entries`, which are compared one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +44,8 @@ class Difference:
     """One difference between both sides."""
 
     what: str
-    ours: str
-    theirs: str
+    first: str
+    second: str
 
 
 def side(name: str, results: Results) -> Side:
@@ -75,8 +66,8 @@ def require_same_traffic(one: Side, other: Side) -> None:
 
 
 def traffic_of(scenario: Scenario) -> dict[str, Any]:
-    """Keys of a scenario that shape a run."""
-    raw = scenario.model_dump(mode="json", exclude={*UNIMPORTANT, "entries"})
+    """Keys of a scenario that shape a run, but for `entries`, which are compared one by one."""
+    raw = scenario.model_dump(mode="json", exclude={*DESCRIPTIVE, "name", "entries"})
     regions = {f"regions.{region.pop('name')}": region for region in raw.pop("regions")}
     return raw | regions
 
@@ -88,10 +79,10 @@ def differing(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") ->
         if isinstance(one, dict) and isinstance(other, dict):
             yield from differing(one, other, f"{prefix}{key}.")
         elif one != other:
-            yield Difference(f"{prefix}{key}", said(one), said(other))
+            yield Difference(f"{prefix}{key}", in_words(one), in_words(other))
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A value as text."""
     return "–" if value is None else str(value)
 
@@ -114,7 +105,7 @@ def differences(one: Side, other: Side) -> list[Difference]:
 def policies_of(given: Side) -> dict[str, Any]:
     """Policy, batch and mechanisms of each entry that was run."""
     return {
-        entry.label: entry.model_dump(mode="json", exclude={"label", "twin_of", "thresholds"})
+        entry.label: entry.model_dump(mode="json", exclude={"label", "repeat_of", "thresholds"})
         for entry in given.results.entries()
     }
 

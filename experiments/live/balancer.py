@@ -7,12 +7,11 @@ fail because of one lost connection.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
-
-from balancer.admin.client import AdminClient
+from balancer.admin.client import AdminClient, AdminError
 from experiments.errors import BadInputError, ExperimentError
 
 PATIENCE = 10.0
@@ -35,13 +34,13 @@ class LiveBalancer(Protocol):
     All raise `BadInputError` for a rejected request, and `BalancerUnreachable`.
     """
 
-    async def look(self) -> dict[str, Any]:
+    async def latency(self) -> dict[str, Any]:
         """Document of /-/latency."""
 
     async def check(self, policy: dict[str, Any]) -> None:
         """Check that a policy could be applied."""
 
-    async def use(self, policy: dict[str, Any]) -> None:
+    async def apply(self, policy: dict[str, Any]) -> None:
         """Apply a policy."""
 
 
@@ -51,24 +50,10 @@ class HttpBalancer:
     def __init__(
         self, url: str, token: str | None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        self._url = url.rstrip("/")
+        self._client = AdminClient(url, token, timeout=PATIENCE)
         self._sleep = sleep
-        fields = {"Authorization": f"Bearer {token}"} if token else {}
-        path = AdminClient(url).path
-        self._session = ClientSession(
-            "http://localhost" if path is not None else self._url,
-            connector=UnixConnector(path) if path is not None else None,
-            headers=fields,
-            timeout=ClientTimeout(total=PATIENCE),
-        )
 
-    async def __aenter__(self) -> HttpBalancer:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
-
-    async def look(self) -> dict[str, Any]:
+    async def latency(self) -> dict[str, Any]:
         """Document of /-/latency."""
         return await self._ask("GET", "/-/latency")
 
@@ -76,7 +61,7 @@ class HttpBalancer:
         """Check that a policy could be applied."""
         await self._ask("PUT", "/-/policy?check", policy)
 
-    async def use(self, policy: dict[str, Any]) -> None:
+    async def apply(self, policy: dict[str, Any]) -> None:
         """Apply a policy."""
         await self._ask("PUT", "/-/policy", policy)
 
@@ -86,28 +71,31 @@ class HttpBalancer:
             if number:
                 await self._sleep(PAUSE * number)
             try:
-                async with self._session.request(method, path, json=body) as answer:
-                    if answer.status < 500:
-                        return self._checked(answer.status, path, await self._json(answer))
-                    problem = f"answers {answer.status}"
-            except (ClientError, TimeoutError, OSError) as error:
-                problem = str(error) or type(error).__name__
-        raise BalancerUnreachable(f"{self._url}{path}: {problem}")
-
-    @staticmethod
-    async def _json(answer: Any) -> dict[str, Any]:
-        try:
-            document: dict[str, Any] = await answer.json(content_type=None)
-        except ValueError:
-            return {}
-        return document if isinstance(document, dict) else {}
+                status, text = await asyncio.to_thread(self._client.request, method, path, body)
+            except AdminError as error:
+                problem = str(error)
+                continue
+            if status < 500:
+                return self._checked(status, path, document_in(text))
+            problem = f"{self._client.url} answers {status}"
+        raise BalancerUnreachable(f"{method} {path}: {problem}")
 
     def _checked(self, status: int, path: str, document: dict[str, Any]) -> dict[str, Any]:
+        url = self._client.url
         if status == 404:
             raise BadInputError(
-                f"URL: {self._url} has no admin socket on this machine and takes admin requests only with its "
-                "token, or is no balancer of this version; see --token"
+                f"URL: {url} has no admin socket on this machine and takes admin requests only with its token, or is "
+                "no balancer of this version; see --token"
             )
         if status >= 400:
-            raise BadInputError(f"{self._url}{path}: {document.get('error', status)}")
+            raise BadInputError(f"{url}{path}: {document.get('error', status)}")
         return document
+
+
+def document_in(text: bytes) -> dict[str, Any]:
+    """JSON object in a response; empty if it is none."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

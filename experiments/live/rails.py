@@ -30,7 +30,7 @@ class Rails:
     seconds: float = 10.0
 
     @classmethod
-    def beside(cls, before: Window, p99: float | None, errors: float | None) -> Rails:
+    def after(cls, before: Window, p99: float | None, errors: float | None) -> Rails:
         """The given limits, or defaults relative to the window before."""
         return cls(
             TOLERATED * before.quantile(0.99) if p99 is None else p99,
@@ -58,8 +58,8 @@ class Watch:
         self._rails = rails
         self._readings: deque[Reading] = deque()
 
-    def look(self, reading: Reading) -> str | None:
-        """Add a reading; returns the rail that is broken, if any."""
+    def broken_by(self, reading: Reading) -> str | None:
+        """Add a reading; returns the broken rail as text, if any."""
         readings = self._readings
         readings.append(reading)
         while len(readings) > 2 and readings[1].at <= reading.at - self._rails.seconds:

@@ -17,7 +17,7 @@ from experiments.errors import ExperimentError
 from experiments.stats.samples import Ints
 
 
-class UnitRestarted(ExperimentError):
+class BalancerRestarted(ExperimentError):
     """Counters have decreased, so the balancer or an endpoint was restarted."""
 
     exit_code = 3
@@ -102,14 +102,14 @@ class Window:
 def between(earlier: Reading, later: Reading) -> Window:
     """Difference of two readings. An endpoint that was added or removed in between counts as far as it is known.
 
-    Raises `UnitRestarted`.
+    Raises `BalancerRestarted`.
     """
     nothing = np.zeros(len(next(iter(later.buckets.values()), ())), dtype=np.int64)
     grown = {id_: counts - earlier.buckets.get(id_, nothing) for id_, counts in later.buckets.items()}
     requests, errors = later.requests - earlier.requests, later.errors - earlier.errors
     left = earlier.buckets.keys() - later.buckets.keys()
     if requests < 0 or (errors < 0 and not left) or any((counts < 0).any() for counts in grown.values()):
-        raise UnitRestarted(
+        raise BalancerRestarted(
             "the balancer's counters have shrunk: it was restarted, or an endpoint was replaced"
         )
     buckets = sum(grown.values(), start=nothing)

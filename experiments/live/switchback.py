@@ -11,7 +11,7 @@ policy does not count: until then responses arrive for requests that its predece
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -80,9 +80,9 @@ class Findings:
 class Observer(Protocol):
     """Receiver of progress events."""
 
-    def began(self, block: int | None, label: str) -> None: ...
-    def looked(self, seconds: float, window: Window) -> None: ...
-    def ended(self, block: int | None, label: str, window: Window) -> None: ...
+    def period_began(self, block: int | None, label: str) -> None: ...
+    def window_grew(self, window: Window) -> None: ...
+    def period_ended(self, block: int | None, label: str, window: Window) -> None: ...
 
 
 class Switchback:
@@ -102,7 +102,7 @@ class Switchback:
         self._now = now
         self._sleep = sleep
         self._expected: dict[str, Any] = {}
-        self._is_ours = True  # whether the policy in force was set here
+        self._is_policy_ours = True  # whether the policy in force was set here
         self._watch: Watch | None = None
         self.findings = Findings({})
 
@@ -113,39 +113,39 @@ class Switchback:
         first = await self._read()
         self.findings.initial = self._expected = first.policy
         try:
-            await self._look_before(first)
+            await self._measure_initial(first)
             for block in range(self._plan.blocks):
                 for label in self._plan.order(block):
-                    window = await self._try(block, label)
+                    window = await self._measure_period(block, label)
                     self.findings.windows.setdefault(label, {})[block] = window
         finally:
             await asyncio.shield(asyncio.ensure_future(self._restore()))
         return self.findings
 
-    async def _look_before(self, first: Reading) -> None:
+    async def _measure_initial(self, first: Reading) -> None:
         """Measure the initial policy for one period and set the rails."""
         name, plan = first.policy["name"], self._plan
-        self._observer.began(None, name)
+        self._observer.period_began(None, name)
         window = await self._watch_until(first, self._now() + plan.period)
         self.findings.before = window
         if window.answered < JUDGED:
             raise BadInputError(
-                f"URL: {window.answered} requests were answered in {plan.period:g} s, which says nothing; "
+                f"URL: {window.answered} requests were answered in {plan.period:g} s, too few to compare; "
                 f"--block must be long enough for {JUDGED}"
             )
-        self.findings.rails = Rails.beside(window, plan.p99, plan.errors)
-        self._observer.ended(None, name, window)
+        self.findings.rails = Rails.after(window, plan.p99, plan.errors)
+        self._observer.period_ended(None, name, window)
 
-    async def _try(self, block: int, label: str) -> Window:
+    async def _measure_period(self, block: int, label: str) -> Window:
         """One period of one policy; sets it even if it is in force already, so that every period starts alike."""
         plan, began = self._plan, self._now()
-        self._observer.began(block, label)
-        await self._put(plan.policies[label])
+        self._observer.period_began(block, label)
+        await self._apply(plan.policies[label])
         self._watch = Watch(self.findings.rails) if self.findings.rails is not None else None
         reading = await self._read()
         await self._watch_until(reading, began + plan.washout)
         window = await self._watch_until(await self._read(), began + plan.period)
-        self._observer.ended(block, label, window)
+        self._observer.period_ended(block, label, window)
         return window
 
     async def _watch_until(self, first: Reading, end: float) -> Window:
@@ -155,46 +155,41 @@ class Switchback:
             await self._sleep(min(self._plan.poll, left))
             last = await self._read()
             window = between(first, last)
-            self._observer.looked(self._now(), window)
+            self._observer.window_grew(window)
         return between(first, last)
 
     async def _read(self) -> Reading:
-        status = await self._balancer.look()
+        status = await self._balancer.latency()
         try:
             reading = Reading.of(status, self._now())
         except (KeyError, TypeError, AttributeError) as error:
-            raise BadInputError(f"URL: what it answers is no account of latencies: {error!r}") from None
+            raise BadInputError(f"URL: its answer has no latencies: {error!r}") from None
         if self._expected and reading.policy != self._expected:
-            self._is_ours = False
+            self._is_policy_ours = False
             raise PolicyChangedExternally(
                 f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
                 "measured after it counts"
             )
-        problem = self._watch.look(reading) if self._watch is not None else None
+        problem = self._watch.broken_by(reading) if self._watch is not None else None
         if problem is not None:
             raise RailBroken(
                 f"{reading.policy['name']}: {problem}; '{self.findings.initial['name']}' is in force again"
             )
         return reading
 
-    async def _put(self, policy: dict[str, Any]) -> None:
-        await self._balancer.use(policy)
+    async def _apply(self, policy: dict[str, Any]) -> None:
+        await self._balancer.apply(policy)
         self._expected = policy
 
     async def _restore(self) -> None:
         """Restore the initial policy."""
-        if not self._is_ours:
+        if not self._is_policy_ours:
             return
         initial = self.findings.initial
         try:
-            await self._balancer.use(initial)
+            await self._balancer.apply(initial)
         except ExperimentError as error:
             raise RestoreFailed(
                 f"'{initial['name']}' could not be put in force again, '{self._expected['name']}' still is: {error}"
             ) from None
         self.findings.is_restored = True
-
-
-def order_of(plan: Plan) -> Sequence[tuple[int, str]]:
-    """Every period as pair of block and policy."""
-    return [(block, label) for block in range(plan.blocks) for label in plan.order(block)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from experiments.live.readings import Window
@@ -100,20 +101,18 @@ def row_of(label: str, windows: Sequence[Window]) -> Row:
         len(windows),
         requests,
         requests / seconds if seconds else 0.0,
-        middle([window.quantile(0.5) for window in windows]),
-        middle([window.quantile(0.99) for window in windows]),
-        middle([window.mean for window in windows]),
+        median_of([window.quantile(0.5) for window in windows]),
+        median_of([window.quantile(0.99) for window in windows]),
+        median_of([window.mean for window in windows]),
         sum(window.errors for window in windows) / requests if requests else 0.0,
         sum(window.fallback_picks for window in windows),
     )
 
 
-def middle(values: Sequence[float]) -> float:
+def median_of(values: Sequence[float]) -> float:
     """Median of the finite values; nan without any."""
-    known = sorted(value for value in values if math.isfinite(value))
-    if not known:
-        return math.nan
-    return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+    known = [value for value in values if math.isfinite(value)]
+    return median(known) if known else math.nan
 
 
 def sentence_of(comparison: Comparison) -> str:

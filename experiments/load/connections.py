@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from balancer.upstream.connection import UpstreamConnection, connect
+from balancer.upstream.connection import ConnectionOwner, Response, UpstreamConnection, connect
 from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 10.0
@@ -18,6 +18,31 @@ CONNECT_TIMEOUT = 10.0
 
 Ready = Callable[[UpstreamConnection], None]
 Refused = Callable[[], None]
+
+
+async def open_connection(owner: ConnectionOwner, host: str, port: int, timeout: float) -> UpstreamConnection:
+    """Open a connection. Raises `FleetFailedError` for every failure."""
+    try:
+        return await connect(owner, host, port, timeout)
+    except Exception as error:  # whatever `connect` raises
+        raise FleetFailedError(f"no connection to {host}:{port}: {error}") from error
+
+
+class BodyIgnored:
+    """Base of the receivers of a response: ignores its body and back-pressure."""
+
+    __slots__ = ()
+
+    def response_whole(self, response: Response, body: bytes) -> None:
+        self.response_started(response)
+        self.response_ended(b"")
+
+    def response_started(self, response: Response) -> None: ...
+    def response_ended(self, trailers: bytes) -> None: ...
+    def response_body(self, data: bytes) -> None: ...
+    def response_paused(self) -> None: ...
+    def upstream_paused(self) -> None: ...
+    def upstream_resumed(self) -> None: ...
 
 
 class Connections:
@@ -32,7 +57,9 @@ class Connections:
 
     async def open(self, count: int) -> None:
         """Open `count` idle connections before the run. Raises `FleetFailedError` when one fails."""
-        opened = await asyncio.gather(*(self._connect() for _ in range(count)))
+        opened = await asyncio.gather(
+            *(open_connection(self, self._host, self._port, CONNECT_TIMEOUT) for _ in range(count))
+        )
         self._all.update(opened)
         self._idle += opened
 
@@ -75,16 +102,9 @@ class Connections:
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _connect(self) -> UpstreamConnection:
-        """Open a connection, with every failure converted to `FleetFailedError`."""
-        try:
-            return await connect(self, self._host, self._port, CONNECT_TIMEOUT)
-        except Exception as error:
-            raise FleetFailedError(f"no connection to {self._host}:{self._port}: {error}") from error
-
     async def _opened(self) -> None:
         try:
-            upstream = await self._connect()
+            upstream = await open_connection(self, self._host, self._port, CONNECT_TIMEOUT)
         except FleetFailedError:
             if self._waiting:
                 self._waiting.popleft()[1]()

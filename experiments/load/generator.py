@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from balancer.upstream.connection import Response, UpstreamConnection
 from experiments.load.alarm import open_alarm
-from experiments.load.connections import Connections
+from experiments.load.connections import BodyIgnored, Connections
 from experiments.load.ledger import Ledger
 from experiments.stats.samples import Floats, Kind, Place
 
@@ -27,7 +27,7 @@ SWEEP = 0.02
 """Seconds between two sweeps for timed-out requests."""
 
 
-class InFlightRequest:
+class InFlightRequest(BodyIgnored):
     """One request in flight: the receiver of its response."""
 
     __slots__ = ("_generator", "_upstream", "has_ended", "kind", "number")
@@ -52,10 +52,6 @@ class InFlightRequest:
         """End the request because no connection could be opened."""
         self.end(Kind.REFUSED)
 
-    def response_whole(self, response: Response, body: bytes) -> None:
-        self.response_started(response)
-        self.response_ended(b"")
-
     def response_started(self, response: Response) -> None:
         status = response.status
         if status < 200:  # an interim response
@@ -65,9 +61,6 @@ class InFlightRequest:
         if status >= 400:
             self.kind = Kind.ERROR_STATUS
 
-    def response_body(self, data: bytes) -> None:
-        pass
-
     def response_ended(self, trailers: bytes) -> None:
         upstream = self._upstream
         if upstream is not None:
@@ -76,15 +69,6 @@ class InFlightRequest:
 
     def response_failed(self, error: Exception) -> None:
         self.end(Kind.RESET)
-
-    def response_paused(self) -> None:
-        pass
-
-    def upstream_paused(self) -> None:
-        pass
-
-    def upstream_resumed(self) -> None:
-        pass
 
     def time_out(self) -> None:
         """End the request and close its connection, on which an answer may still arrive."""

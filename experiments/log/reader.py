@@ -177,7 +177,7 @@ def instant(text: Any) -> float:
     except (ValueError, TypeError, OverflowError):
         raise Problem(f"time: must be as 2026-01-31T12:00:00.000000Z, got {str(text)[:40]!r}") from None
     if at.tzinfo is None:
-        raise Problem(f"time: must say its zone, got {text!r}")
+        raise Problem(f"time: must have a time zone, got {text!r}")
     return seconds
 
 

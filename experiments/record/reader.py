@@ -61,13 +61,13 @@ PHASES = ("queue", "connect", "first_byte", "service", "reported")
 Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
 
 
-class Said(BaseModel):
+class Content(BaseModel):
     """JSON document of a block; unknown keys of later versions are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
 
-class Start(Said):
+class Start(Content):
     """Start of a recording; `began` is Unix time."""
 
     steelyard: Literal["recording"]
@@ -84,7 +84,7 @@ class Start(Said):
         return policy
 
 
-class Named(Said):
+class Named(Content):
     """An endpoint; `number` is its number in rows."""
 
     number: int = Field(ge=0, lt=NOWHERE)
@@ -94,13 +94,13 @@ class Named(Said):
     connect: Seconds
 
 
-class End(Said):
+class End(Content):
     """End of a recording."""
 
     dropped: int = Field(ge=0)
 
 
-Document = TypeVar("Document", bound=Said)
+Document = TypeVar("Document", bound=Content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from experiments.errors import FleetFailedError
-from experiments.reproduce.client import Client
+from experiments.reproduce.client import Answer, Client, all_of, ask_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,82 +40,54 @@ MIX = (
     Call("delete records", "DELETE", 10),
     Call("delete zone", "DELETE", 1),
 )
-EACH = sum(call.times for call in MIX)
-"""Calls of one user; the source's 19 000 are those of 500 users."""
+CALLS_PER_USER = sum(call.times for call in MIX)
+"""The source's 19 000 calls are those of 500 users."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A finished call: start in seconds from the run's start, duration in seconds, status; status 0 if it broke."""
+class Calls:
+    """Finished calls, within `span` seconds."""
 
-    name: str
-    at: float
-    took: float
-    status: int
-
-    @property
-    def is_ok(self) -> bool:
-        return 200 <= self.status < 400
+    answers: list[Answer]
+    span: float
 
 
-class Users:
-    """Virtual users of one address. `made` holds finished calls, `span` the total seconds."""
+async def user_calls(address: tuple[str, int], users: int, progress: Callable[[int], None]) -> Calls:
+    """Run `users` at once, each with all calls of the mix on a connection of its own. Raises `FleetFailedError`."""
+    answers: list[Answer] = []
+    began_at = time.monotonic()
 
-    def __init__(self, address: tuple[str, int], progress: Callable[[int], None]) -> None:
-        self._address, self._progress = address, progress
-        self.made: list[Made] = []
-        self.span = 0.0
-
-    async def run(self, count: int) -> None:
-        """Run `count` users at once, each with all calls of the mix. Raises `FleetFailedError`."""
-        self._began_at = time.monotonic()
-        await all_of(self._user() for _ in range(count))
-        self.span = time.monotonic() - self._began_at
-
-    async def trickle(self, calls: int, gap: float, rng: Random) -> None:
-        """Open loop: random calls of the mix on new connections, at Poisson instants `gap` seconds apart on average."""
-        self._began_at = time.monotonic()
-        await all_of(self._stranger(call, at) for call, at in trickling(calls, gap, rng))
-        self.span = time.monotonic() - self._began_at
-
-    async def _user(self) -> None:
-        client = Client(*self._address)
+    async def user() -> None:
+        client = Client(*address)
         try:
             for call in MIX:
                 for _ in range(call.times):
-                    await self._make(client, call)
+                    answers.append(await client.ask(call.method, call.body, call.name))
+                    if len(answers) % 100 == 0:
+                        progress(len(answers))
         finally:
             client.close()
 
-    async def _stranger(self, call: Call, at: float) -> None:
-        await asyncio.sleep(self._began_at + at - time.monotonic())
-        client = Client(*self._address)
-        try:
-            await self._make(client, call)
-        finally:
-            client.close()
-
-    async def _make(self, client: Client, call: Call) -> None:
-        at = time.monotonic() - self._began_at
-        answer = await client.ask(call.method, "/work", call.body)
-        self.made.append(Made(call.name, at, answer.took, answer.status))
-        if len(self.made) % 100 == 0:
-            self._progress(len(self.made))
+    await all_of(user() for _ in range(users))
+    return Calls(answers, time.monotonic() - began_at)
 
 
-def trickling(calls: int, gap: float, rng: Random) -> Iterator[tuple[Call, float]]:
+async def random_calls(address: tuple[str, int], calls: int, gap: float, rng: Random) -> Calls:
+    """Open loop: calls drawn from the mix, on new connections, at Poisson instants `gap` seconds apart on average."""
+    answers: list[Answer] = []
+    began_at = time.monotonic()
+
+    async def ask(call: Call, at: float) -> None:
+        await asyncio.sleep(began_at + at - time.monotonic())
+        answers.append(await ask_once(address, call.method, call.body, call.name))
+
+    await all_of(ask(call, at) for call, at in random_instants(calls, gap, rng))
+    return Calls(answers, time.monotonic() - began_at)
+
+
+def random_instants(calls: int, gap: float, rng: Random) -> Iterator[tuple[Call, float]]:
     """Calls drawn by their share of the mix, with Poisson instants in seconds."""
     at = 0.0
     for call in rng.choices(MIX, [call.times for call in MIX], k=calls):
         at += rng.expovariate(1 / gap)
         yield call, at
-
-
-async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines concurrently; the first failure cancels the others. Raises `FleetFailedError`."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(one)
-    except* FleetFailedError as failures:
-        raise failures.exceptions[0] from None

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from balancer.upstream.connection import Response, UpstreamConnection, connect
+from balancer.upstream.connection import Response, UpstreamConnection
 from experiments.errors import FleetFailedError
+from experiments.load.connections import BodyIgnored, open_connection
 
 CONNECT_TIMEOUT = 150.0
 """Seconds. With a full backlog, a client connects when the kernel retries the SYN, after 1, 3, 7, 15, 31, 63 s."""
@@ -20,16 +23,22 @@ CONNECT_TIMEOUT = 150.0
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Result of one request. `took` is seconds from sending to the last byte; `status` is 0 if the connection broke;
-    `service` is the service time in seconds that the worker reports.
+    `service` is the service time in seconds that the worker reports; `call` names the kind of request.
     """
 
     status: int
     took: float
     service: float = 0.0
+    call: str = ""
 
     @property
     def is_ok(self) -> bool:
         return 200 <= self.status < 400
+
+
+def failures(answers: Iterable[Answer]) -> int:
+    """Number of requests that broke or got a status of 400 or more."""
+    return sum(not one.is_ok for one in answers)
 
 
 class Client:
@@ -38,35 +47,26 @@ class Client:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._upstream: UpstreamConnection | None = None
-        self.opened = 0
 
-    async def ask(self, method: str = "GET", path: str = "/work", body: bytes = b"") -> Answer:
+    async def ask(self, method: str = "GET", body: bytes = b"", call: str = "") -> Answer:
         """Send one request and wait for the response. Raises `FleetFailedError` if no connection can be made."""
         upstream = self._upstream
         if upstream is None:
-            upstream = self._upstream = await self.open()
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+            upstream = self._upstream = await open_connection(self, self._host, self._port, CONNECT_TIMEOUT)
+        head = f"{method} /work HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
         if body or method not in ("GET", "HEAD", "DELETE"):
             head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
-        sink = ResponseSink()
+        receiver = AnswerReceiver()
         began_at = time.monotonic()
-        upstream.send(f"{head}\r\n".encode() + body, sink, method.encode())
+        upstream.send(f"{head}\r\n".encode() + body, receiver, method.encode())
         try:
-            ended_at = await sink.ended
+            ended_at = await receiver.ended
         except asyncio.CancelledError:
             self.close()
             raise
         if not upstream.is_reusable:
             self.close()
-        return Answer(sink.status, ended_at - began_at, sink.service)
-
-    async def open(self) -> UpstreamConnection:
-        """Open a connection. Raises `FleetFailedError`."""
-        self.opened += 1
-        try:
-            return await connect(self, self._host, self._port, CONNECT_TIMEOUT)
-        except Exception as error:  # whatever `connect` raises becomes a `FleetFailedError`
-            raise FleetFailedError(f"no connection to {self._host}:{self._port}: {error}") from error
+        return Answer(receiver.status, ended_at - began_at, receiver.service, call)
 
     def close(self) -> None:
         """Close the connection without waiting."""
@@ -84,17 +84,13 @@ class Client:
             self._upstream = None
 
 
-class ResponseSink:
-    """Sink of one response. `ended` resolves to the instant of its last byte."""
+class AnswerReceiver(BodyIgnored):
+    """Receiver of one response. `ended` resolves to the instant of its last byte."""
 
     def __init__(self) -> None:
         self.status = 0
         self.service = 0.0
         self.ended: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-
-    def response_whole(self, response: Response, body: bytes) -> None:
-        self.response_started(response)
-        self.response_ended(b"")
 
     def response_started(self, response: Response) -> None:
         if response.status >= 200:
@@ -109,13 +105,29 @@ class ResponseSink:
         self.status = 0
         self.response_ended(b"")
 
-    def response_body(self, data: bytes) -> None: ...
-    def response_paused(self) -> None: ...
-    def upstream_paused(self) -> None: ...
-    def upstream_resumed(self) -> None: ...
-
 
 def service_in(block: bytes) -> float:
     """Service time in seconds from a response's header block; 0 without the field."""
     _, found, rest = block.lower().partition(b"\r\nx-worker-service-time:")
     return float(rest.partition(b"\r\n")[0]) if found else 0.0
+
+
+async def ask_once(
+    address: tuple[str, int], method: str = "GET", body: bytes = b"", call: str = ""
+) -> Answer:
+    """Send one request on a new connection. Raises `FleetFailedError`."""
+    client = Client(*address)
+    try:
+        return await client.ask(method, body, call)
+    finally:
+        client.close()
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines concurrently; the first failure cancels the others. Raises `FleetFailedError`."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except* FleetFailedError as errors:
+        raise errors.exceptions[0] from None

@@ -1,22 +1,31 @@
-"""`experiments reproduce NAME|all`: repeat published measurements.
-
-Each source is a command of its own; `all` runs those added here in order.
-"""
+"""`experiments reproduce NAME|all`: repeat published measurements, each source by a command of its own."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from experiments.reproduce.headers import headers
-from experiments.reproduce.keepalive import keepalive
-from experiments.reproduce.regions import regions
-from experiments.reproduce.reuse import reuse
-from experiments.reproduce.third_party import third_party
+from experiments.reproduce.headers import Headers
+from experiments.reproduce.keepalive import Keepalive
+from experiments.reproduce.regions import Regions
+from experiments.reproduce.reproduction import Options, Reproduction, run_reproduction
+from experiments.reproduce.reuse import Reuse
+from experiments.reproduce.third_party import ThirdParty
 from experiments.terminal import STOPPED, require_writable
 
-EPILOG = """\b
+REPRODUCTIONS: tuple[type[Reproduction], ...] = (Keepalive, Headers, Reuse, Regions, ThirdParty)
+"""In the order of `all`."""
+
+DOCUMENTS = "\n".join(
+    f"{kind.name:12} {kind.document.title}\n{'':12} {kind.document.publisher}" for kind in REPRODUCTIONS
+)
+EPILOG = f"""\b
+The published documents:
+{DOCUMENTS}
+
+\b
 Examples:
   experiments reproduce keepalive
   experiments reproduce headers --quick
@@ -25,48 +34,60 @@ Examples:
   experiments reproduce all --quick --out results
 """
 
+SEED = click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order, load and faults."
+)
+QUICK = click.option("--quick", is_flag=True, help="An impression in under a minute, and for tests.")
+CHECK = click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
 
 @click.group(epilog=EPILOG)
 def reproduce() -> None:
-    """Repeat published measurements, with both results side by side.
+    """Repeat published measurements, with both results side by side."""
+
+
+def command_of(kind: type[Reproduction]) -> click.Command:
+    """Command that runs a reproduction."""
+    examples = f"""Document: {kind.document.title} ({kind.document.publisher}).
 
     \b
-    The published documents:
-    regions      performance evaluation report: a forwarding unit before regional workers (student's course work)
-    reuse        connection reuse and libcurl: an API service that calls external APIs (publisher unknown)
-    third-party  Enhancing P99 Latency … in Third-Party APIs (C. Velazquez, Uber, at P99 CONF 2024)
-    keepalive    Improving API Performance with HTTP Keepalive (State Farm Engineering)
-    headers      A good day to trie-hard: saving compute 1% at a time (The Cloudflare Blog, 2024)
+    Examples:
+      experiments reproduce {kind.name:20} {kind.duration}, writes {kind.name}.png
+      experiments reproduce {f"{kind.name} --quick":20} under a minute
+      experiments reproduce {kind.name} --check --plots results --json results/{kind.name}.json
     """
 
+    @click.command(name=kind.name, help=kind.summary, epilog=examples)
+    @SEED
+    @QUICK
+    @click.option(
+        "--plots", type=FOLDER, default=Path(), help="The folder for the figure, as PNG.  [default: here]"
+    )
+    @click.option("--json", "file", type=FILE, help="Write the results there.")
+    @CHECK
+    def command(**given: Any) -> int:
+        return run_reproduction(kind, Options(**given))
 
-reproduce.add_command(keepalive)
-reproduce.add_command(headers)
-reproduce.add_command(reuse)
-reproduce.add_command(regions)
-reproduce.add_command(third_party)
+    return command
+
+
+for one in REPRODUCTIONS:
+    reproduce.add_command(command_of(one))
 
 
 @reproduce.command(name="all", epilog="Example: experiments reproduce all --quick --out results")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of all.")
-@click.option("--quick", is_flag=True, help="Each as short as for tests.")
-@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="Where figures and NAME.json go.  [default: here]",
-)
-@click.pass_context
-def all_(context: click.Context, seed: int, quick: bool, check: bool, out: Path) -> int:
+@SEED
+@QUICK
+@CHECK
+@click.option("--out", type=FOLDER, default=Path(), help="Where figures and NAME.json go.  [default: here]")
+def all_(seed: int, quick: bool, check: bool, out: Path) -> int:
     """Run every reproduction in order; the exit code is the worst of theirs."""
     require_writable("--out", out / "any")
     worst = 0
-    for name, command in reproduce.commands.items():
-        if command is context.command:
-            continue
-        files = {"plots": out, "file": out / f"{name}.json"}
-        code: int = context.invoke(command, seed=seed, quick=quick, check=check, **files)
+    for kind in REPRODUCTIONS:
+        code = run_reproduction(kind, Options(seed, quick, out, out / f"{kind.name}.json", check))
         if code == STOPPED:
             return STOPPED
         worst = max(worst, code)

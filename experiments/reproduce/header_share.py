@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,23 +17,26 @@ from statistics import median
 
 from experiments.cpu_time import cpu_of
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
-from experiments.processes import Child, program
+from experiments.processes import Child
 from experiments.reproduce import launch
+from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.header_sets import INTERNAL, SETS
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.medians import interval
 
 CONNECTIONS = 16
-TIMEOUT = 20.0
+HEADS = [f"GET / HTTP/1.1\n{text}\n".replace("\n", "\r\n").encode() for text in SETS]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """CPU time of the balancer per request in microseconds. `strips`: whether it has names to remove."""
+class RequestCost:
+    """CPU time of a balancer per request in microseconds, in one block.
+
+    `removes`: it has internal names to remove; `repeats`: each client repeats its fields.
+    """
 
     block: int
-    strips: bool
+    removes: bool
     repeats: bool
     micros: float
 
@@ -49,89 +52,59 @@ class Share:
     interval: tuple[float, float]
 
 
-def shares_of(turns: list[Turn]) -> list[Share]:
+def shares_of(found: Sequence[RequestCost]) -> list[Share]:
     """Added time, paired within a block: for clients whose fields change, and for clients that repeat theirs."""
-    found = []
+    shares = []
     for repeats in (False, True):
-        own = {(one.block, one.strips): one.micros for one in turns if one.repeats is repeats}
-        without = {block: micros for (block, strips), micros in own.items() if not strips}
+        own = {(one.block, one.removes): one.micros for one in found if one.repeats is repeats}
+        without = {block: micros for (block, removes), micros in own.items() if not removes}
         pairs = [(own[block, True], base) for block, base in without.items() if (block, True) in own]
         if pairs:
             ratios = [with_ / base - 1 for with_, base in pairs]
             added = median(with_ - base for with_, base in pairs)
             base = median(base for _, base in pairs)
-            found.append(Share(repeats, base, added, median(ratios), interval(ratios)))
-    return found
+            shares.append(Share(repeats, base, added, median(ratios), interval(ratios)))
+    return shares
 
 
-async def run_plan(
-    blocks: int, requests: int, seed: int, folder: Path, progress: Callable[[Turn], None]
+async def measure_shares(
+    blocks: int, requests: int, seed: int, folder: Path, measured: Callable[[RequestCost], None]
 ) -> None:
     """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
-        port = next(free_ports(1))
-        worker = await launch.started("worker", [*program("benchmarks.harness.worker"), str(port)], stack)
-        await listening(worker, port)
-        units = {strips: await unit_before(port, strips, folder, stack) for strips in (False, True)}
+        endpoint = {"id": "w", "region": "here", "address": await launch.fast_worker(stack)}
+        names = {"headers": {"internal": list(INTERNAL)}}
+        files = {
+            True: BalancerFile(tables=names, endpoints=[endpoint]),
+            False: BalancerFile(endpoints=[endpoint]),
+        }
+        balancers = {
+            removes: await launch.balancer(f"internal names {removes}", file, folder, stack)
+            for removes, file in files.items()
+        }
         rng = Random(seed)
-        sides = [(strips, repeats) for strips in (False, True) for repeats in (False, True)]
+        cases = [(removes, repeats) for removes in (False, True) for repeats in (False, True)]
         for block in range(-1, blocks):  # the first block is warm-up
-            for strips, repeats in rng.sample(sides, len(sides)):
-                micros = await asyncio.to_thread(cost_of, units[strips], requests, repeats)
+            for removes, repeats in rng.sample(cases, len(cases)):
+                micros = await asyncio.to_thread(request_cost, balancers[removes], requests, repeats)
                 if block >= 0:
-                    progress(Turn(block, strips, repeats, micros))
+                    measured(RequestCost(block, removes, repeats, micros))
 
 
-async def listening(child: Child, port: int) -> None:
-    """Wait until a process accepts connections; it prints nothing when ready. Raises `FleetFailedError`."""
-    for _ in range(400):
-        if not child.is_running:
-            break
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            await asyncio.sleep(0.05)
-        else:
-            return
-    raise FleetFailedError(f"{child.name} does not listen{child.tail}")
-
-
-async def unit_before(port: int, strips: bool, folder: Path, stack: AsyncExitStack) -> Child:
-    endpoint = {"id": "w", "region": "here", "address": f"http://127.0.0.1:{port}"}
-    tables = {"headers": {"internal": list(INTERNAL)}} if strips else {}
-    file = BalancerFile(tables=tables, endpoints=[endpoint])
-    return await launch.unit("that strips" if strips else "that does not", file, folder, stack)
-
-
-def cost_of(unit: Child, requests: int, repeats: bool) -> float:
+def request_cost(balancer: Child, requests: int, repeats: bool) -> float:
     """CPU microseconds per request, with sixteen connections. Raises `FleetFailedError`."""
-    heads = [f"GET / HTTP/1.1\r\n{text.replace(chr(10), chr(13) + chr(10))}\r\n".encode() for text in SETS]
     try:
-        sockets = [socket.create_connection(unit.address, TIMEOUT) for _ in range(CONNECTIONS)]
-        before = cpu_of(unit.pid).total
+        sockets = [socket.create_connection(balancer.address, TIMEOUT) for _ in range(CONNECTIONS)]
+        before = cpu_of(balancer.pid).total
         for number in range(rounds := max(1, requests // CONNECTIONS)):
             for at, one in enumerate(sockets):
-                one.sendall(heads[(at + (0 if repeats else number)) % len(heads)])
+                one.sendall(HEADS[(at + (0 if repeats else number)) % len(HEADS)])
             for one in sockets:
-                read_answer(one)
-        spent = cpu_of(unit.pid).total - before
+                if (status := read_response(one).status) != 200:
+                    raise FleetFailedError(f"the balancer answered {status}")
+        spent = cpu_of(balancer.pid).total - before
         for one in sockets:
             one.close()
     except OSError as failure:
-        raise FleetFailedError(f"the balancer: {failure}{unit.tail}") from None
+        raise FleetFailedError(f"the balancer: {failure}{balancer.tail}") from None
     return 1e6 * spent / (rounds * CONNECTIONS)
-
-
-def read_answer(one: socket.socket) -> None:
-    """Read one response with Content-Length. Raises `FleetFailedError` unless it is a 200."""
-    data = one.recv(65536)
-    while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + length_in(data[:end]):
-        if not (more := one.recv(65536)):
-            raise FleetFailedError("the balancer closed a connection")
-        data += more
-    if not data.startswith(b"HTTP/1.1 200 "):
-        raise FleetFailedError(f"the balancer answered {data[:40]!r}")
-
-
-def length_in(head: bytes) -> int:
-    return int(head.lower().split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])

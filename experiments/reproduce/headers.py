@@ -1,26 +1,28 @@
-"""`experiments reproduce headers`: cost of removing internal fields, absolute and as a share of a request.
-
-Only runs the measurements and prints two tables, a figure and a verdict.
-"""
+"""`experiments reproduce headers`: cost of removing internal fields, absolute and as a share of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.table import Table
 from rich.text import Text
 
 from experiments.build import describe_build
 from experiments.cpu_time import is_known_here
+from experiments.reproduce.header_removal import (
+    Cost,
+    RemovalMethod,
+    costs_of,
+    least_cost_of_names,
+    timed_methods,
+)
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
-from experiments.reproduce.header_share import Share, Turn, run_plan, shares_of
-from experiments.reproduce.removal import Cost, RemovalMethod, costs_of, least_of, turns
-from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.header_share import RequestCost, Share, measure_shares, shares_of
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,109 +30,121 @@ if TYPE_CHECKING:
 BOUND = 0.0034
 """The source's final share; it began at 1.71 %."""
 
-EPILOG = """\b
-Examples:
-  experiments reproduce headers                    two minutes, writes headers.png
-  experiments reproduce headers --quick --check    half a minute
-"""
 
+class Headers(Reproduction):
+    """Methods of removal timed alone, then two balancers under load."""
 
-@click.command(epilog=EPILOG)
-@with_choices
-def headers(choices: Choices) -> int:
-    """Four ways of removing internal fields, and the share of a forwarded request's CPU time that ours takes."""
-    return run_session(HeadersReproduction(choices.quick), choices)
-
-
-class HeadersReproduction(Session):
-    """Session: collects the measurements and prints the results."""
+    name = "headers"
+    document = Document(
+        "A good day to trie-hard: saving compute 1% at a time", "Kevin Guthrie, The Cloudflare Blog, 2024"
+    )
+    summary = "Four ways of removing internal fields, and the share of a forwarded request's CPU time that ours takes."
+    duration = "two minutes"
 
     def __init__(self, is_quick: bool) -> None:
-        super().__init__()
         self._is_quick = is_quick
-        self._ways: list[tuple[RemovalMethod, float]] = []
-        self._turns: list[Turn] = []
+        self._timed: list[tuple[RemovalMethod, float]] = []
+        self._request_costs: list[RequestCost] = []
 
     def introduction(self) -> str:
-        return introduction()
+        sets = [fields_of(text) for text in SETS]
+        internal = sum(name in INTERNAL for fields in sets for name, _ in fields)
+        sizes = list(map(len, sets))
+        return (
+            f"{len(INTERNAL)} internal names; {len(sets)} heads of {min(sizes)} to {max(sizes)} fields, "
+            f"{internal / sum(sizes):.1%} of them internal.\nOurs: {describe_build()}.\n"
+        )
 
-    async def run_plan(self, seed: int, folder: Path) -> None:
-        """Time the four ways in this process before other processes start; then two balancers."""
-        self._ways += turns(10 if self._is_quick else 200, seed)
+    async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
+        """Time the methods in this process before other processes start; then two balancers."""
+        self._timed += timed_methods(10 if self._is_quick else 200, seed)
+        if is_known_here():
+            progress("loading two balancers in turns")
+            blocks, requests = (6, 400) if self._is_quick else (40, 1600)
+            await measure_shares(blocks, requests, seed, folder, self._request_costs.append)
+
+    @property
+    def _costs(self) -> list[Cost]:
+        return costs_of(self._timed)
+
+    @property
+    def _shares(self) -> list[Share]:
+        return shares_of(self._request_costs)
+
+    def findings(self) -> Sequence[Table | Text | str]:
+        costs, shares = self._costs, self._shares
+        found: list[Table | Text | str] = [table_of_methods(costs), table_of_shares(shares)]
         if not is_known_here():
-            words = "No share: processor time is read as Linux accounts for it."
-            self.console.print(Text(words, style="yellow"))
-            return
-        self.status.update("asking two units in turns")
-        blocks, requests = (6, 400) if self._is_quick else (40, 1600)
-        await run_plan(blocks, requests, seed, folder, self._turns.append)
-
-    def present(self) -> list[Verdict]:
-        costs, shares = costs_of(self._ways), shares_of(self._turns)
-        self.console.print(table_of_ways(costs))
-        self.console.print(table_of_shares(shares))
-        for one in shares[:1]:
-            part = f"{least_of(costs) / one.without:.2%} of the {one.without:.1f} µs of a request"
-            self.console.print(
-                Text(f"The names make the pass over fields that are new longer by at least {part}.")
+            found.append(
+                Text("No share: CPU time is read from Linux' accounting, which is not here.", "yellow")
             )
-        return [Verdict(standing(one, least_of(costs)), sentence(one)) for one in shares]
+        for one in shares[:1]:
+            least = least_cost_of_names(costs) / one.without
+            found.append(
+                f"The names make the pass over new fields longer by at least {least:.2%} of the {one.without:.1f} µs "
+                "of a request."
+            )
+        return found
 
-    def figures(self) -> Mapping[str, Callable[[], Figure]]:
-        from experiments.reproduce.keepalive_figure import ways_figure
+    def verdicts(self) -> list[Verdict]:
+        least = least_cost_of_names(self._costs)
+        return [
+            Verdict(
+                is_met(one, least),
+                f"{client_of(one)}: internal fields take {one.share:.2%} of a request (bound: {BOUND:.2%})",
+            )
+            for one in self._shares
+        ]
 
-        return {"headers": partial(ways_figure, costs)} if (costs := costs_of(self._ways)) else {}
+    def figure(self) -> Figure | None:
+        return methods_figure(costs) if (costs := self._costs) else None
 
     def content(self) -> dict[str, Any]:
-        costs = costs_of(self._ways)
-        least = least_of(costs)
+        costs = self._costs
+        least = least_cost_of_names(costs)
         return {
             "build": describe_build(),
-            "ways": [asdict(one) for one in costs],
-            "shares": [asdict(one) | {"met": standing(one, least)} for one in shares_of(self._turns)],
-            "turns": [asdict(one) for one in self._turns],
+            "methods": [asdict(one) for one in costs],
+            "shares": [asdict(one) | {"is_met": is_met(one, least)} for one in self._shares],
+            "measurements": [asdict(one) for one in self._request_costs],
         }
 
 
-def introduction() -> str:
-    sets = [fields_of(text) for text in SETS]
-    internal = sum(name in INTERNAL for fields in sets for name, _ in fields)
-    total = sum(map(len, sets))
-    return (
-        f"{len(INTERNAL)} internal names; {len(sets)} heads of {min(map(len, sets))} to {max(map(len, sets))} fields, "
-        f"{internal / total:.1%} of them internal.\nOurs: {describe_build()}.\n"
+def table_of_methods(costs: Sequence[Cost]) -> Table:
+    title = "µs per request: median [95 % interval]; the source's are of compiled code on another machine"
+    rows = [
+        (
+            one.method,
+            "{:.2f} [{:.2f}, {:.2f}]".format(one.micros, *one.interval),
+            "–" if one.source is None else f"{one.source:.2f}",
+        )
+        for one in costs
+    ]
+    return plain_table(("method", "µs", "source"), rows, title=title)
+
+
+def table_of_shares(shares: Sequence[Share]) -> Table:
+    title = "CPU time of the proxy per forwarded request, without and with the names"
+    rows = [
+        (
+            client_of(one),
+            f"{one.without:.1f}",
+            f"{one.added:+.2f}",
+            "{:.2%} [{:.2%}, {:.2%}]".format(one.share, *one.interval),
+            "1.71% → 0.34%",
+        )
+        for one in shares
+    ]
+    return plain_table(
+        ("client", "without, µs", "added, µs", "share [95 % interval]", "source"), rows, title=title
     )
-
-
-def table_of_ways(costs: list[Cost]) -> Table:
-    table = Table(
-        title="µs per request: median [95 % interval]; the source's are of compiled code on another machine"
-    )
-    for name in ("way", "µs", "source"):
-        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
-    for one in costs:
-        low, high = one.interval
-        theirs = "–" if one.theirs is None else f"{one.theirs:.2f}"
-        table.add_row(one.way, f"{one.micros:.2f} [{low:.2f}, {high:.2f}]", theirs)
-    return table
-
-
-def table_of_shares(shares: list[Share]) -> Table:
-    table = Table(title="processor time of the unit per forwarded request, without and with the names")
-    for name in ("client", "without, µs", "added, µs", "share [95 % interval]", "source"):
-        table.add_column(name, justify="left" if name == "client" else "right", no_wrap=True)
-    for one in shares:
-        low, high = one.interval
-        share = f"{one.share:.2%} [{low:.2%}, {high:.2%}]"
-        table.add_row(client_of(one), f"{one.without:.1f}", f"{one.added:+.2f}", share, "1.71% → 0.34%")
-    return table
 
 
 def client_of(share: Share) -> str:
     return "repeats its fields" if share.repeats else "other fields each time"
 
 
-def standing(share: Share, least: float = 0.0) -> bool | None:
+def is_met(share: Share, least: float = 0.0) -> bool | None:
     """Whether the bound is met; None unless the whole interval is on one side of it.
 
     Two balancers differ by a few µs for many reasons. The additional time of the pass over fields for the names,
@@ -143,5 +157,19 @@ def standing(share: Share, least: float = 0.0) -> bool | None:
     return True if high <= BOUND else False if low > BOUND else None
 
 
-def sentence(share: Share) -> str:
-    return f"{client_of(share)}: internal fields take {share.share:.2%} of a request (bound: {BOUND:.2%})"
+def methods_figure(costs: Sequence[Cost]) -> Figure:
+    """Cost of each method in microseconds."""
+    from matplotlib import rc_context
+
+    from experiments.report import canvas
+    from experiments.reproduce.charts import GOOD, bar, label_bars
+
+    with rc_context(canvas.STYLE):
+        figure, (axes,) = canvas.blank(1.4 + 0.5 * len(costs), 1, 1)
+        costs = costs[::-1]
+        for at, one in enumerate(costs):
+            bar(axes, at, one.micros, f"{one.micros:.2f}", GOOD, 0.6, one.interval, one.source)
+        label = "µs per request: median and its 95 % interval; stroke: the source's, of compiled code"
+        label_bars(axes, [one.method for one in costs], label)
+        axes.set_title("Cost of removing internal fields", fontweight="bold")
+        return figure

@@ -1,37 +1,33 @@
-"""`experiments reproduce keepalive`: gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client.
-
-Only runs the visits and prints a table, a figure and verdicts.
-"""
+"""`experiments reproduce keepalive`: gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.table import Table
-from rich.text import Text
 
-from experiments.reproduce.keepalive_matrix import (
-    CELLS,
-    MOST_LAG,
+from experiments.reproduce.keepalive_cases import (
+    CASES,
+    MOST_OVERSLEEP,
+    PROXIED,
     QUICK,
-    SLOWER,
-    UNIT,
+    SOURCE_HTTP2_RATIO,
     WITHIN,
+    Case,
+    Measurement,
+    Plan,
     Row,
-    Setup,
-    Visit,
-    http2_beside_http1,
-    lag_of,
+    http2_to_http1,
+    oversleep_of,
     rows_of,
-    saved_by,
+    saved_by_keep_alive,
 )
-from experiments.reproduce.keepalive_runs import run_plan
-from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.keepalive_runs import measure
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,143 +37,123 @@ SOURCE = {("1.2", True): "≥ 135", ("1.2", False): "30"}
 travels with TLS's first, as a round trip of its own, and no service time.
 """
 
-EPILOG = """\b
-Examples:
-  experiments reproduce keepalive                    about four minutes, writes keepalive.png
-  experiments reproduce keepalive --quick --check    half a minute
-"""
 
+class Keepalive(Reproduction):
+    """HTTP versions, TLS versions and keep-alive in all combinations, and a balancer between."""
 
-@click.command(epilog=EPILOG)
-@with_choices
-def keepalive(choices: Choices) -> int:
-    """HTTP/1.1 and 2, TLS 1.2 and 1.3, with keep-alive and without, over 15 ms one way."""
-    return run_session(KeepaliveReproduction(QUICK if choices.quick else Setup()), choices)
+    name = "keepalive"
+    document = Document(
+        "Improving API Performance with HTTP Keepalive", "Clete Blackwell II, State Farm Engineering"
+    )
+    summary = "HTTP/1.1 and 2, TLS 1.2 and 1.3, with keep-alive and without, over 15 ms one way."
+    duration = "about four minutes"
 
-
-class KeepaliveReproduction(Session):
-    """Session: collects the visits and prints the results."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__()
-        self._setup = setup
-        self._visits: list[Visit] = []
+    def __init__(self, is_quick: bool) -> None:
+        self._plan = QUICK if is_quick else Plan()
+        self._found: list[Measurement] = []
 
     def introduction(self) -> str:
-        return introduction(self._setup)
+        plan = self._plan
+        return (
+            f"One sequential client, workers {1e3 * plan.one_way:g} ms away one way, {1e3 * plan.service:g} ms of "
+            f"service, {plan.blocks} blocks of {plan.calls} calls in each case, and as many to its counterpart without "
+            "distance, which shows the time that both ends compute.\n"
+            "The client is a blocking socket, with the h2 library for HTTP/2; no session is resumed.\n"
+        )
 
-    async def run_plan(self, seed: int, folder: Path) -> None:
-        await run_plan(self._setup, seed, folder, self._progress)
+    async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
+        def measured(one: Measurement) -> None:
+            self._found.append(one)
+            progress(f"[{len(self._found)}/{self._plan.blocks * 2 * len(CASES)}] {one.case.name}")
 
-    def _progress(self, visit: Visit) -> None:
-        self._visits.append(visit)
-        total = self._setup.visits * 2 * (len(CELLS) + 1)
-        self.status.update(f"[{len(self._visits)}/{total}] {visit.cell.name}")
+        await measure(self._plan, seed, folder, measured)
 
     @property
     def _rows(self) -> list[Row]:
-        return rows_of(self._visits, self._setup)
+        return rows_of(self._found, self._plan)
 
-    def present(self) -> list[Verdict]:
-        rows = self._rows
-        if not rows:
-            return []
-        self.console.print(table_of(rows))
-        for words in findings(rows, self._visits):
-            self.console.print(Text(words))
-        verdicts = [
-            Verdict(self._judged(row), f"{row.cell.name}: medians within {WITHIN:.0%} of arithmetic")
-            for row in rows
-        ]
+    def findings(self) -> Sequence[Table | str]:
+        if not (rows := self._rows):
+            return ()
         explained = sum(row.is_explained for row in rows)
-        self.console.print(
-            Text(
-                f"{explained} of {len(rows)} rows are within {WITHIN:.0%} of the trips and what the same takes near."
-            )
+        found: list[Table | str] = [table_of(rows), *conclusions(rows, self._found)]
+        found.append(
+            f"{explained} of {len(rows)} cases are within {WITHIN:.0%} of round trips plus the time without distance."
         )
-        if any(verdict.is_met is None for verdict in verdicts):
-            lag = 1e3 * lag_of(self._visits)
-            self.console.print(
-                Text(f"Others had the machine: every tenth sleep ended {lag:.1f} ms late or more.")
-            )
-        return verdicts
+        if any(self._is_met(row) is None for row in rows):
+            late = 1e3 * oversleep_of(self._found)
+            found.append(f"The machine was busy: every tenth sleep ended {late:.1f} ms late or more.")
+        return found
 
-    def _judged(self, row: Row) -> bool | None:
-        """Verdict on a row. Other load on the machine only adds time: under it a miss is not judged."""
-        return row.is_met or (None if lag_of(self._visits) > MOST_LAG else False)
+    def verdicts(self) -> list[Verdict]:
+        return [
+            Verdict(self._is_met(row), f"{row.case.name}: medians within {WITHIN:.0%} of arithmetic")
+            for row in self._rows
+        ]
 
-    def figures(self) -> Mapping[str, Callable[[], Figure]]:
-        from experiments.reproduce.keepalive_figure import matrix_figure
+    def _is_met(self, row: Row) -> bool | None:
+        """Verdict on a case. Other load on the machine only adds time: under it a miss is not judged."""
+        return row.is_met or (None if oversleep_of(self._found) > MOST_OVERSLEEP else False)
 
-        return {"keepalive": partial(matrix_figure, rows)} if (rows := self._rows) else {}
+    def figure(self) -> Figure | None:
+        from experiments.reproduce.keepalive_figure import keepalive_figure
+
+        return keepalive_figure(rows) if (rows := self._rows) else None
 
     def content(self) -> dict[str, Any]:
-        beside = http2_beside_http1(self._visits)
+        ratio = http2_to_http1(self._found)
         return {
-            "setup": asdict(self._setup),
-            "lag": lag_of(self._visits),
+            "plan": asdict(self._plan),
+            "oversleep": oversleep_of(self._found),
             "rows": [
-                asdict(row) | {"name": row.cell.name, "met": self._judged(row), "explained": row.is_explained}
+                asdict(row)
+                | {"name": row.case.name, "is_met": self._is_met(row), "is_explained": row.is_explained}
                 for row in self._rows
             ],
-            "http2_beside_http1": beside and {"ratio": beside[0], "interval": beside[1]},
-            "visits": [asdict(visit) for visit in self._visits],
+            "http2_to_http1": ratio and {"ratio": ratio[0], "interval": ratio[1]},
+            "measurements": [asdict(one) for one in self._found],
         }
 
 
-def introduction(setup: Setup) -> str:
-    return (
-        f"One sequential caller, workers {1e3 * setup.one_way:g} ms away one way, "
-        f"{1e3 * setup.service:g} ms of service, {setup.visits} visits of {setup.calls} calls to each cell, and as "
-        "many to its twin that is not away: what both ends compute is there, and no trips.\n"
-        "The caller is a blocking socket, with the h2 library for HTTP/2; no session is resumed.\n"
-    )
-
-
-def table_of(rows: list[Row]) -> Table:
-    """Table with a row for each cell: measured, interval, expected, theory and source."""
-    table = Table(
-        title="ms: median [95 % interval]; what the same takes near + trips (arithmetic: service + trips); "
+def table_of(rows: Sequence[Row]) -> Table:
+    """Table with a row for each case: measured, interval, expected, theory and source."""
+    heads = ("case", "first", "near + trips", "source", "later", "near + trips", "source")
+    title = (
+        "ms: median [95 % interval]; time without distance + round trips (arithmetic: service + round trips); "
         "the source's, without service"
     )
-    for name in ("cell", "first", "near + trips", "source", "later", "near + trips", "source"):
-        table.add_column(name, justify="left" if name == "cell" else "right", no_wrap=True)
-    for row in rows:
-        tls = row.cell.tls
-        later = SOURCE.get((tls, False), "–") if row.cell.keep_alive else SOURCE.get((tls, True), "–")
-        table.add_row(
-            row.cell.name,
-            measured(row.first, row.first_interval),
-            f"{row.first_expected:.1f} ({row.first_theory:.0f})",
-            SOURCE.get((tls, True), "–"),
-            measured(row.later, row.later_interval),
-            f"{row.later_expected:.1f} ({row.later_theory:.0f})",
-            later,
-        )
-    return table
+    return plain_table(heads, [cells_of(row) for row in rows], title=title)
 
 
-def measured(value: float, interval: tuple[float, float]) -> str:
+def cells_of(row: Row) -> tuple[str, ...]:
+    tls = row.case.tls
+    return (
+        row.case.name,
+        with_interval(row.first, row.first_interval),
+        f"{row.first_expected:.1f} ({row.first_theory:.0f})",
+        SOURCE.get((tls, True), "–"),
+        with_interval(row.later, row.later_interval),
+        f"{row.later_expected:.1f} ({row.later_theory:.0f})",
+        SOURCE.get((tls, not row.case.keep_alive), "–"),
+    )
+
+
+def with_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.1f} [{interval[0]:.0f}, {interval[1]:.0f}]"
 
 
-def findings(rows: list[Row], visits: list[Visit]) -> list[str]:
+def conclusions(rows: Sequence[Row], found: Sequence[Measurement]) -> Iterator[str]:
     """The source's conclusions with the results measured here."""
-    found = []
-    for tls, theirs in (("1.2", "206 ms, on a longer way"), ("1.3", "–")):
-        if (saved := saved_by(rows, tls)) is not None:
-            found.append(f"Keep-alive saves {saved:.1f} ms per later call with TLS {tls} (source: {theirs}).")
-    if (beside := http2_beside_http1(visits)) is not None:
-        ratio, (low, high) = beside
-        found.append(
-            f"HTTP/2 takes {ratio:.3f} [{low:.3f}, {high:.3f}] times as long as HTTP/1.1 for one sequential caller "
-            f"(source: {SLOWER} times)."
+    for tls, theirs in (("1.2", "206 ms, over a longer distance"), ("1.3", "–")):
+        if (saved := saved_by_keep_alive(rows, tls)) is not None:
+            yield f"Keep-alive saves {saved:.1f} ms per later call with TLS {tls} (source: {theirs})."
+    if (measured := http2_to_http1(found)) is not None:
+        ratio, (low, high) = measured
+        yield (
+            f"HTTP/2 takes {ratio:.3f} [{low:.3f}, {high:.3f}] times as long as HTTP/1.1 for one sequential client "
+            f"(source: {SOURCE_HTTP2_RATIO} times)."
         )
-    near = {row.cell: row.later for row in rows}
-    direct = next((row.later for row in rows if row.cell == CELLS_DIRECT), None)
-    if direct is not None and UNIT in near:
-        found.append(f"The unit, asked without TLS, adds {near[UNIT] - direct:+.2f} ms to a later call.")
-    return found
-
-
-CELLS_DIRECT = next(cell for cell in CELLS if (cell.http, cell.tls, cell.keep_alive) == ("1.1", "1.3", True))
+    later = {row.case: row.later for row in rows}
+    direct = Case(PROXIED.http, PROXIED.tls, PROXIED.keep_alive)
+    if PROXIED in later and direct in later:
+        yield f"The proxy, called without TLS, adds {later[PROXIED] - later[direct]:+.2f} ms to a later call."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from experiments.processes import Child, program
 from experiments.run.process_config import toml
 
 Keys = Mapping[str, object]
+
+UNVERIFIED: Mapping[str, Keys] = {"upstream_tls": {"verify": False}}
+"""Tables of a balancer before workers with TLS, which make their own certificates."""
 
 
 async def started(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
@@ -69,7 +72,7 @@ def lines(keys: Keys) -> str:
     return "".join(f"{name} = {toml(value)}\n" for name, value in keys.items())
 
 
-async def unit(
+async def balancer(
     name: str, file: BalancerFile, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
 ) -> Child:
     """Start a balancer and wait until it is ready. Raises `FleetFailedError`.
@@ -81,12 +84,60 @@ async def unit(
     argv = [*program("balancer"), "serve", "--config", str(path)]
     if descriptors is not None:
         argv = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *argv]
-    return await ready(f"unit {name}", argv, stack)
+    return await ready(f"balancer {name}", argv, stack)
 
 
-async def balancer_status(unit: Child) -> dict[str, Any]:
+async def fast_worker(stack: AsyncExitStack) -> str:
+    """Start the worker that answers at once; returns its URL. Raises `FleetFailedError`."""
+    child = await ready("worker", program("experiments.reproduce.fast_worker"), stack)
+    return "http://{}:{}".format(*child.address)
+
+
+async def balancer_status(balancer: Child) -> dict[str, Any]:
     """Status reported by a balancer. Raises `FleetFailedError`."""
     try:
-        return await control.balancer_status(unit.address)
+        return await control.balancer_status(balancer.address)
     except FleetFailedError as error:
-        raise FleetFailedError(f"{unit.name} gives no status: {error}{unit.tail}") from None
+        raise FleetFailedError(f"{balancer.name} gives no status: {error}{balancer.tail}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCounts:
+    """Counters of a balancer over all endpoints.
+
+    Connections `opened`; requests that found an idle one (`reused`) or waited for a new one (`cold`); connections that
+    the worker closed while idle (`lost_idle`) or in the instant of a request (`died`); `heartbeats`; requests sent
+    again (`retried`); seconds of all complete TLS handshakes.
+    """
+
+    opened: int
+    reused: int
+    cold: int
+    lost_idle: int
+    died: int
+    heartbeats: int
+    retried: int
+    handshakes: float
+
+    def since(self, before: ConnectionCounts) -> ConnectionCounts:
+        """Difference from an earlier reading."""
+        return ConnectionCounts(
+            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
+        )
+
+
+EVENTS = ("opened", "reused", "cold", "lost_idle", "died", "heartbeats")
+
+
+async def connection_counts(balancer: Child) -> ConnectionCounts:
+    """Counters of a balancer, from its status. Raises `FleetFailedError`."""
+    return counts_in(await balancer_status(balancer))
+
+
+def counts_in(status: dict[str, Any]) -> ConnectionCounts:
+    """Counters summed over all endpoints of a status document."""
+    counts = [endpoint["connections"] for endpoint in status["endpoints"]]
+    tls = [endpoint["route"]["tls"] for endpoint in status["endpoints"]]
+    handshakes = sum(one["full"] * (one["full_mean"] or 0.0) for one in tls)
+    events = {name: sum(one[name] for one in counts) for name in EVENTS}
+    return ConnectionCounts(**events, retried=status["retried"], handshakes=handshakes)

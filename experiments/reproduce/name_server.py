@@ -16,23 +16,21 @@ ADDRESS = socket.inet_aton("127.0.0.1")
 POINTER = 0xC00C
 """Compression pointer to byte 12, the name in the question."""
 
-KIND_A, CLASS_IN = 1, 1
-ANSWERS = 0x8180
-"""Flags: response, recursion desired and available."""
+TYPE_A, CLASS_IN = 1, 1
+FLAGS = 0x8180
+"""Response, recursion desired and available."""
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers after `delay` seconds with a TTL of `ttl` seconds. `asked` counts questions."""
+    """Answers after `delay` seconds with a TTL of `ttl` seconds."""
 
     def __init__(self, delay: float, ttl: int) -> None:
         self._delay, self._ttl = delay, ttl
-        self.asked = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
-        self.asked += 1
         if reply := answer_to(data, self._ttl):
             asyncio.get_running_loop().call_later(self._delay, self._send, reply, address)
 
@@ -47,17 +45,15 @@ def answer_to(query: bytes, ttl: int) -> bytes:
     if end < HEAD.size + 5 or len(query) < end:
         return b""
     (number,), (kind,) = struct.unpack_from("!H", query), struct.unpack_from("!H", query, end - 4)
-    has_address = kind == KIND_A
-    head = HEAD.pack(number, ANSWERS, 1, int(has_address), 0, 0)
-    record = struct.pack("!HHHIH", POINTER, KIND_A, CLASS_IN, ttl, len(ADDRESS)) + ADDRESS
+    has_address = kind == TYPE_A
+    head = HEAD.pack(number, FLAGS, 1, int(has_address), 0, 0)
+    record = struct.pack("!HHHIH", POINTER, TYPE_A, CLASS_IN, ttl, len(ADDRESS)) + ADDRESS
     return head + query[HEAD.size : end] + (record if has_address else b"")
 
 
-async def name_server(delay: float, ttl: int, stack: AsyncExitStack) -> tuple[NameServer, int]:
-    """Start a server that runs until the stack ends; returns it and its loopback port."""
+async def name_server(delay: float, ttl: int, stack: AsyncExitStack) -> int:
+    """Start a server that runs until the stack ends; returns its loopback port."""
     loop = asyncio.get_running_loop()
-    transport, server = await loop.create_datagram_endpoint(
-        lambda: NameServer(delay, ttl), local_addr=("127.0.0.1", 0)
-    )
+    transport, _ = await loop.create_datagram_endpoint(lambda: NameServer(delay, ttl), ("127.0.0.1", 0))
     stack.callback(transport.close)
-    return server, transport.get_extra_info("sockname")[1]
+    return int(transport.get_extra_info("sockname")[1])

@@ -1,121 +1,118 @@
-"""`experiments reproduce regions`: the source's questions about a forwarding balancer in front of three regions.
-
-Only runs the parts in order and prints the answers.
-"""
+"""`experiments reproduce regions`: the source's questions about a forwarding balancer in front of three regions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+from rich.table import Table
 from rich.text import Text
 
-from experiments.reproduce.answers import answers, bounds, crowd_table, policy_table
-from experiments.reproduce.evaluation import PLACES, QUICK, Evaluation, Setup, paired, spans_of
-from experiments.reproduce.evaluation_runs import added, bottleneck, calm, crowds, machines, six
-from experiments.reproduce.overload import crushes, file_limit
-from experiments.reproduce.policy_runs import run_policies
-from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.medians import median_ms
+from experiments.reproduce.regions_answers import answers, bounds, concurrency_table, policy_table
+from experiments.reproduce.regions_cases import PLACES, QUICK, Plan, Results, policy_spans
+from experiments.reproduce.regions_overload import overloads
+from experiments.reproduce.regions_runs import (
+    added_latency,
+    all_workers,
+    growing_concurrency,
+    loaded_workers,
+    policy_times,
+    proxy_throughput,
+    unloaded_latency,
+)
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EPILOG = """\b
-Examples:
-  experiments reproduce regions                        five minutes, writes regions.png
-  experiments reproduce regions --quick                under a minute
-  experiments reproduce regions --check --plots results --json results/regions.json
-"""
 
+class Regions(Reproduction):
+    """The source's questions, one part of the measurement after the other."""
 
-@click.command(epilog=EPILOG)
-@with_choices
-def regions(choices: Choices) -> int:
-    """A forwarding balancer before two workers in each of three regions: limits, latencies, added latency, policies."""
-    return run_session(RegionsReproduction(QUICK if choices.quick else Setup()), choices)
+    name = "regions"
+    document = Document(
+        "Performance evaluation report: a forwarding unit before regional workers on Heroku",
+        "a student's course work, unpublished",
+    )
+    summary = (
+        "A balancer before two workers in each of three regions: limits, latencies, added latency, policies."
+    )
+    duration = "five minutes"
 
-
-class RegionsReproduction(Session):
-    """Session: collects the parts and prints the answers."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__()
-        self._setup = setup
-        self._found = Evaluation()
+    def __init__(self, is_quick: bool) -> None:
+        self._plan = QUICK if is_quick else Plan()
+        self._results = Results()
 
     def introduction(self) -> str:
-        return introduction(self._setup)
+        plan = self._plan
+        return (
+            f"{len(PLACES)} workers in three regions, one slot each, 19 to 21 ms of work; 350, 450 and 580 ms away.\n"
+            f"Compressed in time: many requests before one worker {plan.concurrency_scale:g}, clients before a proxy "
+            f"short of descriptors {plan.overload_scale:g}, policies {plan.policy_scale:g} (seconds for one of the "
+            "source's).\n"
+        )
 
-    async def run_plan(self, seed: int, folder: Path) -> None:
-        setup, found, progress = self._setup, self._found, self.status.update
-        limit = file_limit()
+    async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
+        plan, results = self._plan, self._results
         async with AsyncExitStack() as stack:
-            workers = await six(stack)
+            workers = await all_workers(stack)
             progress("calling each worker, one call after the other")
-            await calm(setup, workers, found)
-            progress(f"{setup.requests} requests to each worker, {setup.batch} at once")
-            await machines(setup, workers, found)
-        progress(f"up to {setup.crowds[-1]} at once before one worker")
-        await crowds(setup, found)
-        progress("calling straight and through units, by turns")
-        await added(setup, seed, folder, found)
-        progress("as much as a unit forwards")
-        await bottleneck(setup, folder, found)
-        progress(f"up to {setup.crushes[-1][0]} clients before a unit of {setup.descriptors} descriptors")
-        await crushes(setup, folder, found, limit)
-        await run_policies(setup, seed, found, progress)
+            await unloaded_latency(plan, workers, results)
+            progress(f"{plan.requests} requests to each worker, {plan.batch} at once")
+            await loaded_workers(plan, workers, results)
+        progress(f"up to {plan.concurrency[-1]} at once before one worker")
+        await growing_concurrency(plan, results)
+        progress("calling directly and through proxies, in turns")
+        await added_latency(plan, seed, folder, results)
+        progress("as many requests as a proxy forwards")
+        await proxy_throughput(plan, folder, results)
+        progress(f"up to {plan.overloads[-1][0]} clients before a proxy of {plan.descriptors} descriptors")
+        await overloads(plan, folder, results)
+        await policy_times(plan, seed, results, progress)
 
-    def present(self) -> list[Verdict]:
-        found, console = self._found, self.console
-        for question, answer in answers(found, self._setup):
-            console.print(Text(question, style="bold"))
-            console.print(Text(f"  {answer}"))
-        if found.crowds:
-            console.print(crowd_table(found.crowds, self._setup))
-        if found.policy_runs:
-            console.print(policy_table(found.policy_runs, self._setup))
-        for words in found.skipped:
-            console.print(Text(f"not measured: {words}", style="yellow"))
-        return bounds(found, self._setup)
+    def findings(self) -> Sequence[Table | Text | str]:
+        results, found = self._results, list[Table | Text | str]()
+        for question, answer in answers(results, self._plan):
+            found += [Text(question, style="bold"), f"  {answer}"]
+        if results.concurrency:
+            found.append(concurrency_table(results.concurrency, self._plan))
+        if results.policy_runs:
+            found.append(policy_table(results.policy_runs, self._plan))
+        return [*found, *(Text(f"not measured: {reason}", style="yellow") for reason in results.skipped)]
 
-    def figures(self) -> Mapping[str, Callable[[], Figure]]:
+    def verdicts(self) -> list[Verdict]:
+        return list(bounds(self._results))
+
+    def figure(self) -> Figure | None:
         from experiments.reproduce.regions_figure import regions_figure
 
-        return {"regions": partial(regions_figure, self._found)} if self._found.calm else {}
+        return regions_figure(self._results) if self._results.unloaded else None
 
     def content(self) -> dict[str, Any]:
-        found = self._found
+        found = self._results
+        added = [one.proxy - one.direct for one in found.added]
         return {
-            "setup": asdict(self._setup),
-            "answers": [{"question": one, "answer": other} for one, other in answers(found, self._setup)],
-            "calm": [asdict(one) for one in found.calm],
-            "machines": {
+            "plan": asdict(self._plan),
+            "answers": [{"question": one, "answer": other} for one, other in answers(found, self._plan)],
+            "unloaded": [asdict(one) for one in found.unloaded],
+            "workers": {
                 worker: {
                     "requests": len(samples),
                     "failed": int((~samples.ok).sum()),
                     "seconds": samples.span,
                 }
-                for worker, samples in found.machines
+                for worker, samples in found.workers
             },
-            "crowds": [asdict(one) for one in found.crowds],
+            "concurrency": [asdict(one) for one in found.concurrency],
             "added": [asdict(one) for one in found.added],
-            "added_ms": paired([one.unit - one.direct for one in found.added]) if found.added else None,
-            "load": asdict(found.load) if found.load else None,
-            "crushes": [asdict(one) | {"ended": None, "span": one.span} for one in found.crushes],
-            "laps": [asdict(one) for one in found.policy_runs],
-            "spans": spans_of(found.policy_runs),
+            "added_ms": median_ms(added) if added else None,
+            "throughput": asdict(found.throughput) if found.throughput else None,
+            "overloads": [asdict(one) | {"ended": None, "span": one.span} for one in found.overloads],
+            "policy_runs": [asdict(one) for one in found.policy_runs],
+            "policy_spans": policy_spans(found.policy_runs),
             "skipped": found.skipped,
         }
-
-
-def introduction(setup: Setup) -> str:
-    return (
-        f"{len(PLACES)} workers in three regions, one slot each, 19 to 21 ms of work; 350, 450 and 580 ms away.\n"
-        f"Compressed in time: crowds before one worker {setup.crowd_scale:g}, clients before a unit short of "
-        f"descriptors {setup.crush_scale:g}, policies {setup.policy_scale:g} (seconds for one of the source's).\n"
-    )

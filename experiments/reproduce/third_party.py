@@ -1,191 +1,171 @@
-"""`experiments reproduce third-party`: effect of newer protocols, background DNS and heartbeats on tail latency.
-
-Only runs the measurements and prints tables, a figure and verdicts.
-"""
+"""`experiments reproduce third-party`: effect of newer protocols, background DNS and heartbeats on tail latency."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.table import Table
-from rich.text import Text
 
-from experiments.reproduce.provider import (
-    BEATS,
-    COLD_FAR,
-    DETOUR,
+from experiments.reproduce.client import failures
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.reproduce.third_party_modes import (
+    HEARTBEATS_B,
+    HEARTBEATS_FAR,
     KEEP_ALIVE,
     LOOKUP,
     MODES,
     NEW_A,
     OLD_A,
+    PLAIN_B,
+    PLAIN_FAR,
     QUICK,
-    THEIR_BEAT,
-    TRIP,
-    WARM_FAR,
-    WITHOUT,
+    ROUND_TRIP,
+    ROUTE_FACTOR,
+    SOURCE_HEARTBEAT,
     ModeResult,
+    Plan,
     RouteChange,
-    Setup,
-    stay_of,
+    result_of,
 )
-from experiments.reproduce.session import Choices, Session, Verdict, run_session, with_choices
-from experiments.reproduce.third_party_runs import run_plan
+from experiments.reproduce.third_party_runs import measure
+from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEWER, LESS = 0.90, 0.50
-HALF, TAIL = 150 / 400, 300 / 600
+FEWER_CONNECTIONS, LESS_CONNECTING = 0.90, 0.50
+P50_RATIO, P99_RATIO = 150 / 400, 300 / 600
 MOST_COLD = 0.01
-
-EPILOG = """\b
-Examples:
-  experiments reproduce third-party                    three minutes, writes third-party.png
-  experiments reproduce third-party --quick            under a minute
-  experiments reproduce third-party --check --json third-party.json
-"""
+REPORTED_WITHIN = 60.0
 
 
-@click.command(name="third-party", epilog=EPILOG)
-@with_choices
-def third_party(choices: Choices) -> int:
-    """Calls to providers: HTTP/2 and TLS 1.3, names in the background, heartbeats, and a route that is watched."""
-    return run_session(ThirdPartyReproduction(QUICK if choices.quick else Setup()), choices)
+class ThirdParty(Reproduction):
+    """All modes of calling third parties, and a route that becomes longer."""
 
+    name = "third-party"
+    document = Document(
+        "Enhancing P99 Latency: Strategies for Doubling/Tripling Performance in Third-Party APIs",
+        "Cristian Velazquez, Uber, P99 CONF 2024",
+    )
+    summary = (
+        "Calls to providers: HTTP/2 and TLS 1.3, names in the background, heartbeats, and a watched route."
+    )
+    duration = "three minutes"
 
-class ThirdPartyReproduction(Session):
-    """Session: collects the results of all modes and prints them."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__()
-        self._setup = setup
-        self._stays: list[ModeResult] = []
-        self._detour: RouteChange | None = None
+    def __init__(self, is_quick: bool) -> None:
+        self._plan = QUICK if is_quick else Plan()
+        self._results: list[ModeResult] = []
+        self._route_change: RouteChange | None = None
 
     def introduction(self) -> str:
-        return introduction(self._setup)
+        plan = self._plan
+        return (
+            f"Providers {1e3 * ROUND_TRIP:g} ms away; A is called in bursts, B by {plan.instances} instances of an "
+            f"application, each once in {plan.rests['B']:g} s.\nB closes idle connections after {KEEP_ALIVE:g} s, has "
+            f"TLS 1.2 and HTTP/1.1 only, and its name takes {1e3 * LOOKUP:g} ms to look up.\nModes of a group run at "
+            f"the same time for {plan.seconds:g} s, none of it compressed; no session is resumed.\n"
+        )
 
-    async def run_plan(self, seed: int, folder: Path) -> None:
-        self._detour = await run_plan(self._setup, seed, folder, self.status.update, self._stays)
+    async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
+        self._route_change = await measure(self._plan, seed, folder, progress, self._results)
 
-    def present(self) -> list[Verdict]:
-        if not self._stays:
-            return []
-        self.console.print(table_of(self._stays))
-        for words in findings(self._stays, self._detour):
-            self.console.print(Text(words))
-        return verdicts(self._stays, self._detour)
+    def findings(self) -> Sequence[Table | str]:
+        if not self._results:
+            return ()
+        return [table_of(self._results), *statements(self._results, self._route_change)]
 
-    def figures(self) -> Mapping[str, Callable[[], Figure]]:
+    def verdicts(self) -> list[Verdict]:
+        return list(verdicts(self._results, self._route_change))
+
+    def figure(self) -> Figure | None:
         from experiments.reproduce.third_party_figure import third_party_figure
 
-        return {"third-party": partial(third_party_figure, self._stays)} if self._stays else {}
+        return third_party_figure(self._results) if self._results else None
 
     def content(self) -> dict[str, Any]:
         return {
-            "setup": asdict(self._setup),
-            "stays": [summary(stay) for stay in self._stays],
-            "detour": asdict(self._detour) if self._detour else None,
+            "plan": asdict(self._plan),
+            "modes": [
+                {
+                    "group": one.mode.group,
+                    "mode": one.mode.name,
+                    "calls": len(one.answers),
+                    "failed": failures(one.answers),
+                    "seconds": one.seconds,
+                    "connections": asdict(one.connections),
+                    "cold_share": one.cold_share,
+                    "latency": asdict(one.latency),
+                }
+                for one in self._results
+            ],
+            "route_change": asdict(self._route_change) if self._route_change else None,
         }
 
 
-def summary(stay: ModeResult) -> dict[str, Any]:
-    """Summary of a mode for JSON, without single calls."""
-    return {
-        "group": stay.mode.group,
-        "mode": stay.mode.name,
-        "calls": len(stay.made),
-        "failed": stay.failed,
-        "seconds": stay.seconds,
-        "account": asdict(stay.account),
-        "cold_share": stay.cold_share,
-        "quantities": asdict(stay.quantities),
-    }
-
-
-def introduction(setup: Setup) -> str:
-    return (
-        f"Providers {1e3 * TRIP:g} ms away; A is called in bursts, B by {setup.instances} instances of an application, "
-        f"each once in {setup.rests['B']:g} s.\nB closes idle connections after {KEEP_ALIVE:g} s, knows TLS 1.2 and "
-        f"HTTP/1.1 only, and its name takes {1e3 * LOOKUP:g} ms to look up.\nModes of a group run at the same time for "
-        f"{setup.seconds:g} s, none of it compressed; no session is resumed.\n"
+def table_of(results: Sequence[ModeResult]) -> Table:
+    """Table with a row for each mode."""
+    heads = ("", "mode", "calls", "failed", "p50", "p95", "p99", "opened", "cold", "connecting", "heartbeats")
+    rows = []
+    for one in sorted(results, key=lambda result: MODES.index(result.mode)):
+        latency, counts = one.latency, one.connections
+        numbers = (len(one.answers), failures(one.answers))
+        times = (f"{value:.0f}" for value in (latency.p50, latency.p95, latency.p99))
+        ends = (counts.opened, f"{one.cold_share:.1%}", f"{1e3 * one.connecting:.1f}", counts.heartbeats)
+        rows.append([one.mode.group, one.mode.name, *map(str, (*numbers, *times, *ends))])
+    return plain_table(
+        heads, rows, left=("mode",), title="ms; connecting: TCP and TLS, of each call on average"
     )
 
 
-def table_of(stays: Sequence[ModeResult]) -> Table:
-    """Table with a row for each mode."""
-    table = Table(title="ms; connecting: TCP and TLS, of each call on average")
-    heads = ("", "mode", "calls", "failed", "p50", "p95", "p99", "opened", "cold", "connecting", "heartbeats")
-    for name in heads:
-        table.add_column(name, justify="left" if name in ("", "mode") else "right", no_wrap=True)
-    for stay in sorted(stays, key=lambda one: MODES.index(one.mode)):
-        row, account = stay.quantities, stay.account
-        numbers = (len(stay.made), stay.failed, *(f"{one:.0f}" for one in (row.p50, row.p95, row.p99)))
-        ends = (account.opened, f"{stay.cold_share:.1%}", f"{1e3 * stay.waited:.1f}", account.heartbeats)
-        table.add_row(stay.mode.group, stay.mode.name, *map(str, (*numbers, *ends)))
-    return table
-
-
-def findings(stays: Sequence[ModeResult], detour: RouteChange | None) -> list[str]:
+def statements(results: Sequence[ModeResult], route: RouteChange | None) -> Iterator[str]:
     """Findings printed besides the bounds."""
-    found = []
-    old, new, beats = (stay_of(stays, mode) for mode in (OLD_A, NEW_A, BEATS))
+    old, new, beats = (result_of(results, mode) for mode in (OLD_A, NEW_A, HEARTBEATS_B))
     if old and new:
-        each = [1e3 * stay.account.handshakes / max(1, stay.account.opened) for stay in (old, new)]
-        ratio = new.quantities.p95 / old.quantities.p95 - 1
-        found.append(
+        each = [1e3 * one.connections.handshakes / max(1, one.connections.opened) for one in (old, new)]
+        ratio = new.latency.p95 / old.latency.p95 - 1
+        yield (
             f"A: one connection takes {each[0]:.0f} ms with TLS 1.2 and {each[1]:.0f} ms with 1.3: three round trips "
             f"and two, TCP's included. p95 {ratio:+.0%} (source: −10 %)."
         )
     if beats:
-        found.append(cost_of(beats))
-    if detour and detour.noticed is not None:
-        found.append(f"The watch said after {detour.noticed:.0f} s: {detour.text}.")
-    return found
+        number = beats.connections.heartbeats
+        yield (
+            f"B: {number} heartbeats, {number / max(1, len(beats.answers)):.1f} for each call, on "
+            f"{beats.mode.preconnect} connections each. One every {SOURCE_HEARTBEAT:g} s, as in the source, would be "
+            f"{beats.rest / SOURCE_HEARTBEAT:.1f} for each call."
+        )
+    if route and route.reported_after is not None:
+        yield f"The longer route was reported after {route.reported_after:.0f} s: {route.text}."
 
 
-def cost_of(beats: ModeResult) -> str:
-    """Cost of heartbeats in requests."""
-    number = beats.account.heartbeats
-    return (
-        f"B: {number} heartbeats, {number / max(1, len(beats.made)):.1f} for each call, on {beats.mode.warm} "
-        f"connections each. One every {THEIR_BEAT:g} s, as in the source, would be {beats.rest / THEIR_BEAT:.1f} for "
-        "each call."
-    )
-
-
-def verdicts(stays: Sequence[ModeResult], detour: RouteChange | None) -> list[Verdict]:
-    """Verdicts on the bounds, as far as they were measured."""
-    found = []
-    old, new = stay_of(stays, OLD_A), stay_of(stays, NEW_A)
+def verdicts(results: Sequence[ModeResult], route: RouteChange | None) -> Iterator[Verdict]:
+    """Verdicts on the bounds that were measured."""
+    old, new = result_of(results, OLD_A), result_of(results, NEW_A)
     if old and new:
-        fewer = 1 - new.account.opened / max(1, old.account.opened)
-        less = 1 - new.waited / old.waited if old.waited else 0.0
-        found.append(Verdict(fewer >= FEWER, f"A: {fewer:.1%} fewer connections opened (source: 90 %)"))
-        found.append(Verdict(less >= LESS, f"A: {less:.1%} less connecting for each call (source: 50 %)"))
-    without, beats = stay_of(stays, WITHOUT), stay_of(stays, BEATS)
-    if without and beats:
-        before, after = without.quantities, beats.quantities
-        for name, old_ms, new_ms, bound, theirs in (
-            ("p50", before.p50, after.p50, HALF, "400 → 150"),
-            ("p99", before.p99, after.p99, TAIL, "> 600 → 250–300"),
+        fewer = 1 - new.connections.opened / max(1, old.connections.opened)
+        less = 1 - new.connecting / old.connecting if old.connecting else 0.0
+        yield Verdict(fewer >= FEWER_CONNECTIONS, f"A: {fewer:.1%} fewer connections opened (source: 90 %)")
+        yield Verdict(less >= LESS_CONNECTING, f"A: {less:.1%} less connecting for each call (source: 50 %)")
+    plain, beats = result_of(results, PLAIN_B), result_of(results, HEARTBEATS_B)
+    if plain and beats:
+        before, after = plain.latency, beats.latency
+        for name, old_ms, new_ms, bound, source in (
+            ("p50", before.p50, after.p50, P50_RATIO, "400 → 150"),
+            ("p99", before.p99, after.p99, P99_RATIO, "> 600 → 250–300"),
         ):
             ours = f"B: {name} {old_ms:.0f} → {new_ms:.0f} ms, {new_ms / old_ms:.2f} ×"
-            words = f"{ours} (source: {theirs}, {bound:.3g} ×)"
-            found.append(Verdict(new_ms <= bound * old_ms, words))
-    cold, warm = stay_of(stays, COLD_FAR), stay_of(stays, WARM_FAR)
+            yield Verdict(new_ms <= bound * old_ms, f"{ours} (source: {source}, {bound:.3g} ×)")
+    cold, warm = result_of(results, PLAIN_FAR), result_of(results, HEARTBEATS_FAR)
     if cold and warm:
-        words = f"{warm.cold_share:.2%} of {len(warm.made)} cold, {cold.cold_share:.0%} without warmth"
-        found.append(Verdict(warm.cold_share < MOST_COLD, f"90 ms away, a call in {warm.rest:g} s: {words}"))
-        found.append(Verdict(warm.failed == 0, f"90 ms away: {warm.failed} of {len(warm.made)} failed"))
-    if detour:
-        when = "never" if detour.noticed is None else f"after {detour.noticed:.0f} s"
-        is_met = detour.noticed is not None and detour.noticed <= 60
-        found.append(Verdict(is_met, f"a way {DETOUR} times as long is noticed {when}, bound 60 s"))
-    return found
+        calls, failed = len(warm.answers), failures(warm.answers)
+        text = f"{warm.cold_share:.2%} of {calls} cold, {cold.cold_share:.0%} without preconnects"
+        yield Verdict(warm.cold_share < MOST_COLD, f"90 ms away, a call in {warm.rest:g} s: {text}")
+        yield Verdict(failed == 0, f"90 ms away: {failed} of {calls} failed")
+    if route:
+        after_s = route.reported_after
+        when = "never" if after_s is None else f"after {after_s:.0f} s"
+        is_met = after_s is not None and after_s <= REPORTED_WITHIN
+        yield Verdict(is_met, f"a route {ROUTE_FACTOR} times as long is reported {when}, bound 60 s")

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,51 +17,41 @@ from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
 from experiments.processes import Child
 from experiments.reproduce import launch
-from experiments.reproduce.api_calls import Made, all_of
-from experiments.reproduce.client import Client
-from experiments.reproduce.launch import BalancerFile, Keys
+from experiments.reproduce.client import Answer, all_of, ask_once
+from experiments.reproduce.launch import UNVERIFIED, BalancerFile, Keys, balancer_status, connection_counts
 from experiments.reproduce.name_server import name_server
-from experiments.reproduce.provider import (
-    DETOUR,
+from experiments.reproduce.reproduction import ReportProgress
+from experiments.reproduce.third_party_modes import (
     LOOKUP,
     PHASES,
-    TRIP,
-    ConnectionCounts,
+    ROUND_TRIP,
+    ROUTE_FACTOR,
     Mode,
     ModeResult,
+    Plan,
     Provider,
     RouteChange,
-    Setup,
 )
 from experiments.run.fleet import all_ready
 
 NAME = "provider.test"
 TTL = 30
-WARM_WITHIN = 20.0
-LOOK = 0.25
-LEARNING = 5
-"""Connections after which a balancer knows the usual handshake time of a route."""
+PRECONNECTED_WITHIN = 20.0
+USUAL_KNOWN_WITHIN = 40.0
+POLL_EVERY = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A mode with its running balancer."""
-
-    mode: Mode
-    unit: Child
-
-
-async def run_plan(
-    setup: Setup, seed: int, folder: Path, progress: Callable[[str], None], stays: list[ModeResult]
+async def measure(
+    plan: Plan, seed: int, folder: Path, progress: ReportProgress, results: list[ModeResult]
 ) -> RouteChange:
     """Run all phases and the route change in parallel. Raises `FleetFailedError`."""
-    progress(f"a route becomes {DETOUR} times as long")
-    watching = asyncio.ensure_future(route_changed(setup, seed, folder))
+    progress(f"a route becomes {ROUTE_FACTOR} times as long")
+    watching = asyncio.ensure_future(route_change(plan, seed, folder))
     try:
         for groups in PHASES:
-            modes = [mode for mode in setup.modes if mode.group in groups]
-            stays += await phase(modes, setup, seed, folder, progress)
-        progress("waiting for the watch")
+            modes = [mode for mode in plan.modes if mode.group in groups]
+            results += await phase(modes, plan, seed, folder, progress)
+        progress("waiting until the longer route is reported")
         return await watching
     finally:
         watching.cancel()
@@ -70,28 +59,34 @@ async def run_plan(
 
 
 async def phase(
-    modes: Sequence[Mode], setup: Setup, seed: int, folder: Path, progress: Callable[[str], None]
+    modes: Sequence[Mode], plan: Plan, seed: int, folder: Path, progress: ReportProgress
 ) -> list[ModeResult]:
     """Run these modes in parallel. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
         progress(f"starting: {names}")
-        parties = await start_providers(modes, seed, stack)
-        _, port = await name_server(LOOKUP, TTL, stack)
-        places = [Place(mode, await unit_for(mode, parties, port, setup, folder, stack)) for mode in modes]
-        await asyncio.gather(*(settled(place) for place in places))
-        progress(f"{setup.seconds:g} s of calls: {names}")
-        return await asyncio.gather(*(stay(place, setup, seed) for place in places))
+        providers = await start_providers(modes, seed, stack)
+        port = await name_server(LOOKUP, TTL, stack)
+        balancers = []
+        for mode in modes:
+            instances = 1 if mode.group == "A" else plan.instances
+            file = file_of(mode, providers[mode.provider].address, port, instances)
+            name = f"{mode.group} {mode.name}".replace("/", "-")
+            balancers.append(await launch.balancer(name, file, folder, stack))
+        await asyncio.gather(*map(wait_for_preconnects, modes, balancers))
+        progress(f"{plan.seconds:g} s of calls: {names}")
+        pairs = zip(modes, balancers, strict=True)
+        return await asyncio.gather(*(measure_mode(*pair, plan, seed) for pair in pairs))
 
 
 async def start_providers(modes: Sequence[Mode], seed: int, stack: AsyncExitStack) -> dict[Provider, Child]:
     """Start each provider once and wait until all are ready."""
-    parties = list(dict.fromkeys(mode.provider for mode in modes))
+    providers = list(dict.fromkeys(mode.provider for mode in modes))
     children = [
-        await launch.started(provider.name, provider_argv(provider, seed), stack) for provider in parties
+        await launch.started(provider.name, provider_argv(provider, seed), stack) for provider in providers
     ]
     await all_ready(children)
-    return dict(zip(parties, children, strict=True))
+    return dict(zip(providers, children, strict=True))
 
 
 def provider_argv(provider: Provider, seed: int, port: int = 0) -> list[str]:
@@ -99,7 +94,7 @@ def provider_argv(provider: Provider, seed: int, port: int = 0) -> list[str]:
     return launch.worker_argv(
         name=provider.name,
         port=port,
-        rtt=f"{1e3 * provider.trip:g}ms",
+        rtt=f"{1e3 * provider.round_trip:g}ms",
         service=provider.service,
         slots=1000,
         keep_alive=f"{provider.keep_alive:g}s",
@@ -110,17 +105,11 @@ def provider_argv(provider: Provider, seed: int, port: int = 0) -> list[str]:
     )
 
 
-async def unit_for(
-    mode: Mode, parties: dict[Provider, Child], port: int, setup: Setup, folder: Path, stack: AsyncExitStack
-) -> Child:
-    """Start the balancer of one mode: an endpoint for each instance of the application, all at one provider."""
-    file = file_of(mode, parties[mode.provider].address, port, 1 if mode.group == "A" else setup.instances)
-    return await launch.unit(f"{mode.group} {mode.name}".replace("/", "-"), file, folder, stack)
-
-
 def file_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) -> BalancerFile:
-    """Configuration of the balancer. Calls go to random endpoints. Each instance has its own hostname, so that no
-    instance uses a DNS result that another has waited for.
+    """Configuration of the balancer: an endpoint for each instance of the application, all at one provider.
+
+    Calls go to random endpoints. Each instance has its own hostname, so that no instance uses a DNS result that another
+    has waited for.
     """
     hosts = [f"{number}.{NAME}" if mode.slow_names else provider[0] for number in range(instances)]
     endpoints = [
@@ -128,110 +117,100 @@ def file_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) ->
         for number, host in enumerate(hosts)
     ]
     # a connect delayed by a busy machine is not a failure of the mode
-    tables: dict[str, Keys] = {"upstream_tls": {"verify": False}, "timeouts": {"connect": 10}}
+    tables: dict[str, Keys] = {**UNVERIFIED, "timeouts": {"connect": 10}}
     if mode.slow_names:
-        tables["names"] = names_keys(port, mode.forgotten)
+        tables["names"] = names_keys(port, mode.uncached_names)
     if mode.pool:
         tables["pool"] = mode.pool
     return BalancerFile({"seed": 1, "policy": "random"}, tables, endpoints)
 
 
-def names_keys(port: int, is_forgotten: bool) -> Keys:
-    """Keys of the table `names`; if forgotten, a result serves only the requests that waited for it, as from a cache
-    that expires before the next request and is not refreshed ahead.
+def names_keys(port: int, uncached: bool) -> Keys:
+    """Keys of the table `names`; uncached, a result serves only the requests that waited for it, as from a cache that
+    expires before the next request and is not refreshed ahead.
     """
     keys: dict[str, object] = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
-    return keys | (
-        {"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0} if is_forgotten else {}
-    )
+    return keys | ({"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0} if uncached else {})
 
 
-async def settled(place: Place) -> None:
-    """Wait until the connections to keep warm are open. Raises `FleetFailedError`."""
-    if not place.mode.warm:
-        return
-    for _ in range(round(WARM_WITHIN / LOOK)):
-        endpoints = (await launch.balancer_status(place.unit))["endpoints"]
-        if all(endpoint["connections"]["idle"] >= place.mode.warm for endpoint in endpoints):
-            return
-        await asyncio.sleep(LOOK)
-    raise FleetFailedError(f"{place.unit.name} had not warmed its connections within {WARM_WITHIN:g} s")
-
-
-async def stay(place: Place, setup: Setup, seed: int) -> ModeResult:
+async def measure_mode(mode: Mode, balancer: Child, plan: Plan, seed: int) -> ModeResult:
     """Make all calls of one mode. Raises `FleetFailedError`."""
-    before = connection_counts(await launch.balancer_status(place.unit))
-    made: list[Made] = []
+    before = await connection_counts(balancer)
+    answers: list[Answer] = []
     began_at = time.monotonic()
 
     async def call(at: float) -> None:
         await asyncio.sleep(began_at + at - time.monotonic())
-        connection = Client(*place.unit.address)
-        answer = await connection.ask()
-        connection.close()
-        made.append(Made("call", at, answer.took, answer.status))
+        answers.append(await ask_once(balancer.address))
 
-    await all_of(call(at) for at in instants(place.mode.group, setup, Random(f"{seed}:{place.mode.group}")))
+    await all_of(call(at) for at in instants(mode.group, plan, Random(f"{seed}:{mode.group}")))
     seconds = time.monotonic() - began_at
-    account = connection_counts(await launch.balancer_status(place.unit)).since(before)
-    rest = setup.rests.get(place.mode.group, setup.gap)
-    return ModeResult(place.mode, tuple(made), seconds, rest, account)
+    connections = (await connection_counts(balancer)).since(before)
+    return ModeResult(mode, tuple(answers), seconds, plan.rests.get(mode.group, plan.gap), connections)
 
 
-def instants(group: str, setup: Setup, rng: Random) -> Iterator[float]:
+def instants(group: str, plan: Plan, rng: Random) -> Iterator[float]:
     """Due times in seconds: Poisson bursts for A, Poisson calls for the others."""
     at = 0.0
-    mean = setup.gap if group == "A" else setup.rests[group] / setup.instances
-    while at < setup.seconds:
-        yield from [at] * (rng.randint(*setup.burst) if group == "A" else 1)
+    mean = plan.gap if group == "A" else plan.rests[group] / plan.instances
+    while at < plan.seconds:
+        yield from [at] * (rng.randint(*plan.burst) if group == "A" else 1)
         at += rng.expovariate(1 / mean)
 
 
-def connection_counts(status: dict[str, Any]) -> ConnectionCounts:
-    """Counters summed over all endpoints of a balancer."""
-    counts = [endpoint["connections"] for endpoint in status["endpoints"]]
-    tls = [endpoint["route"]["tls"] for endpoint in status["endpoints"]]
-    opened, cold, died, heartbeats = (
-        sum(one[name] for one in counts) for name in ("opened", "cold", "died", "heartbeats")
-    )
-    handshakes = sum(one["full"] * (one["full_mean"] or 0.0) for one in tls)
-    return ConnectionCounts(opened, cold, died, heartbeats, handshakes)
-
-
-async def route_changed(setup: Setup, seed: int, folder: Path) -> RouteChange:
+async def route_change(plan: Plan, seed: int, folder: Path) -> RouteChange:
     """Restart a provider with a longer round trip, and measure how long the balancer takes to report it."""
     async with AsyncExitStack() as stack:
         port = next(lasting_ports(1))
-        near, far = Provider("near"), Provider("detour", trip=DETOUR * TRIP)
+        near, far = Provider("near"), Provider("far away", round_trip=ROUTE_FACTOR * ROUND_TRIP)
         async with AsyncExitStack() as first:
             await launch.ready("near", provider_argv(near, seed, port), first)
             endpoint = {"id": "provider", "address": f"https://127.0.0.1:{port}"}
             tables: dict[str, Keys] = {
-                "upstream_tls": {"verify": False},
+                **UNVERIFIED,
                 "pool": {"preconnect": 2},
-                "route_watch": {"duration": setup.lasting},
+                "route_watch": {"duration": plan.watch_duration},
             }
-            unit = await launch.unit("watching", BalancerFile({}, tables, [endpoint]), folder, stack)
-            await wait_for_baseline(unit)
-        await launch.ready("detour", provider_argv(far, seed, port), stack)
-        return await noticing(unit, setup.patience)
+            balancer = await launch.balancer("watching", BalancerFile({}, tables, [endpoint]), folder, stack)
+            await wait_for_usual_handshake(balancer)
+        await launch.ready("far away", provider_argv(far, seed, port), stack)
+        return await wait_for_report(balancer, plan.patience)
 
 
-async def wait_for_baseline(unit: Child) -> None:
-    """Wait until the balancer knows the usual handshake time. Raises `FleetFailedError`."""
-    for _ in range(round(2 * WARM_WITHIN / LOOK)):
-        endpoint = (await launch.balancer_status(unit))["endpoints"][0]
-        if endpoint["route"]["tls"]["usual"] is not None:
-            return
-        await asyncio.sleep(LOOK)
-    raise FleetFailedError(f"{unit.name} has not learned what is usual{unit.tail}")
-
-
-async def noticing(unit: Child, patience: float) -> RouteChange:
+async def wait_for_report(balancer: Child, patience: float) -> RouteChange:
+    """Wait until the balancer reports that the route takes longer."""
     began_at = time.monotonic()
     while (passed := time.monotonic() - began_at) < patience + 1:
-        for event in (await launch.balancer_status(unit))["events"]:
+        for event in (await balancer_status(balancer))["events"]:
             if event["what"].endswith("_departed"):
-                return RouteChange(DETOUR, passed, event["text"])
-        await asyncio.sleep(LOOK)
-    return RouteChange(DETOUR, None)
+                return RouteChange(ROUTE_FACTOR, passed, event["text"])
+        await asyncio.sleep(POLL_EVERY)
+    return RouteChange(ROUTE_FACTOR, None)
+
+
+async def wait_for_preconnects(mode: Mode, balancer: Child) -> None:
+    """Wait until the connections to keep ready are open. Raises `FleetFailedError`."""
+
+    def are_open(endpoints: Any) -> bool:
+        counts = (endpoint["connections"] for endpoint in endpoints)
+        return all(one["idle"] + one["leased"] >= mode.preconnect for one in counts)
+
+    await wait_until(balancer, are_open, PRECONNECTED_WITHIN, "has not opened its connections")
+
+
+async def wait_for_usual_handshake(balancer: Child) -> None:
+    """Wait until the balancer knows the usual handshake time. Raises `FleetFailedError`."""
+
+    def is_known(endpoints: Any) -> bool:
+        return endpoints[0]["route"]["tls"]["usual"] is not None
+
+    await wait_until(balancer, is_known, USUAL_KNOWN_WITHIN, "does not know the usual handshake time")
+
+
+async def wait_until(balancer: Child, is_so: Callable[[Any], bool], within: float, failure: str) -> None:
+    """Poll the endpoints of a balancer's status. Raises `FleetFailedError` after `within` seconds."""
+    for _ in range(round(within / POLL_EVERY)):
+        if is_so((await balancer_status(balancer))["endpoints"]):
+            return
+        await asyncio.sleep(POLL_EVERY)
+    raise FleetFailedError(f"{balancer.name} {failure} within {within:g} s{balancer.tail}")

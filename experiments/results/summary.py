@@ -136,7 +136,7 @@ def compared(
     for measure in MEASURES:
         values = values_per_block(labels_of(scenario, runs), runs, measure)
         comparisons, floor = compare(
-            measure, values, scenario.baseline, scenario.twins, scenario.seed, method
+            measure, values, scenario.baseline, scenario.control_pair, scenario.seed, method
         )
         found += comparisons
         if floor is not None and floor.blocks:
@@ -152,12 +152,12 @@ def labels_of(scenario: Scenario, runs: Sequence[RunSummary]) -> list[str]:
 
 def ranking(scenario: Scenario, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
     """(label, geometric mean of the scenario's measure over valid blocks), best first, without the A/A control."""
-    twin = scenario.twins[1] if scenario.twins else None
+    control = scenario.control_pair[1] if scenario.control_pair else None
     values = values_per_block(labels_of(scenario, runs), runs, scenario.measure)
     means = [
         (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
         for label, blocks in values.items()
-        if blocks and label != twin and min(blocks.values()) > 0
+        if blocks and label != control and min(blocks.values()) > 0
     ]
     return sorted(means, key=lambda pair: pair[1], reverse=scenario.measure == "throughput")
 

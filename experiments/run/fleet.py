@@ -24,8 +24,6 @@ from experiments.scenario.places import TLS, numbered_workers, places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.timeline import HEALTHY, FaultState, Step, timeline
 
-STATUS_WITHIN = 5.0
-
 
 class Fleet:
     """Context manager that starts all processes and waits for the workers; the caller awaits `balancer.ready()`.

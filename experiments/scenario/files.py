@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.scenario.scenario import Scenario
@@ -68,12 +68,12 @@ def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
     return raw
 
 
-def first_complaint(error: ValidationError) -> str:
-    """First pydantic error as one line `regions.0.rtt: …`."""
+def first_complaint(error: ValidationError, model: type[BaseModel] = Scenario) -> str:
+    """First pydantic error of `model` as one line `regions.0.rtt: …`."""
     complaint: Any = error.errors()[0]
     place = ".".join(str(part) for part in complaint["loc"])
     message = complaint["msg"].removeprefix("Value error, ")
-    allowed = f"; known: {', '.join(Scenario.model_fields)}" if is_stray_key(complaint) else ""
+    allowed = f"; known: {', '.join(model.model_fields)}" if is_stray_key(complaint) else ""
     return f"{place}: {message}{allowed}" if place else message
 
 

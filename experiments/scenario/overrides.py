@@ -81,7 +81,7 @@ def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entr
     if wanted:
         entries = [entry for name in wanted for entry in entries_named(entries, name)]
     labels = [entry.label for entry in entries]
-    kept = [entry for entry in entries if entry.twin_of is None or entry.twin_of in labels]
+    kept = [entry for entry in entries if entry.repeat_of is None or entry.repeat_of in labels]
     if len(set(labels)) < len(labels):
         raise BadInputError(f"--policies: an entry is named twice in {','.join(wanted)!r}")
     return kept
@@ -90,7 +90,7 @@ def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entr
 def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
     """Entries with this label, else with this policy (A/A controls aside), else a new entry if the policy exists."""
     by_label = [entry for entry in entries if entry.label == name]
-    by_policy = [entry for entry in entries if entry.policy.name == name and entry.twin_of is None]
+    by_policy = [entry for entry in entries if entry.policy.name == name and entry.repeat_of is None]
     if by_label or by_policy:
         return by_label or by_policy
     if name not in registry.known() and not is_oracle(name):

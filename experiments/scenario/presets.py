@@ -1,6 +1,6 @@
 """Presets: named lists of policies that a scenario compares when it lists no entries of its own.
 
-`lineup = "standard"` in a scenario expands to these entries, which `campaign.json` lists one by one. A preset ends with
+`preset = "standard"` in a scenario expands to these entries, which `campaign.json` lists one by one. A preset ends with
 an A/A control of the baseline.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-TWIN = "round-robin"
+BASELINE = "round-robin"
 
 STANDARD = (
     "random",
@@ -39,18 +39,21 @@ PRESETS = {"standard": STANDARD, "regions": REGIONS}
 
 
 def expanded(raw: Any) -> Any:
-    """Scenario document with `lineup` replaced by its entries, which precede those of the file.
+    """Scenario document with `preset` replaced by its entries, which precede those of the file.
 
     Raises `ValueError` for an unknown preset.
     """
-    if not isinstance(raw, dict) or "lineup" not in raw:
+    if isinstance(raw, dict) and "lineup" in raw:
+        raise ValueError("lineup: renamed to preset")
+    if not isinstance(raw, dict) or "preset" not in raw:
         return raw
-    rest = {key: value for key, value in raw.items() if key not in ("lineup", "entries")}
-    preset, others = raw["lineup"], raw.get("entries", [])
+    rest = {key: value for key, value in raw.items() if key not in ("preset", "entries")}
+    preset, others = raw["preset"], raw.get("entries", [])
     if not isinstance(preset, str) or preset not in PRESETS:
-        raise ValueError(f"lineup: unknown {str(preset)[:40]!r}; known: {', '.join(PRESETS)}")
+        raise ValueError(f"preset: unknown {str(preset)[:40]!r}; known: {', '.join(PRESETS)}")
     if not isinstance(others, list | tuple):
         raise ValueError("entries: must be a list of tables")
     entries = [{"label": name, "policy": name} for name in PRESETS[preset]]
-    twin = {"label": f"{TWIN} again", "policy": TWIN, "twin_of": TWIN}
-    return {**rest, "entries": [*entries, *others, twin]}
+    # the label seeds the policy's random numbers, so another one changes the stored figures
+    control = {"label": f"{BASELINE} again", "policy": BASELINE, "repeat_of": BASELINE}
+    return {**rest, "entries": [*entries, *others, control]}

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -127,6 +128,12 @@ class Region(Model):
         return self.weights[number] if self.weights else 1.0
 
 
+DESCRIPTIVE = frozenset(
+    {"question", "source", "group", "measure", "baseline", "blocks", "seed", "thresholds", "quick"}
+)
+"""Keys of a scenario that do not affect a single run."""
+
+
 class Entry(Model):
     """One competitor: a policy, optionally with its own batch and balancer settings."""
 
@@ -136,7 +143,11 @@ class Entry(Model):
     policy: Policy
     batch: int | None = Field(default=None, ge=1, le=20_000, description="overrides the load's batch")
     balancer: BalancerTable = Field(default={}, description="keys of the scenario's own that are others here")
-    twin_of: str | None = Field(default=None, description="label of the entry that this repeats: an A/A pair")
+    repeat_of: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("repeat_of", "twin_of"),  # the former name, in stored results
+        description="label of the entry that this repeats: an A/A control",
+    )
     thresholds: tuple[ThresholdText, ...] = Field(
         default=(), max_length=100, description="for this entry only"
     )
@@ -196,7 +207,7 @@ class Scenario(Model):
     @model_validator(mode="before")
     @classmethod
     def with_preset(cls, raw: Any) -> Any:
-        """Expand the key `lineup` to the entries of that preset."""
+        """Expand the key `preset` to the entries of that preset."""
         return expanded(raw)
 
     @model_validator(mode="after")
@@ -209,7 +220,7 @@ class Scenario(Model):
         require_known("home_region", self.home_region, regions)
         require_known("baseline", self.baseline, labels)
         for entry in self.entries:
-            require_known("twin_of", entry.twin_of or labels[0], labels)
+            require_known("repeat_of", entry.repeat_of or labels[0], labels)
         require_room(self)
         targets = dict.fromkeys([ALL, *regions, *self.workers])
         for number, event in enumerate(self.events):
@@ -224,9 +235,9 @@ class Scenario(Model):
         return [f"{region.name}-{number}" for region in self.regions for number in range(region.workers)]
 
     @property
-    def twins(self) -> tuple[str, str] | None:
+    def control_pair(self) -> tuple[str, str] | None:
         """Labels of the A/A pair (original, repetition), or None."""
-        return next(((entry.twin_of, entry.label) for entry in self.entries if entry.twin_of), None)
+        return next(((entry.repeat_of, entry.label) for entry in self.entries if entry.repeat_of), None)
 
     def entry(self, label: str) -> Entry:
         """Entry with that label."""
@@ -254,7 +265,7 @@ class Scenario(Model):
 
         In an open loop, events and bursts are compressed with the duration.
         """
-        quick, kept = self.quick, tuple(entry for entry in self.entries if entry.twin_of is None)
+        quick, kept = self.quick, tuple(entry for entry in self.entries if entry.repeat_of is None)
         load = self.load.shortened(quick.duration).model_copy(update={"requests": quick.requests})
         part = quick.duration / self.load.duration if load.mode == "open" else 1.0
         events = tuple(event.compressed(part) for event in self.events)

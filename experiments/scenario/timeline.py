@@ -82,28 +82,6 @@ def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: (step.at, step.worker)))
 
 
-def pauses(steps: Sequence[Step], until: float) -> list[tuple[float, int, float]]:
-    """(instant, worker, length) of every single pause that begins before `until`, ascending."""
-    found = []
-    for step, end in ended(steps, until):
-        pause = step.fault_state.pause
-        while pause is not None and pause.since < end:
-            if pause.since >= step.at:
-                found.append((pause.since, step.worker, pause.length))
-            if not pause.every:
-                break
-            pause = replace(pause, since=pause.since + pause.every)
-    return sorted(found)
-
-
-def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
-    """Yield each step with the instant at which the next step of the same worker replaces it, last step first."""
-    following: dict[int, float] = {}
-    for step in reversed(steps):
-        yield step, min(following.get(step.worker, math.inf), until)
-        following[step.worker] = step.at
-
-
 def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
     """Active faults of every worker, in the order of the scenario's events."""
     rng, scale = stream("faults", seed), scenario.time_scale

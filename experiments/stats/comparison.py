@@ -95,7 +95,7 @@ def compare(
     measure: str,
     values: dict[str, dict[int, float]],
     baseline: str,
-    twins: tuple[str, str] | None,
+    control: tuple[str, str] | None,
     seed: int = 0,
     method: Method = paired_student,
 ) -> tuple[list[Comparison], Interval | None]:
@@ -103,8 +103,8 @@ def compare(
 
     Returns the comparisons in the order of `values`, without the A/A control, and the A/A interval.
     """
-    floor = paired(values, twins[1], twins[0], seed, method)[0] if twins else None
-    labels = [label for label in values if label != baseline and (not twins or label != twins[1])]
+    floor = paired(values, control[1], control[0], seed, method)[0] if control else None
+    labels = [label for label in values if label != baseline and (not control or label != control[1])]
     found = [paired(values, label, baseline, seed, method) for label in labels]
     adjusted = holm([p_value for _, p_value in found])
     more_is_better = measure == "throughput"

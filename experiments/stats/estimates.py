@@ -8,7 +8,7 @@ why Student's t is used and not a bootstrap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,11 @@ def from_pivot(mean: float, error: float, degrees: int) -> Estimate:
 def unknown(mean: float) -> Estimate:
     """Estimate without an interval, with p-value 1."""
     return Estimate(mean, math.nan, math.nan, 1.0)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Geometric mean of positive values, at least one."""
+    return math.exp(float(np.mean(np.log(list(values)))))
 
 
 def logarithms(values: object) -> Floats:

@@ -118,7 +118,7 @@ class Catalogue:
         text = "SELECT cell FROM results WHERE state = 'done'"
         if keep_samples:
             text += " AND cell IN (SELECT cell FROM samples)"
-        with complaints(self.path):
+        with one_line_errors(self.path):
             return {row["cell"] for row in self.connection.execute(text)}
 
     def record(self, cell: Cell, outcome: Outcome) -> None:
@@ -142,7 +142,7 @@ class Catalogue:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """SQLite transaction, rolled back on an exception. Raises `CatalogueError`."""
-        with complaints(self.path, CatalogueError):
+        with one_line_errors(self.path, CatalogueError):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -156,24 +156,24 @@ class Catalogue:
 
     def grids(self) -> list[GridFacts]:
         """Grids of the catalogue, the last swept first."""
-        with complaints(self.path):
+        with one_line_errors(self.path):
             return [facts_of(row) for row in self.connection.execute(GRIDS)]
 
     def rows(self, grid: str) -> list[Row]:
         """Every planned cell of a grid, in the order of the plan."""
-        with complaints(self.path):
+        with one_line_errors(self.path):
             return [row_of(row) for row in self.connection.execute(ROWS, (grid,))]
 
     def samples(self, cell: str) -> bytes | None:
         """Run file of a cell as bytes, or None if it was not kept."""
-        with complaints(self.path):
+        with one_line_errors(self.path):
             found = self.connection.execute("SELECT run FROM samples WHERE cell = ?", (cell,)).fetchone()
         return None if found is None else bytes(found["run"])
 
     def content(self, cell: str) -> str:
         """Scenario of a cell with its only entry and without a seed, as JSON."""
         text = "SELECT scenario FROM contents WHERE id = (SELECT content FROM cells WHERE id = ?)"
-        with complaints(self.path):
+        with one_line_errors(self.path):
             return str(self.connection.execute(text, (cell,)).fetchone()[0])
 
 
@@ -236,14 +236,9 @@ def now() -> str:
 # --- opening
 
 
-def is_catalogue(path: Path) -> bool:
-    """Whether the path is a file, for commands that also accept a results directory."""
-    return path.is_file()
-
-
 def to_write(path: Path) -> Catalogue:
     """Open or create a catalogue for writing. Raises `BadInputError` when that fails or the file is not a catalogue."""
-    with complaints(path):
+    with one_line_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -262,7 +257,7 @@ def to_read(path: Path) -> Catalogue:
     """Open a catalogue read-only. Raises `BadInputError` when the file does not exist or is not a catalogue."""
     if not path.is_file():
         raise BadInputError(f"{path}: no such file; `experiments sweep` makes one")
-    with complaints(path):
+    with one_line_errors(path):
         address = f"file:{quote(str(path))}?mode=ro"
         catalogue = Catalogue(
             path, sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
@@ -315,7 +310,7 @@ def require_ours(catalogue: Catalogue) -> None:
 
 
 @contextmanager
-def complaints(path: Path, kind: type[ExperimentError] = BadInputError) -> Iterator[None]:
+def one_line_errors(path: Path, kind: type[ExperimentError] = BadInputError) -> Iterator[None]:
     """Convert SQLite errors to one-line errors of `kind`."""
     try:
         yield

@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
-from experiments.scenario.files import load_scenario
+from experiments.scenario.files import first_complaint, load_scenario
 from experiments.scenario.oracles import is_oracle
-from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.scenario import DESCRIPTIVE, Entry, Scenario
 from experiments.sweep.grid import POLICY_KNOB, Competitor, Grid
 from experiments.sweep.knobs import (
     Setting,
@@ -26,18 +26,12 @@ from experiments.sweep.knobs import (
     policy_knobs,
     require_owners,
     scenario_knobs,
+    set_knob,
     settings,
-    turn,
-    turned,
+    with_setting,
 )
 from policies import registry
 from policies.errors import PoliciesError
-
-SAID_ONLY = {
-    *("question", "source", "group", "measure", "baseline", "blocks", "seed", "thresholds", "quick"),
-    "entries",
-}
-"""Keys of a scenario that do not influence a single run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +96,7 @@ def scenarios_of(grid: Grid) -> list[tuple[Scenario, Setting]]:
         raise BadInputError(f"scenarios: two have the name {twice!r}")
     short = [scenario.quickened() if grid.quick else scenario for scenario in loaded]
     return [
-        (turned(scenario, setting), setting)
+        (with_setting(scenario, setting), setting)
         for scenario in short
         for setting in settings(scenario_knobs(grid.knobs))
     ]
@@ -127,7 +121,7 @@ def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> En
     if region is not None and region.default is region.empty:
         spec.setdefault("region", scenario.home_region)
     for knob, value in setting:
-        turn(spec, knob.removeprefix(POLICY_KNOB), value)
+        set_knob(spec, knob.removeprefix(POLICY_KNOB), value)
     options = {key: value for key, value in spec.items() if key != "name"}
     extra = {"balancer": competitor.balancer} if competitor.balancer else {}
     try:
@@ -137,9 +131,7 @@ def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> En
     except PoliciesError as error:
         raise BadInputError(str(error)) from None
     except ValidationError as error:
-        complaint = error.errors()[0]
-        place = ".".join(str(part) for part in complaint["loc"])
-        raise BadInputError(f"policies.{competitor.name}: {place}: {complaint['msg']}") from None
+        raise BadInputError(f"policies.{competitor.name}: {first_complaint(error, Entry)}") from None
 
 
 def alone(scenario: Scenario, entry: Entry, seed: int) -> Scenario:
@@ -149,8 +141,8 @@ def alone(scenario: Scenario, entry: Entry, seed: int) -> Scenario:
 
 def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
     """Content that determines the result besides seed and code."""
-    said = scenario.model_dump(mode="json", exclude=SAID_ONLY)
-    return {"scenario": said, "entry": entry.model_dump(mode="json"), "replayed": replayed(scenario)}
+    raw = scenario.model_dump(mode="json", exclude={*DESCRIPTIVE, "entries"})
+    return {"scenario": raw, "entry": entry.model_dump(mode="json"), "replayed": replayed(scenario)}
 
 
 def replayed(scenario: Scenario) -> str | None:

@@ -14,7 +14,7 @@ from experiments.results.verdict import show
 from experiments.stats.comparison import Interval, Standing, holm, paired, standing
 from experiments.stats.estimates import paired_student
 from experiments.sweep.catalogue import Row
-from experiments.sweep.matrix import believable, policy_name, scenario_name
+from experiments.sweep.matrix import policy_name, scenario_name, usable
 
 Place = tuple[str, str]
 """Names of scenario and policy, each with its knobs."""
@@ -54,7 +54,7 @@ def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
 def by_place(rows: list[Row], measure: str) -> dict[Place, dict[int, float]]:
     """seed -> value of the measure for each scenario and policy, valid cells only."""
     found: dict[Place, dict[int, float]] = defaultdict(dict)
-    for row in believable(rows, measure):
+    for row in usable(rows, measure):
         found[scenario_name(row), policy_name(row)][row.seed] = float(row.numbers[measure])
     return found
 

@@ -16,7 +16,7 @@ from experiments.errors import FleetFailedError
 from experiments.simulator.run import Simulate
 from experiments.sweep.cells import Cell
 from experiments.sweep.executor import Computers
-from experiments.sweep.outcome import Outcome, compute, in_words
+from experiments.sweep.outcome import Outcome, compute, one_line
 
 AHEAD = 2
 """Cells submitted ahead per process, so that none waits for the driver."""
@@ -109,4 +109,4 @@ def outcome_of(future: Future[Outcome]) -> Outcome:
     except (CancelledError, OSError):
         raise FleetFailedError(GONE) from None
     except Exception as fault:
-        return Outcome({}, f"could not be sent or fetched: {in_words(fault)}", 0.0, "")
+        return Outcome({}, f"could not be sent or fetched: {one_line(fault)}", 0.0, "")

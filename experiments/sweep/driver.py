@@ -110,7 +110,7 @@ def farewell(progress: Progress, out: Path, console: Console) -> int:
         return 0
     console.print(
         Text(f"{progress.failed} cells failed", style="bold red"),
-        f"; the same command tries them again, and `experiments show {out}` says why they did.",
+        f"; the same command tries them again, and `experiments show {out}` shows the reasons.",
         sep="",
         highlight=False,
         soft_wrap=True,

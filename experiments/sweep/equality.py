@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from experiments.errors import BadInputError
 from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 
-SHOWN = 10
-"""Maximum number of differences that are listed."""
-
 
 def chosen_grid(catalogue: Catalogue, name: str | None) -> GridFacts:
     """The grid with that name, or the last swept one. Raises `BadInputError`."""
@@ -35,27 +32,27 @@ def differences(ours: Catalogue, theirs: Catalogue, name: str | None) -> Iterato
     mine, others = ({row.cell: row for row in one.rows(name)} for one in (ours, theirs))
     for cell, row in mine.items():
         if cell not in others:
-            yield f"{in_words(row)}: is not planned in {theirs.path}"
+            yield f"{cell_text(row)}: is not planned in {theirs.path}"
         else:
             yield from of_cell(row, others[cell], ours, theirs)
     yield from (
-        f"{in_words(row)}: is not planned in {ours.path}" for cell, row in others.items() if cell not in mine
+        f"{cell_text(row)}: is not planned in {ours.path}" for cell, row in others.items() if cell not in mine
     )
 
 
 def of_cell(row: Row, other: Row, ours: Catalogue, theirs: Catalogue) -> Iterator[str]:
     """Yield one sentence if the two results of a cell differ."""
     if row.state != other.state:
-        yield f"{in_words(row)}: {row.state} in {ours.path}, {other.state} in {theirs.path}"
+        yield f"{cell_text(row)}: {row.state} in {ours.path}, {other.state} in {theirs.path}"
         return
     unequal = [name for name, value in row.numbers.items() if value != other.numbers[name]]
     if ours.samples(row.cell) != theirs.samples(row.cell):
         unequal.append("samples")
     if unequal:
-        yield f"{in_words(row)}: unequal in {', '.join(unequal)}"
+        yield f"{cell_text(row)}: unequal in {', '.join(unequal)}"
 
 
-def in_words(row: Row) -> str:
+def cell_text(row: Row) -> str:
     """Describe a cell as `steady, random, seed 3`."""
     knobs = "" if row.knobs == "{}" else f", {row.knobs}"
     return f"{row.scenario}, {row.label}{knobs}, seed {row.seed}"

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
-from experiments.scenario.files import grouped, packaged
+from experiments.scenario.files import first_complaint, grouped, packaged
 from experiments.scenario.scenario import Policy, require_unique
 from experiments.scenario.toml_files import read_toml
 from policies import registry
@@ -151,9 +151,4 @@ def checked_grid(raw: Any, source: str) -> Grid:
     try:
         return Grid.model_validate(raw)
     except ValidationError as error:
-        complaint: Any = error.errors()[0]
-    place = ".".join(str(part) for part in complaint["loc"])
-    message = complaint["msg"].removeprefix("Value error, ")
-    is_stray = complaint["type"] == "extra_forbidden" and len(complaint["loc"]) == 1
-    known = f"; known: {', '.join(Grid.model_fields)}" if is_stray else ""
-    raise BadInputError(f"{source}: {place + ': ' if place else ''}{message}{known}") from None
+        raise BadInputError(f"{source}: {first_complaint(error, Grid)}") from None

@@ -68,29 +68,29 @@ def require_owners(knobs: Mapping[str, Sequence[Any]], policies: Sequence[str]) 
             )
 
 
-def turned(scenario: Scenario, setting: Setting) -> Scenario:
+def with_setting(scenario: Scenario, setting: Setting) -> Scenario:
     """Scenario with the knobs of the setting applied. Raises `BadInputError` naming the knob."""
     raw = scenario.model_dump(mode="json")
     try:
         for knob, value in setting:
-            turn(raw, knob, value)
+            set_knob(raw, knob, value)
         return Scenario.model_validate(raw)
     except BadInputError as error:
         raise BadInputError(f"{scenario.name}: {error}") from None
     except ValidationError as error:
-        said = ", ".join(f"{knob} = {value!r}" for knob, value in setting)
-        raise BadInputError(f"knobs: {said} in {scenario.name}: {first_complaint(error)}") from None
+        applied = ", ".join(f"{knob} = {value!r}" for knob, value in setting)
+        raise BadInputError(f"knobs: {applied} in {scenario.name}: {first_complaint(error)}") from None
 
 
-def turn(raw: Any, knob: str, value: Any) -> None:
+def set_knob(raw: Any, knob: str, value: Any) -> None:
     """Set one value in place. Raises `BadInputError` when the path does not exist."""
-    *way, last = knob.split(".")
-    for step in way:
-        raw = entered(raw, step, knob)
+    *path, last = knob.split(".")
+    for step in path:
+        raw = child(raw, step, knob)
     raw[row_of(raw, last, knob) if isinstance(raw, list) else last] = value
 
 
-def entered(raw: Any, step: str, knob: str) -> Any:
+def child(raw: Any, step: str, knob: str) -> Any:
     """Table or list under `step`; a missing table is created."""
     if isinstance(raw, list):
         return raw[row_of(raw, step, knob)]
@@ -108,5 +108,5 @@ def row_of(rows: list[Any], step: str, knob: str) -> int:
             return place
     if step.isdecimal() and int(step) < len(rows):
         return int(step)
-    called = [str(row[name]) for row in rows if isinstance(row, dict) for name in NAMES if name in row]
-    raise BadInputError(f"knobs.{knob}: no {step!r}; known: {', '.join(called) or f'0 to {len(rows) - 1}'}")
+    known = [str(row[name]) for row in rows if isinstance(row, dict) for name in NAMES if name in row]
+    raise BadInputError(f"knobs.{knob}: no {step!r}; known: {', '.join(known) or f'0 to {len(rows) - 1}'}")

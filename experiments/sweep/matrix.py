@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.scenario.oracles import is_oracle
 from experiments.stats.comparison import ENOUGH_BLOCKS, Interval, holm, is_comparable, paired, standing
-from experiments.stats.estimates import paired_student
+from experiments.stats.estimates import geometric_mean, paired_student
 from experiments.sweep.catalogue import Row
 from experiments.sweep.grid import POLICY_KNOB
 
@@ -120,11 +120,11 @@ def named(name: str, row: Row, is_policys: bool) -> str:
     """Name with those knobs that belong to it."""
     knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
     return ", ".join(
-        [name, *(f"{knob.removeprefix(POLICY_KNOB)} = {in_words(value)}" for knob, value in knobs)]
+        [name, *(f"{knob.removeprefix(POLICY_KNOB)} = {value_text(value)}" for knob, value in knobs)]
     )
 
 
-def in_words(value: object) -> str:
+def value_text(value: object) -> str:
     """Format a knob value; floats in short form."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -152,7 +152,7 @@ def is_invalid(row: Row) -> bool:
 
 def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -> list[Square]:
     """Compute the squares of one scenario."""
-    kept = {policy: believable(rows, measure) for policy, rows in cells.items()}
+    kept = {policy: usable(rows, measure) for policy, rows in cells.items()}
     values = {
         policy: {row.seed: float(row.numbers[measure]) for row in rows}
         for policy, rows in kept.items()
@@ -177,7 +177,7 @@ def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -
     ]
 
 
-def believable(rows: Sequence[Row], measure: str) -> list[Row]:
+def usable(rows: Sequence[Row], measure: str) -> list[Row]:
     """Valid cells with a comparable value."""
     return [
         row
@@ -191,24 +191,18 @@ def best_of(values: Mapping[str, Mapping[int, float]]) -> str:
     most = max(len(of_seed) for of_seed in values.values())
     judged = {policy: of_seed for policy, of_seed in values.items() if 2 * len(of_seed) >= most}
     common = set.intersection(*(set(of_seed) for of_seed in judged.values())) or set().union(*judged.values())
-    return min(judged, key=lambda policy: mean_over(common, judged[policy]))
 
+    def mean(policy: str) -> float:
+        return geometric_mean(value for seed, value in judged[policy].items() if seed in common)
 
-def mean_over(seeds: set[int], values: Mapping[int, float]) -> float:
-    """Geometric mean of the values whose seed is in `seeds`."""
-    return geometric_mean(value for seed, value in values.items() if seed in seeds)
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """Geometric mean of positive values, at least one."""
-    return math.exp(float(np.mean(np.log(list(values)))))
+    return min(judged, key=mean)
 
 
 def mark_of(interval: Interval, p_value: float) -> Mark:
     """Mark for a comparison with the best; a policy ahead of the best is an oracle or lacks seeds."""
-    words = standing(interval, p_value, None, more_is_better=False)
+    found = standing(interval, p_value, None, more_is_better=False)
     marks: dict[str, Mark] = {"practically equal": "equal", "behind": "behind", "no verdict": "no verdict"}
-    return marks.get(words, "undecided")
+    return marks.get(found, "undecided")
 
 
 def square_of(

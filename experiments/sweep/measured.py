@@ -37,10 +37,11 @@ def measured(results: Results) -> Results:
 
 def rows_of(results: Results) -> list[Row]:
     """One row per run, without the A/A control."""
-    twin = results.scenario.twins[1] if results.scenario.twins else None
     policies = {entry.label: entry.policy.model_dump_json() for entry in results.entries()}
     return [
-        row_of(run, results, policies[run.facts.label]) for run in results.runs if run.facts.label != twin
+        row_of(run, results, policies[run.facts.label])
+        for run in results.runs
+        if results.scenario.entry(run.facts.label).repeat_of is None
     ]
 
 

@@ -52,7 +52,7 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> Outcome:
         run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
         numbers, samples = numbers_of(run, cell.scenario), raw(run) if keep_samples else None
     except Exception as fault:
-        return Outcome({}, in_words(fault), time.perf_counter() - began, host)
+        return Outcome({}, one_line(fault), time.perf_counter() - began, host)
     return Outcome(numbers, None, time.perf_counter() - began, host, samples)
 
 
@@ -63,7 +63,7 @@ def require_same_code(cell: Cell, simulate: Simulate) -> None:
         raise RuntimeError(f"this worker runs other code ({here}, not {cell.code}): restart it with ours")
 
 
-def in_words(fault: BaseException) -> str:
+def one_line(fault: BaseException) -> str:
     """Format an exception as one line."""
     return " ".join(f"{type(fault).__name__}: {fault}".split()).removesuffix(":")
 

@@ -17,13 +17,13 @@ TABLES = """
 CREATE TABLE grids (            -- each by its name, as it was swept last
     name     TEXT PRIMARY KEY,
     content  TEXT NOT NULL,     -- the grid as JSON
-    code     TEXT NOT NULL,     -- digest of the code that its cells are of
+    code     TEXT NOT NULL,     -- digest of the code of its cells
     command  TEXT NOT NULL,
     machine  TEXT NOT NULL,
     began_at TEXT NOT NULL      -- UTC, ISO 8601
 ) STRICT;
-CREATE TABLE cells (            -- what was asked
-    id       TEXT PRIMARY KEY,  -- digest of everything that decides the result
+CREATE TABLE cells (            -- what is computed
+    id       TEXT PRIMARY KEY,  -- digest of everything that determines the result
     scenario TEXT NOT NULL,
     label    TEXT NOT NULL,
     policy   TEXT NOT NULL,     -- name and options as JSON
@@ -42,14 +42,14 @@ CREATE TABLE planned (          -- the cells of each grid; others are kept and n
     cell     TEXT NOT NULL REFERENCES cells (id),
     PRIMARY KEY (grid, place)
 ) STRICT;
-CREATE TABLE results (          -- what came out: seconds, requests per second, parts of one
+CREATE TABLE results (          -- seconds, requests per second, fractions
     cell       TEXT PRIMARY KEY REFERENCES cells (id),
     state      TEXT NOT NULL CHECK (state IN ('done', 'failed')),
     message    TEXT,            -- why it failed
     requests   INTEGER,
     ok         INTEGER,
     failures   TEXT,            -- kind -> count, as JSON
-    invalid    TEXT,            -- reasons not to believe the run, as JSON
+    invalid    TEXT,            -- reasons why the run is invalid, as JSON
     mean       REAL,            -- of all requests; a failure counts as slow as the deadline
     p50        REAL,
     p75        REAL,
@@ -67,14 +67,14 @@ CREATE TABLE results (          -- what came out: seconds, requests per second, 
     ok_p999    REAL,
     ok_max     REAL,
     throughput REAL,            -- successes per second
-    goodput    REAL,            -- part of all requests that succeeded within the scenario's slo
-    shares     TEXT             -- worker -> part of the answered requests, as JSON
+    goodput    REAL,            -- fraction of all requests that succeeded within the scenario's slo
+    shares     TEXT             -- worker -> fraction of the answered requests, as JSON
 ) STRICT;
 CREATE TABLE samples (          -- with --keep-samples: the run as a results directory holds it
     cell TEXT PRIMARY KEY REFERENCES cells (id),
     run  BLOB NOT NULL
 ) STRICT;
-CREATE TABLE computations (     -- how each result was come by
+CREATE TABLE computations (     -- where and when each result was computed
     cell        TEXT PRIMARY KEY REFERENCES cells (id),
     seconds     REAL NOT NULL,
     host        TEXT NOT NULL,

@@ -11,7 +11,7 @@ from experiments.results.verdict import show
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
 
-TELLING = 0.01
+MENTIONED = 0.01
 """Minimum difference in shares or failures that is mentioned, as a fraction."""
 
 MANY = 0.01
@@ -93,7 +93,7 @@ def overloaded_scenarios(matrix: Matrix) -> list[str]:
     where = ", ".join(lost)
     return [
         f"In {where} at least {percent(MANY, 0)} of the requests fail under every policy: {matrix.measure} is the "
-        "deadline there, and failures and goodput tell more."
+        "deadline there, and failures and goodput are more informative."
     ]
 
 
@@ -114,14 +114,14 @@ def reasons(ours: Square, best: Square) -> list[str]:
     found = []
     if ours.median and best.median:
         found.append(f"Its median is ×\u00a0{ours.median / best.median:.2f} of the best's.")
-    if abs(ours.failed - best.failed) >= TELLING / 10:
+    if abs(ours.failed - best.failed) >= MENTIONED / 10:
         found.append(
             f"Of its requests {percent(ours.failed, 2)} failed, of the best's {percent(best.failed, 2)}."
         )
     workers = sorted(set(ours.shares) | set(best.shares))
     gaps = {worker: ours.shares.get(worker, 0.0) - best.shares.get(worker, 0.0) for worker in workers}
     widest = max(gaps, key=lambda worker: abs(gaps[worker]), default=None)
-    if widest is not None and abs(gaps[widest]) >= TELLING:
+    if widest is not None and abs(gaps[widest]) >= MENTIONED:
         parts = [percent(square.shares.get(widest, 0.0), 1) for square in (ours, best)]
         found.append(f"It had {widest} answer {parts[0]}, the best {parts[1]}.")
     return found

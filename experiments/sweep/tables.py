@@ -11,7 +11,7 @@ from statistics import fmean
 from experiments.report.tables import Cell, Mark, Table
 from experiments.results.verdict import show
 from experiments.sweep.catalogue import GridFacts, Row
-from experiments.sweep.equality import in_words
+from experiments.sweep.equality import cell_text
 from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
 from experiments.terminal import clock
@@ -134,7 +134,7 @@ def failure_table(rows: Sequence[Row]) -> Table:
         if row.state == "failed":
             messages.setdefault(str(row.numbers["message"]), []).append(row)
     shown = tuple(
-        (Cell(message), Cell(str(len(found))), Cell(in_words(found[0])))
+        (Cell(message), Cell(str(len(found))), Cell(cell_text(found[0])))
         for message, found in sorted(messages.items(), key=lambda pair: -len(pair[1]))
     )
     return Table(

@@ -60,13 +60,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`lines` begin with the recorded and its simulated counterpart; `used` is the remaining workers' utilisation."""
+    """`lines` begin with the recorded and its simulated counterpart; `utilisation` is that of the remaining workers."""
 
     question: Question
     regions: tuple[RegionFit, ...]
     lines: tuple[Line, ...]
     comparisons: tuple[Comparison, ...]
-    used: float
+    utilisation: float
 
     @property
     def error(self) -> tuple[float, float]:
@@ -82,10 +82,10 @@ class Answer:
     def _answers(self) -> Iterator[str]:
         before, lost = self.lines[1], " and ".join(self.question.lost)
         where = f"Without {lost}" if lost else "With all regions"
-        if self.used >= FULL:
+        if self.utilisation >= FULL:
             yield (
-                f"{where} this traffic needs {self.used:.0%} of what the workers can serve: queues grow, and no policy "
-                "can help."
+                f"{where} this traffic needs {self.utilisation:.0%} of what the workers can serve: queues grow, and "
+                "no policy can help."
             )
         for line in self.lines[2:]:
             yield (
@@ -98,13 +98,13 @@ class Answer:
         words = f"Simulated, what was recorded has a p50 {p50:+.0%} and a p99 {p99:+.0%} off what it was"
         if max(abs(p50), abs(p99)) <= CLOSE:
             return f"{words}: close."
-        return f"{words}: take differences smaller than that for nothing."
+        return f"{words}: smaller differences mean nothing."
 
     def as_dict(self) -> dict[str, Any]:
         """Answer for JSON."""
         return {
             "without": list(self.question.lost),
-            "used": self.used,
+            "utilisation": self.utilisation,
             "regions": [described(region) for region in self.regions],
             "lines": [asdict(line) for line in self.lines],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
@@ -173,8 +173,8 @@ def answer(
     lines += [line_of(label, elsewhere, runs) for label, runs in runs_after.items()]
     values = {label: {run.facts.block: p99_of(run) for run in runs} for label, runs in runs_after.items()}
     comparisons, _ = compare("p99", values, after.baseline, None, question.seed)
-    used = lines[0].rate / sum(region.capacity for region in left)
-    return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), used)
+    utilisation = lines[0].rate / sum(region.capacity for region in left)
+    return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation)
 
 
 def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], None]) -> dict[str, list[Run]]:

@@ -42,7 +42,7 @@ def test_equals_are_rarely_ranked_and_the_old_interval_ranked_them_too_often() -
 
 def without_twin(campaign: Campaign) -> Campaign:
     """The outcome without an A/A pair."""
-    entries = tuple(entry for entry in campaign.scenario.entries if entry.twin_of is None)
+    entries = tuple(entry for entry in campaign.scenario.entries if entry.repeat_of is None)
     kept = tuple(run for run in campaign.plain if run.label != CONTROL)
     return Campaign(campaign.scenario.model_copy(update={"entries": entries}), kept, ())
 

@@ -16,9 +16,9 @@ from benchmarks.cost.session import place_in_words
 from benchmarks.cost.tail import Capacity, capacities_in_words, judged
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, parsed, run, summarised
+from benchmarks.harness.open_loop import Record
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.load.open_loop import Record
 from experiments.ports import free_ports
 from experiments.stats.samples import Kind
 

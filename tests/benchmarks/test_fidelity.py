@@ -289,8 +289,8 @@ def test_the_six_scenarios_can_be_measured_with_five_policies() -> None:
     for name in session.SCENARIOS:
         made = scenario_of(name, session.known_policies(), None, quick=False)
         assert (len(made.entries), made.blocks) == (6, session.BLOCKS)
-        assert made.twins == ("round-robin", "round-robin again")
-        assert scenario_of(name, session.known_policies(), None, quick=True).twins is None
+        assert made.control_pair == ("round-robin", "round-robin again")
+        assert scenario_of(name, session.known_policies(), None, quick=True).control_pair is None
 
 
 def test_nothing_to_draw_is_one_line(tmp_path: Path) -> None:

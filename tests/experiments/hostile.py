@@ -117,7 +117,7 @@ def rename(directory: Path) -> None:
     assert len(others) == len(labels)
     for entry in scenario["entries"]:
         entry["label"] = others[entry["label"]]
-        entry["twin_of"] = others.get(entry["twin_of"])
+        entry["repeat_of"] = others.get(entry["repeat_of"])
     for planned in campaign["plan"]:
         planned["label"] = others[planned["label"]]
     scenario["baseline"] = others[scenario["baseline"]]

@@ -1,4 +1,4 @@
-"""Reproductions as programs, in their quick form."""
+"""A reproduction run as a program with `--quick`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 
-def reproduce(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
-    command = [sys.executable, "-m", "experiments", "reproduce", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
-
-
-def quick_sitting(name: str, folder: Path) -> Any:
-    """What it has written to JSON when it has ended well; figures are in `folder`."""
+def quick_run(name: str, folder: Path) -> Any:
+    """Content of its JSON file, after a run without failure that has also drawn its figure."""
     file = folder / f"{name}.json"
-    done = reproduce(name, "--quick", "--plots", str(folder), "--json", str(file))
+    command = [sys.executable, "-m", "experiments", "reproduce", name, "--quick"]
+    command += ["--plots", str(folder), "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     return json.loads(file.read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ def block(kind: bytes, content: bytes | dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class Row:
-    """A request that went well, unless told otherwise."""
+    """A request, successful by default."""
 
     at: float
     endpoint: int = 0

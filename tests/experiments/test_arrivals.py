@@ -1,4 +1,4 @@
-"""Arrivals of every kind: as many as promised, where they were promised, the same for the same seed."""
+"""Arrival processes: rate, position in the run, and reproducibility by the seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
-from experiments.load.arrivals import first_instants, requests_of
+from experiments.load.arrivals import closed, first_instants, poisson, requests_of
 from experiments.record.instants import recorded
 from experiments.scenario.load import Load
 
@@ -31,7 +31,7 @@ def between(instants: np.ndarray, begin: float, end: float) -> int:
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_every_kind_is_ascending_within_the_run_and_a_function_of_the_seed(name: str) -> None:
+def test_arrivals_are_ascending_within_the_run_and_determined_by_the_seed(name: str) -> None:
     load = LOADS[name]
     instants = first_instants(load, 1, 1.0)
     assert np.all(np.diff(instants) >= 0)
@@ -43,8 +43,23 @@ def test_every_kind_is_ascending_within_the_run_and_a_function_of_the_seed(name:
         assert not np.array_equal(instants[:50], first_instants(load, 2, 1.0)[:50])
 
 
-def test_a_burst_has_its_rate_and_the_rest_has_the_load_s() -> None:
-    """500 per second for 10 s amid 100 per second: 14 000 in all, a fixed number."""
+def test_poisson_arrivals_are_poisson() -> None:
+    """Sorted, within the span, with the exact rate and exponential gaps: their deviation equals their mean."""
+    instants = poisson(200.0, 20_000, np.random.default_rng(1))
+    gaps = np.diff(instants)
+    assert np.all(gaps >= 0)
+    assert 0 <= instants[0] <= instants[-1] <= 100.0
+    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_closed_loop_begins_with_its_batch() -> None:
+    """Never more than there are requests."""
+    assert closed(3, 10).tolist() == [0, 0, 0]
+    assert len(closed(30, 10)) == 10
+
+
+def test_burst_rates() -> None:
+    """500 per second for 10 s within 100 per second: 14 000 in all, a fixed number."""
     load = LOADS["burst"]
     instants = first_instants(load, 3, 1.0)
     assert load.planned == len(instants) == 14_000
@@ -53,28 +68,28 @@ def test_a_burst_has_its_rate_and_the_rest_has_the_load_s() -> None:
     assert between(instants, 0, 40) == pytest.approx(4000, rel=0.05)
 
 
-def test_bursts_come_again_and_the_last_is_cut() -> None:
+def test_bursts_repeat_and_the_last_ends_with_the_run() -> None:
     load = Load(**OPEN, arrivals="burst", peak=500.0, start=9.0, lasts=3.0, every=10.0)
     assert load.bursts[0] == (9.0, 12.0)
     assert load.bursts[-1] == (99.0, 100.0)
     assert load.planned == 10_000 + 400 * 28
 
 
-def test_a_ramp_grows_evenly() -> None:
-    """From 100 to 300 per second: 200 on average, three in eight of them in the first half."""
+def test_a_ramp_is_linear() -> None:
+    """From 100 to 300 per second: 200 on average, three eighths of the requests in the first half."""
     instants = first_instants(LOADS["ramp"], 3, 1.0)
     assert len(instants) == 20_000
     assert between(instants, 0, 50) / len(instants) == pytest.approx(0.375, abs=0.01)
     assert between(instants, 0, 10) == pytest.approx(1100, rel=0.1)
 
 
-def test_a_falling_ramp_ends_in_nothing() -> None:
+def test_a_ramp_to_zero() -> None:
     instants = first_instants(LOADS["falling"], 3, 1.0)
     assert between(instants, 0, 50) / len(instants) == pytest.approx(0.75, abs=0.02)
 
 
-def test_mmpp_is_as_busy_as_promised_in_the_long_run_and_far_from_poisson() -> None:
-    """A tenth of the time at 500: 140 per second; counts of seconds vary far more than a Poisson process's."""
+def test_mmpp_has_its_mean_rate_and_overdispersed_counts() -> None:
+    """A tenth of the time at 500: 140 per second; counts per second vary far more than those of a Poisson process."""
     load = LOADS["mmpp"].model_copy(update={"duration": 20_000.0})
     instants = first_instants(load, 1, 1.0)
     assert load.planned == 140 * 20_000
@@ -84,7 +99,7 @@ def test_mmpp_is_as_busy_as_promised_in_the_long_run_and_far_from_poisson() -> N
 
 
 def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
-    """Any order, any epoch, comments, names of columns and further columns."""
+    """In any order and epoch, with comments, column names and further columns."""
     file = tmp_path / "arrivals.csv"
     file.write_text(
         "instant,key\n1700000002.5,b\n1700000001,a  # the first\n\n1700000011,c\n", encoding="utf-8"
@@ -102,14 +117,14 @@ def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
         ("1\ninf\n", "line 2: 'inf' is no number of seconds"),
     ],
 )
-def test_a_bad_recording_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_an_error_in_a_recording_names_the_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "arrivals.csv"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInputError, match=message):
         recorded(str(file))
 
 
-def test_a_missing_recording_is_named() -> None:
+def test_an_error_names_a_missing_recording() -> None:
     with pytest.raises(BadInputError, match=r"load\.file: nowhere\.csv cannot be read: No such file"):
         recorded("nowhere.csv")
 
@@ -124,12 +139,12 @@ def test_a_missing_recording_is_named() -> None:
         ({"arrivals": "mmpp", "peak": 5.0, "lasts": 2.0, "every": 2.0}, "lasts: must be shorter than every"),
     ],
 )
-def test_arrivals_that_lack_something_are_refused(keys: dict[str, Any], message: str) -> None:
+def test_arrivals_with_missing_keys_are_rejected(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Load(mode="open", **keys)
 
 
-def test_a_shorter_run_has_the_same_shape() -> None:
+def test_a_shorter_run_scales_bursts_and_ramps() -> None:
     load = LOADS["bursts"].shortened(10.0)
     assert (load.duration, load.start, load.lasts, load.every) == (10.0, 0.5, 0.2, 1.0)
     assert load.mean_rate == LOADS["bursts"].mean_rate

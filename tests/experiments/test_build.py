@@ -1,4 +1,4 @@
-"""What is said of the interpreter."""
+"""Description of the interpreter's build."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_optimised_builds(arguments: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "'--prefix=/opt/python' '--enable-shared'"])
-def test_a_plain_build_is_said_to_be_unfair(arguments: str) -> None:
-    """And what to do about it."""
+def test_a_build_without_optimisation_is_reported(arguments: str) -> None:
+    """With the remedy."""
     found = optimisation_in_words(arguments)
     assert found.startswith("NOT built with PGO or LTO")
     assert "make bench PYTHON=/usr/bin/python3" in found
 
 
-def test_this_interpreter_and_unit_are_named() -> None:
+def test_description_of_this_build() -> None:
     assert platform.python_version() in interpreter_in_words()
     assert "build" in describe_build() or "pure source" in describe_build()

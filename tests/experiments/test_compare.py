@@ -1,4 +1,4 @@
-"""Two result sets: what is alike is compared, what differs is said, and only a real worsening fails."""
+"""`experiments compare`: pairing of blocks, differences of the sets, exit codes, and revisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
-from experiments.compare.revisions import Course, git, measure
+from experiments.compare.revisions import RevisionPlan, git, measure
 from experiments.errors import BadInputError
 from experiments.results.directory import Campaign, save_campaign, save_result
 from experiments.results.plan import plan
@@ -31,7 +31,7 @@ def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
     rng, mine = np.random.default_rng(planned.seed), np.random.default_rng([planned.seed, planned.order])
     taken = factor * np.exp(rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, 50))
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
-    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))  # nobody waits
+    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))  # without queueing
     run = as_run(scenario, entry, planned.block, planned.order, planned.seed, drawn)
     worker = run.samples.worker % len(scenario.workers)
     return Run(run.facts, replace(run.samples, worker=worker))
@@ -72,8 +72,8 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-def ran(*words: object) -> Result:
-    return CliRunner().invoke(cli, ["compare", *map(str, words)], standalone_mode=False)
+def ran(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["compare", *map(str, arguments)], standalone_mode=False)
 
 
 def rows(file: Path, measure: str = "p99") -> dict[str, dict[str, Any]]:
@@ -81,16 +81,16 @@ def rows(file: Path, measure: str = "p99") -> dict[str, dict[str, Any]]:
     return {row["label"]: row for row in found if row["measure"] == measure}
 
 
-def test_a_set_equals_itself(write: Write, tmp_path: Path) -> None:
-    """Every ratio is one, and that is practically equal."""
+def test_a_result_set_equals_itself(write: Write, tmp_path: Path) -> None:
+    """Every ratio is one, and practically equal."""
     same = write("a")
     assert ran(same, same, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05").return_value == 0
     assert {row["second_is"] for row in rows(tmp_path / "out.json").values()} == {"practically equal"}
     assert {row["interval"]["ratio"] for row in rows(tmp_path / "out.json").values()} == {1.0}
 
 
-def test_what_got_slower_fails_and_what_did_not_does_not(write: Write, tmp_path: Path) -> None:
-    """The seeds agree, so blocks are paired and 30 % is plain; `b` alone is worse."""
+def test_fail_if_worse_fails_for_a_slower_entry_only(write: Write, tmp_path: Path) -> None:
+    """The seeds agree, so blocks are paired and 30 % is significant; only `b` is worse."""
     before, after = write("a"), write("b", slower={"b": 1.3}, version="2")
     found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
     assert found.return_value == 1
@@ -103,8 +103,8 @@ def test_what_got_slower_fails_and_what_did_not_does_not(write: Write, tmp_path:
     assert ran(after, before, "--fail-if-worse", "1.05").return_value == 0
 
 
-def test_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> None:
-    """The blocks' own weather then stays in: 30 % is not seen through it by eight runs, and the output says why."""
+def test_blocks_of_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> None:
+    """The variation between blocks remains: 30 % is not significant in eight runs, and the output gives the reason."""
     before, after = write("a"), write("b", slower={"b": 1.3}, seed=2)
     found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
     assert "Seeds differ, so nothing was paired" in found.output
@@ -114,14 +114,14 @@ def test_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> None:
 
 
 def test_too_few_blocks_are_not_judged(write: Write) -> None:
-    """Three blocks have an interval, and no verdict, whatever they show."""
+    """Three blocks have an interval and no verdict."""
     found = ran(write("a", blocks=3), write("b", blocks=3, slower={"b": 2.0}), "--fail-if-worse", "1.05")
     assert found.return_value == 0
     assert "not judged, too few blocks: a, b, c" in found.output
 
 
-def test_invalid_runs_are_told_and_left_out(write: Write) -> None:
-    """With none left there is nothing to compare, and that is said instead of numbers."""
+def test_invalid_runs_are_left_out_and_reported(write: Write) -> None:
+    """With no valid run there is a message instead of numbers."""
     before, after = write("a"), write("b", late=0.004)
     found = ran(before, after)
     assert f"INVALID: 32 of 32 runs of {after}" in found.output.replace("\n", "")
@@ -129,8 +129,8 @@ def test_invalid_runs_are_told_and_left_out(write: Write) -> None:
     assert "nan" not in found.output
 
 
-def test_different_scenarios_are_refused_by_name(write: Write) -> None:
-    """A timeout and a region that differ would be what is compared."""
+def test_different_scenarios_are_rejected(write: Write) -> None:
+    """The message names the differences: a timeout and a region."""
     scenario = scenario_of(8, 50, 2)
     far = tuple(region.model_copy(update={"rtt": 0.1}) for region in scenario.regions)
     before, after = write("a"), write("b", timeout=3.0, regions=far)
@@ -140,8 +140,8 @@ def test_different_scenarios_are_refused_by_name(write: Write) -> None:
     assert "differs: timeout: 30.0 → 3.0" in ran(before, after, "--anyway").output
 
 
-def test_two_revisions_are_run_by_their_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block by a working copy of its revision, numbered on; copies are gone afterwards, results are not."""
+def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block in a working copy of its revision; copies are removed afterwards, results are kept."""
     repository = tmp_path / "repository"
     (repository / "experiments").mkdir(parents=True)
     (repository / "experiments" / "__init__.py").write_text("")
@@ -155,16 +155,16 @@ def test_two_revisions_are_run_by_their_own_code(tmp_path: Path, monkeypatch: py
         git("add", "-A")
         git("commit", "-q", "-m", version)
         git("tag", version)
-    course = Course("steady", 3, 7, ("--quick",), tmp_path / "out")
+    plan = RevisionPlan("steady", 3, 7, ("--quick",), tmp_path / "out")
     shown = write_set(tmp_path)
     monkeypatch.setenv("SHOWN", str(shown))
-    one, two = measure(("one", "two"), course, Console(quiet=True))
+    one, two = measure(("one", "two"), plan, Console(quiet=True))
     assert [run.facts.block for run in one.runs] == [0, 1, 2]
     assert one.campaign.command.startswith("one run steady --quick --blocks 1 --seed 7 --out ")
     assert two.campaign.command.startswith("two ")
     assert len(list((repository / ".git" / "worktrees").glob("*"))) == 0
     with pytest.raises(BadInputError, match=r"--rev: git worktree: .*nothing"):
-        measure(("one", "nothing"), course, Console(quiet=True))
+        measure(("one", "nothing"), plan, Console(quiet=True))
 
 
 FAKE = """
@@ -179,14 +179,13 @@ json.dump(campaign, open(out + "/campaign.json", "w"))
 
 def write_set(folder: Path) -> Path:
     """One block of one entry."""
-    scenario = scenario_of(1, 50, 1, has_twin=False)
+    scenario = scenario_of(1, 50, 1, has_control=False)
     campaign = prepare(scenario, "experiments run", folder / "shown")
     save_result(weather(scenario, campaign.plan[0], 1.0), campaign.plan[0], folder / "shown")
     return folder / "shown"
 
 
-def test_options_of_revisions_are_refused_beside_directories(write: Write) -> None:
-    """Nothing is measured there."""
+def test_options_of_revisions_are_rejected_with_directories(write: Write) -> None:
     found = ran(write("a"), write("b"), "--blocks", "3")
     assert isinstance(found.exception, BadInputError)
     assert "--blocks: only with --rev" in str(found.exception)

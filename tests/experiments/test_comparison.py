@@ -1,4 +1,4 @@
-"""Comparisons: an effect is found, noise is not, and a few blocks prove nothing."""
+"""Paired comparisons: effects are found, noise is not, and few blocks give no verdict."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ def blocks(center: float, spread: float, count: int = 8, seed: int = 0) -> dict[
 
 
 def test_the_ratio_is_a_geometric_mean_over_pairs() -> None:
-    """Twice as much in each block is × 2 with no width at all, whatever the blocks themselves do."""
+    """Twice as much in each block is × 2 with an interval of no width, however the blocks vary."""
     interval, _ = paired_interval([2.0, 8.0, 20.0], [1.0, 4.0, 10.0], seed=1)
     assert (interval.ratio, interval.low, interval.high) == pytest.approx((2.0, 2.0, 2.0))
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
-    """The bootstrap is repeatable."""
     ours, theirs = list(blocks(1.1, 0.1, seed=1).values()), list(blocks(1.0, 0.1, seed=2).values())
     assert paired_interval(ours, theirs, seed=7) == paired_interval(ours, theirs, seed=7)
 
 
 def test_one_block_has_a_ratio_and_no_interval() -> None:
-    """There is nothing to resample."""
     interval, p_value = paired_interval([3.0], [2.0], seed=1)
     assert interval.ratio == pytest.approx(1.5)
     assert math.isnan(interval.low)
@@ -42,14 +40,13 @@ def test_one_block_has_a_ratio_and_no_interval() -> None:
     ("given_", "expected"),
     [([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.5], [0.5]), ([0.9, 0.8], [1.0, 1.0]), ([], [])],
 )
-def test_holm_steps_down(given_: list[float], expected: list[float]) -> None:
-    """The smallest p is multiplied most, order is kept, and nothing exceeds one."""
+def test_holm_adjustment(given_: list[float], expected: list[float]) -> None:
+    """The smallest p-value is multiplied most, the order is kept, and none exceeds one."""
     assert holm(given_) == pytest.approx(expected)
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_never_lowers_a_p_value(p_values: list[float]) -> None:
-    """Adjusting can only make a claim harder."""
     assert all(after >= before for before, after in zip(p_values, holm(p_values), strict=True))
 
 
@@ -66,15 +63,15 @@ def test_holm_never_lowers_a_p_value(p_values: list[float]) -> None:
         (Interval(1.1, 1.06, 1.14, 8), 0.001, Interval(1.0, 0.88, 1.14, 8), True, "within the noise floor"),
     ],
 )
-def test_standing_says_no_more_than_the_interval(
+def test_standing_by_interval_and_noise_floor(
     interval: Interval, p_value: float, floor: Interval | None, more_is_better: bool, expected: str
 ) -> None:
-    """Eight blocks, a significant p, an interval off one and off the noise: only then ahead or behind."""
+    """Ahead or behind only with eight blocks, a significant p-value, and an interval beyond one and the noise floor."""
     assert standing(interval, p_value, floor, more_is_better) == expected
 
 
-def test_a_clear_winner_is_ahead_and_the_twin_is_only_the_floor() -> None:
-    """40 % more throughput over 1 % noise is ahead; the A/A pair is reported apart and never ranked."""
+def test_the_control_is_the_noise_floor_and_not_compared() -> None:
+    """40 % more throughput over 1 % noise is ahead; the A/A control is not ranked."""
     values = {
         "a": blocks(100, 0.01, seed=1),
         "b": blocks(140, 0.01, seed=2),
@@ -87,16 +84,15 @@ def test_a_clear_winner_is_ahead_and_the_twin_is_only_the_floor() -> None:
     assert floor.high > 0.98
 
 
-def test_blocks_that_one_side_lacks_are_left_out() -> None:
-    """Only pairs count: an invalid run takes its partner out of the comparison."""
+def test_only_common_blocks_are_compared() -> None:
     values = {"a": blocks(100, 0.01), "b": {0: 50.0, 3: 50.0, 9: 50.0}}
     found, _ = compare("p99", values, "a", None, seed=1)
     assert found[0].interval.blocks == 2
     assert found[0].standing == "no verdict"
 
 
-def test_noise_alone_is_rarely_called_a_difference() -> None:
-    """Of 60 entries drawn like the baseline, with 20 % noise, Holm lets hardly any through."""
+def test_false_positives_are_rare() -> None:
+    """Of 60 entries drawn like the baseline, with 20 % noise, Holm's adjustment lets hardly any through."""
     values = {f"e{n}": blocks(100, 0.2, seed=n) for n in range(61)}
     found, _ = compare("p99", values, "e0", None, seed=1)
     assert sum(comparison.standing in ("ahead", "behind") for comparison in found) <= 3

@@ -1,4 +1,4 @@
-"""Processor time: a busy child's grows, an idle one's does not, grandchildren count, pins hold."""
+"""CPU time of processes and cores, and pinning of processes to cores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TURNS!
 
 @contextmanager
 def child(program: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python child that works as much as it is told to, line by line."""
+    """A Python child that works as much as each line on its standard input says."""
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -46,8 +46,8 @@ def work(process: subprocess.Popen[str], turns: int) -> None:
 
 
 @pytest.mark.parametrize("program", [TURNS, PARENT], ids=["child", "grandchild"])
-def test_a_busy_child_is_charged_for_its_work(program: str) -> None:
-    """Never less than before; much work costs more than nearly none; the split stays within the total."""
+def test_cpu_time_grows_with_the_work_of_a_process(program: str) -> None:
+    """It never decreases, and its parts add up to the total."""
     with child(program) as process:
         work(process, 1)
         seen = [cpu_time.cpu_of(process.pid)]
@@ -60,8 +60,8 @@ def test_a_busy_child_is_charged_for_its_work(program: str) -> None:
     assert 0 <= spent[1].user_share <= 1
 
 
-def test_what_others_do_is_not_charged() -> None:
-    """A child that waits costs nothing while we work."""
+def test_cpu_time_of_a_waiting_process_does_not_grow() -> None:
+    """While this process works."""
     with child(TURNS) as process:
         work(process, 1)
         before = cpu_time.cpu_of(process.pid)
@@ -69,15 +69,15 @@ def test_what_others_do_is_not_charged() -> None:
         assert cpu_time.cpu_of(process.pid).total - before.total < 0.01
 
 
-def test_a_process_that_is_gone_is_an_error() -> None:
+def test_cpu_time_of_an_ended_process_is_an_error() -> None:
     with child(TURNS) as process:
         pass
     with pytest.raises(OSError, match=r".*"):
         cpu_time.cpu_of(process.pid)
 
 
-def test_a_core_is_busy_at_least_as_long_as_a_child_on_it() -> None:
-    """What one process used there is part of it, but for a few ticks."""
+def test_busy_time_of_a_core_includes_its_processes() -> None:
+    """But for a few clock ticks."""
     core = cpu_time.cores()[0]
     with cpu_time.pinned_to(core), ExitStack() as stack:
         process = stack.enter_context(child(TURNS))
@@ -88,7 +88,7 @@ def test_a_core_is_busy_at_least_as_long_as_a_child_on_it() -> None:
     assert busy > used.total / 2
 
 
-def test_children_that_have_ended_are_remembered() -> None:
+def test_cpu_time_includes_ended_children() -> None:
     before = cpu_time.cpu_of_ended_children()
     with child(TURNS) as process:
         work(process, 10_000_000)
@@ -102,8 +102,8 @@ def test_readings_add_and_subtract() -> None:
     assert Cpu(0.001, 0, 0).user_share == 0.0
 
 
-def test_a_pinned_child_stays_and_we_do_not() -> None:
-    """The child inherits the core; our own set is as before."""
+def test_pinning_a_child_leaves_this_process_unpinned() -> None:
+    """The child inherits the core; this process's own set is as before."""
     own, core = os.sched_getaffinity(0), cpu_time.cores()[-1]
     with ExitStack() as stack:
         with cpu_time.pinned_to(core):

@@ -1,4 +1,4 @@
-"""Student's t, Welch's and their rivals: against printed tables, and against what they must never do."""
+"""Student's t, Welch's test and their alternatives: printed tables, and properties."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ SAMPLE = np.array([0.11, 0.04, 0.09, 0.16, -0.02, 0.10, 0.07, 0.05])
         (99, 1.984217),
     ],
 )
-def test_quantiles_are_those_of_the_printed_tables(degrees: int, expected: float) -> None:
-    """Two-sided 95 %."""
+def test_quantiles_of_student_s_t(degrees: int, expected: float) -> None:
+    """Two-sided 95 %, from printed tables."""
     assert student.quantile(0.95, degrees) == pytest.approx(expected, abs=1e-6)
 
 
 @given(st.floats(0, 50), st.integers(1, 60))
-def test_the_tail_is_a_probability_that_falls(t: float, degrees: int) -> None:
-    """It starts at one, falls with t, and the sign of t is nothing to it."""
+def test_tail_probability_falls_with_t(t: float, degrees: int) -> None:
+    """It starts at one and is symmetric."""
     assert 0 <= student.beyond(t + 0.1, degrees) <= student.beyond(t, degrees) + 1e-15 <= 1 + 1e-15
     assert student.beyond(-t, degrees) == student.beyond(t, degrees)
     assert student.beyond(0.0, degrees) == 1.0
 
 
-def test_many_degrees_are_the_normal_distribution() -> None:
+def test_many_degrees_of_freedom_approach_the_normal_distribution() -> None:
     """1.96 at 95 %."""
     assert student.quantile(0.95, 4000) == pytest.approx(1.96, abs=1e-3)
 
 
-def test_a_paired_estimate_by_hand() -> None:
+def test_paired_estimate() -> None:
     """Mean 0.075, standard deviation 0.0540, 7 degrees: t = 3.93."""
     found = paired_student(SAMPLE)
     error = float(SAMPLE.std(ddof=1)) / math.sqrt(8)
@@ -56,8 +56,8 @@ def test_a_paired_estimate_by_hand() -> None:
     assert 0.005 < found.p_value < 0.006
 
 
-def test_welch_by_hand() -> None:
-    """Unequal spreads, 3 and 5 values: 5.07 degrees of freedom are taken for five."""
+def test_welch_estimate() -> None:
+    """Unequal variances, 3 and 5 values: 5.07 degrees of freedom are rounded to five."""
     ours, theirs = np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.5, 2.0, 2.5, 3.0])
     found = welch(ours, theirs)
     error = math.sqrt(1 / 3 + 0.625 / 5)
@@ -68,14 +68,14 @@ def test_welch_by_hand() -> None:
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=30))
-def test_interval_and_p_value_never_contradict_each_other(logs: list[float]) -> None:
+def test_interval_and_p_value_agree(logs: list[float]) -> None:
     """Zero lies outside of the interval exactly where p is under 5 %."""
     found = paired_student(np.array(logs))
     if abs(found.p_value - 0.05) > 1e-6:
         assert (found.p_value < 0.05) == (not found.low <= 0 <= found.high)
 
 
-def test_without_spread_a_mean_is_certain_and_equality_too() -> None:
+def test_a_mean_without_spread_is_exact() -> None:
     """A simulator gives the same ratio in each block where nothing is drawn."""
     same, twice = paired_student(np.zeros(8)), paired_student(np.full(8, 0.7))
     assert (same.low, same.high, same.p_value) == (0.0, 0.0, 1.0)
@@ -85,14 +85,13 @@ def test_without_spread_a_mean_is_certain_and_equality_too() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_values_have_no_interval(count: int) -> None:
-    """And prove nothing."""
     for found in (paired_student(np.ones(count)), welch(np.ones(count), np.ones(5))):
         assert math.isnan(found.low)
         assert found.p_value == 1.0
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_rival_agrees_where_there_is_nothing_to_argue(name: str) -> None:
+def test_all_methods_agree_on_clear_cases(name: str) -> None:
     """Eight blocks far from zero are a difference for all, symmetric ones around it for none; a seed repeats."""
     method = METHODS[name]
     assert method(SAMPLE + 1, 1).p_value < 0.01
@@ -102,13 +101,13 @@ def test_every_rival_agrees_where_there_is_nothing_to_argue(name: str) -> None:
     assert method(np.zeros(8), 1).p_value == 1.0
 
 
-def test_signs_are_all_tried_where_they_can_be() -> None:
+def test_sign_patterns_are_enumerated_for_few_blocks() -> None:
     """Eight blocks of one sign: two patterns of 256 are as extreme."""
     assert METHODS["sign-flip"](np.full(8, 0.1) + SAMPLE / 100, 1).p_value == pytest.approx(2 / 256)
 
 
 def test_the_percentile_interval_is_too_short() -> None:
-    """By the standard error with n in place of n - 1, and a normal quantile in place of Student's: 22 % of it."""
+    """By the standard error with n instead of n - 1, and a normal quantile instead of Student's: by 22 %."""
     old, new = METHODS["percentile"](SAMPLE, 1), METHODS["student"](SAMPLE, 1)
     assert (old.high - old.low) / (new.high - new.low) == pytest.approx(
         1.96 * math.sqrt(7 / 8) / 2.3646, abs=0.03

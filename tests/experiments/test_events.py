@@ -1,7 +1,9 @@
-"""Events: what they may say, and what they mean together for each worker at each instant."""
+"""Events: validation, and the fault state of each worker over time."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from experiments.errors import BadInputError
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live
-from experiments.scenario.timeline import HEALTHY, FaultState, Pause, Step, pauses, timeline
+from experiments.scenario.timeline import HEALTHY, FaultState, Pause, Step, timeline
 
 RAW: dict[str, Any] = {
     "name": "tiny",
@@ -26,6 +28,19 @@ RAW: dict[str, Any] = {
 
 def scenario(*events: dict[str, Any], **keys: Any) -> Scenario:
     return Scenario.model_validate({**RAW, **keys, "events": list(events)})
+
+
+def pauses(made: Scenario, seed: int = 1) -> list[tuple[float, int, float]]:
+    """(instant, worker, length) of every single pause, ascending."""
+    found = []
+    for worker in range(len(made.workers)):
+        for (at, state), (end, _) in pairwise(troubles(made, worker, seed)):
+            pause = state.pause
+            while pause is not None and pause.since < end:
+                if pause.since >= at:
+                    found.append((pause.since, worker, pause.length))
+                pause = replace(pause, since=pause.since + pause.every) if pause.every else None
+    return sorted(found)
 
 
 def troubles(made: Scenario, worker: int, seed: int = 1) -> list[tuple[float, FaultState]]:
@@ -47,7 +62,7 @@ def troubles(made: Scenario, worker: int, seed: int = 1) -> list[tuple[float, Fa
         ({"kind": "down", "at": -1}, "at"),
     ],
 )
-def test_an_event_that_makes_no_sense_is_refused(event: dict[str, Any], message: str) -> None:
+def test_invalid_events_are_rejected(event: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Event.model_validate({"at": 1.0, **event})
 
@@ -62,7 +77,9 @@ def test_an_event_that_makes_no_sense_is_refused(event: dict[str, Any], message:
         ({"at": 40.0}, r"events\.0\.at: the load ends at 40 s"),
     ],
 )
-def test_an_event_must_befall_somebody_within_the_run(event: dict[str, Any], message: str) -> None:
+def test_an_event_needs_a_known_target_and_an_instant_within_the_run(
+    event: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValidationError, match=message):
         scenario({"at": 1.0, "kind": "down", **event})
 
@@ -74,13 +91,13 @@ def test_a_target_is_a_worker_a_region_or_everybody(target: str, struck: set[int
     assert {step.at for step in steps} == {1.0, 3.0}
 
 
-def test_one_event_begins_and_ends() -> None:
+def test_an_event_begins_and_ends() -> None:
     made = scenario({"at": 10, "lasts": 5, "kind": "slow", "value": 4, "target": "near-1"})
     assert timeline(made, 1) == (Step(10.0, 1, FaultState(slow=4.0)), Step(15.0, 1, HEALTHY))
 
 
-def test_events_are_laid_over_each_other() -> None:
-    """Factors multiply, the greater share counts, and what one ends the other keeps."""
+def test_overlapping_events_combine() -> None:
+    """Factors multiply, the greater share counts, and the end of one leaves the other in force."""
     made = scenario(
         {"at": 10, "lasts": 10, "kind": "slow", "value": 2, "target": "near"},
         {"at": 15, "lasts": 10, "kind": "slow", "value": 3, "target": "near-0"},
@@ -95,7 +112,7 @@ def test_events_are_laid_over_each_other() -> None:
     ]
 
 
-def test_who_is_added_is_absent_before_and_after() -> None:
+def test_an_added_worker_is_absent_before_and_after() -> None:
     made = scenario({"at": 10, "lasts": 20, "kind": "add", "target": "far"})
     absent = FaultState(is_absent=True)
     assert troubles(made, 2) == [(0.0, absent), (10.0, HEALTHY), (30.0, absent)]
@@ -111,13 +128,13 @@ def test_a_rolling_restart_takes_one_worker_after_the_other() -> None:
     assert troubles(made, 1) == [(9.0, draining), (10.0, gone), (12.0, HEALTHY)]
 
 
-def test_pauses_have_a_phase_of_their_own_for_each_worker_and_block() -> None:
-    """Again every second, from the phase on, until the event is over; the same for the same seed."""
+def test_periodic_pauses_have_a_random_phase_by_worker_and_seed() -> None:
+    """They repeat every second until the event ends."""
     made = scenario({"at": 10, "lasts": 5, "kind": "pause", "value": 0.1, "every": 1.0})
     steps = timeline(made, 1)
     assert steps == timeline(made, 1)
     assert steps != timeline(made, 2)
-    single = pauses(steps, 40.0)
+    single = pauses(made)
     assert single == sorted(single)
     for worker in range(3):
         begins = [at for at, struck, length in single if struck == worker]
@@ -130,13 +147,13 @@ def test_pauses_have_a_phase_of_their_own_for_each_worker_and_block() -> None:
 def test_another_event_does_not_move_the_pauses() -> None:
     pause = {"at": 10, "lasts": 10, "kind": "pause", "value": 0.1, "every": 1.0, "target": "far"}
     slow = {"at": 12.5, "lasts": 1, "kind": "slow", "value": 2, "target": "far"}
-    assert pauses(timeline(scenario(pause, slow), 1), 40) == pauses(timeline(scenario(pause), 1), 40)
+    assert pauses(scenario(pause, slow)) == pauses(scenario(pause))
 
 
-def test_a_single_pause_lasts_as_long_as_it_says() -> None:
+def test_duration_of_a_single_pause() -> None:
     made = scenario({"at": 10, "kind": "pause", "value": 2, "target": "far"})
     assert troubles(made, 2) == [(10.0, FaultState(pause=Pause(2.0, 0.0, 10.0))), (12.0, HEALTHY)]
-    assert pauses(timeline(made, 1), 40.0) == [(10.0, 2, 2.0)]
+    assert pauses(made) == [(10.0, 2, 2.0)]
 
 
 def test_the_time_scale_is_in_the_timeline() -> None:

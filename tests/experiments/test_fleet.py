@@ -1,4 +1,4 @@
-"""Processes: ready when they say so, heard when they fail, and gone afterwards."""
+"""Child processes: ready line, early end, SIGTERM and SIGKILL, cancelled start."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def started(program: str) -> processes.Child:
     return await processes.start("child", [sys.executable, "-c", program])
 
 
-async def test_ready_means_its_line_was_read() -> None:
-    """The address comes from the line; after stop the process is gone."""
+async def test_the_address_is_read_from_the_ready_line() -> None:
+    """After stop the process is gone."""
     child = await started(f"{SAY_READY}; {SLEEP}")
     await child.ready()
     assert child.address == ("127.0.0.1", 4711)
@@ -41,16 +41,14 @@ async def test_ready_means_its_line_was_read() -> None:
     assert not is_alive(child.pid)
 
 
-async def test_one_that_ends_early_is_quoted() -> None:
-    """The message carries what it wrote to standard error."""
+async def test_an_early_end_is_reported_with_standard_error() -> None:
     child = await started("import sys; sys.exit('port in use')")
     with pytest.raises(FleetFailedError, match="child ended before it was ready: port in use"):
         await child.ready()
     await child.stop()
 
 
-async def test_one_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the grace SIGKILL ends it."""
+async def test_a_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "GRACE", 0.1)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     child = await started(f"{deaf}; {SAY_READY}; {SLEEP}")
@@ -59,8 +57,7 @@ async def test_one_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatc
     assert not is_alive(child.pid)
 
 
-async def test_one_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wait for the ready line has an end."""
+async def test_the_wait_for_the_ready_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "READY_WITHIN", 0.2)
     child = await started(SLEEP)
     with pytest.raises(FleetFailedError, match="not ready within"):
@@ -69,13 +66,13 @@ async def test_one_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose child a process is")
-def test_one_that_nobody_has_been_told_of_is_ended_too() -> None:
-    """Cancelled while it starts: it is gone when the cancellation is through, on the loop that campaigns run on."""
+def test_a_process_whose_start_is_cancelled_is_stopped() -> None:
+    """On the event loop that campaigns use."""
     run_loop(cancelled_while_it_starts())
 
 
 async def cancelled_while_it_starts() -> None:
-    """A child is seen from outside, before whoever started it has heard of it."""
+    """The child is found from outside, before the call that starts it has returned."""
     before = children_of(os.getpid())
     starting = asyncio.ensure_future(started(SLEEP))
     while children_of(os.getpid()) == before:  # noqa: ASYNC110  there is no event: we look from outside
@@ -87,7 +84,6 @@ async def cancelled_while_it_starts() -> None:
     assert children_of(os.getpid()) == before
 
 
-async def test_a_program_that_does_not_exist_is_one_line() -> None:
-    """No traceback for a missing interpreter."""
+async def test_a_missing_program_is_reported_in_one_line() -> None:
     with pytest.raises(FleetFailedError, match="could not be started"):
         await processes.start("child", ["/nonexistent/python"])

@@ -1,4 +1,4 @@
-"""`experiments from-log`: what the balancer writes is what this reads, and mistakes are named by line."""
+"""`experiments from-log`: both formats of the access log, errors by line, runs, and reports."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_both_formats_say_the_same(name: str) -> None:
-    """Whatever the balancer writes, this reads the same row from either format."""
+def test_both_formats_give_the_same_row(name: str) -> None:
+    """Formatted by the balancer itself."""
     text, plain = (row_of(line(ENTRIES[name], CONTEXT)) for line in (text_line, json_line))
     assert [shown(value) for value in text] == [shown(value) for value in plain]
     assert text.end in KINDS
@@ -78,16 +78,16 @@ def shown(value: object) -> str:
     return f"{value:.9f}" if isinstance(value, float) else str(value)
 
 
-def test_a_row() -> None:
-    """In seconds, with the phases that a figure needs."""
+def test_row_of_a_line() -> None:
+    """Phases in seconds."""
     row = row_of(text_line(entry(), CONTEXT))
     assert (row.end, row.reason, row.status, row.endpoint, row.region) == ("ok", "", 200, "emea-0", "emea")
     assert [round(value, 6) for value in row[8:13]] == [0.004, 0.006, 0.015, 0.02, 0.03]
     assert math.isnan(row_of(json_line(ENTRIES["refused"], CONTEXT)).service)
 
 
-def test_the_documented_lines_are_read() -> None:
-    """Both formats and a failure, with the fields that the table lists and no others."""
+def test_the_lines_in_the_documentation_are_read() -> None:
+    """With the fields of its table and no others."""
     rows = [row_of(line) for line in SAMPLES]
     assert [row.end for row in rows] == ["ok", "refused", "ok"]
     assert list(map(shown, rows[0])) == list(map(shown, rows[2]))
@@ -98,15 +98,14 @@ def test_the_documented_lines_are_read() -> None:
     assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text
 
 
-def test_the_documented_endings_are_known() -> None:
-    """Those of the page, and no others."""
+def test_the_documented_ends_are_the_known_ones() -> None:
     section = PAGE[PAGE.index("| `end` | |") :]
     endings = re.findall(r"^\| `([a-z_]+)` \| ", section[: section.index("\n\n")], re.MULTILINE)
     assert set(endings) - {"end"} == {*KINDS, *LEFT_OUT} - {"control"}
 
 
-def test_a_line_behind_what_a_platform_puts_there() -> None:
-    """As `heroku logs` and syslog show it."""
+def test_prefixes_of_platforms_are_skipped() -> None:
+    """As `heroku logs` and syslog write them."""
     line = text_line(entry(), CONTEXT)
     assert row_of("2026-01-31T12:00:00.000000+00:00 app[web.1]: " + line) == row_of(line)
 
@@ -128,11 +127,10 @@ GOOD = text_line(entry(), CONTEXT)
         (GOOD.replace("status=200", "status=x"), "status: must be a whole number from 0 to 999, got 'x'"),
         (GOOD.replace("sample=0.5", "sample=0"), "sample: must be above 0 and at most 1, got '0'"),
         (GOOD.replace("time=2023", "time=x"), "time: must be as 2026-01-31T12:00:00.000000Z, got 'x-"),
-        (GOOD.replace("000000Z", "000000"), "time: must say its zone"),
+        (GOOD.replace("000000Z", "000000"), "time: must have a time zone"),
     ],
 )
-def test_what_is_wrong_with_which_line(line: str, problem: str) -> None:
-    """One line on the third of the file."""
+def test_errors_name_line_and_field(line: str, problem: str) -> None:
     with pytest.raises(BadInputError) as caught:
         read_log([GOOD, "\n", line], "a.log")
     message = str(caught.value)
@@ -141,8 +139,8 @@ def test_what_is_wrong_with_which_line(line: str, problem: str) -> None:
     assert "\n" not in message
 
 
-def test_what_is_left_out() -> None:
-    """Control requests, what the program says of itself, and a last line that is still being written."""
+def test_lines_that_are_skipped() -> None:
+    """Control requests, the program's own lines, and an incomplete last line."""
     control = text_line(entry(endpoint=None), CONTEXT)
     columns = read_log(["balancer ready on http://…\n", control, GOOD, GOOD[:50]], "a.log")
     assert (len(columns), columns.left_out) == (1, 1)
@@ -153,8 +151,8 @@ def test_what_is_left_out() -> None:
 # --- columns and figures
 
 
-def test_a_log_as_a_run() -> None:
-    """Sorted by time, counted from the first request; who answered, and who only failed to."""
+def test_run_of_a_log() -> None:
+    """Sorted by time, counted from the first request, with the answering and the failing endpoints."""
     lines = [
         text_line(entry(1002.0, endpoint=Endpoint("us-0", "", "us")), CONTEXT),
         text_line(ENTRIES["refused"], CONTEXT),
@@ -176,8 +174,8 @@ def test_a_log_as_a_run() -> None:
 
 
 @pytest.mark.parametrize("names", [("queue",), ("refused", "left"), tuple(ENTRIES)])
-def test_any_log_is_reported_on(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """Nothing but failures, no endpoint at all, and everything together."""
+def test_reports_of_unusual_logs(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Only failures, no endpoint at all, and everything together."""
     log = log_runs(read_log([json_line(ENTRIES[name], CONTEXT) for name in names], "a.log"), "a.log")
     tables = write_log_report(log, tmp_path, "experiments from-log a.log")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -255,7 +253,7 @@ def log_of_a_run(folder: Path, access: str) -> Path:
 
 @pytest.mark.second_tier
 @pytest.mark.parametrize("name", ["text", "json"])
-def test_a_log_of_a_real_run_is_drawn(logs: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_report_of_the_log_of_a_real_run(logs: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Through the command line: a table on the terminal, every request counted, figures with something in them.
 
     One comes as a file, the other through a pipe.

@@ -1,4 +1,4 @@
-"""The generator, against servers in this process: every request is written down, and no stall can hide."""
+"""The load generator against servers in this process: recorded requests, failures, and coordinated omission."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments.load.arrivals import closed, constant, first_instants, poisson
+from experiments.load.arrivals import closed, constant
 from experiments.load.generator import Generator
-from experiments.scenario.load import Load
 from experiments.stats.measures import percentile
 from experiments.stats.samples import Floats, Kind, Place, Samples
 
@@ -72,8 +71,8 @@ async def drive(
     return (await generator.run(connections)).samples()
 
 
-async def test_every_request_is_sent_once_and_written_down(start_server: StartServer) -> None:
-    """Identities are unique, rows are complete and in order, and the worker is the one that answered."""
+async def test_every_request_is_sent_and_recorded_once(start_server: StartServer) -> None:
+    """Rows are complete and in order, and the worker is the one that answered."""
     seen: list[bytes] = []
 
     async def answer(number: int, head: bytes) -> bytes:
@@ -111,8 +110,8 @@ async def test_a_stall_shows_in_the_tail(start_server: StartServer) -> None:
     assert percentile(samples.latency, 99) > 0.35
 
 
-async def test_the_batch_slides(start_server: StartServer) -> None:
-    """Never more than the batch is outstanding, and each answer lets the next request go."""
+async def test_a_closed_loop_keeps_the_batch_in_flight(start_server: StartServer) -> None:
+    """Never more than the batch, and each answer lets the next request go."""
     outstanding = most = 0
 
     async def answer(number: int, head: bytes) -> bytes:
@@ -130,8 +129,8 @@ async def test_the_batch_slides(start_server: StartServer) -> None:
     assert np.allclose(np.sort(samples.scheduled_at[5:]), freed, atol=1e-3)
 
 
-async def test_failures_keep_their_rows_and_kinds(start_server: StartServer) -> None:
-    """A broken connection, an error status and silence are told apart; the rest succeeds."""
+async def test_failures_are_recorded_by_kind(start_server: StartServer) -> None:
+    """A broken connection, an error status, a timeout; the rest succeeds."""
 
     async def answer(number: int, head: bytes) -> bytes | None:
         if b"test-1\r" in head:
@@ -156,8 +155,8 @@ async def test_failures_keep_their_rows_and_kinds(start_server: StartServer) -> 
     assert samples.latency[3] >= 0.2
 
 
-async def test_a_server_that_goes_away_is_refusal_not_silence(start_server: StartServer) -> None:
-    """Connections that break and cannot be made again end as failures; every request has an end."""
+async def test_requests_to_a_vanished_server_are_failures(start_server: StartServer) -> None:
+    """Every request has an end."""
     address = await start_server(lambda number, head: asyncio.sleep(0, None))
     samples = await drive(address, constant(1000, 30), 30, connections=1)
     assert len(samples) == 30
@@ -165,8 +164,8 @@ async def test_a_server_that_goes_away_is_refusal_not_silence(start_server: Star
     assert not np.isnan(samples.ended_at).any()
 
 
-async def test_stopping_keeps_what_was_sent(start_server: StartServer) -> None:
-    """Cancelled half-way: ended rows stay, open ones end as unfinished, those never due are not invented."""
+async def test_cancellation_keeps_the_requests_that_were_sent(start_server: StartServer) -> None:
+    """Ended rows stay, open ones end as unfinished, and requests that were not due have none."""
 
     fourth = asyncio.Event()
 
@@ -185,28 +184,3 @@ async def test_stopping_keeps_what_was_sent(start_server: StartServer) -> None:
         await running
     samples = generator.ledger.samples()
     assert [Kind(kind) for kind in samples.kind] == [Kind.OK, Kind.OK, Kind.OK, Kind.UNFINISHED]
-
-
-def test_poisson_arrivals_are_poisson() -> None:
-    """Sorted, inside the span, the rate exact, and gaps exponential: their deviation equals their mean."""
-    instants = poisson(200.0, 20_000, np.random.default_rng(1))
-    gaps = np.diff(instants)
-    assert np.all(gaps >= 0)
-    assert 0 <= instants[0] <= instants[-1] <= 100.0
-    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
-
-
-def test_arrivals_are_a_function_of_load_and_seed() -> None:
-    """The same for every entry of a block, different in the next, stretched by the time scale."""
-    load = Load(mode="open", rate=100.0, duration=2.0)
-    first = first_instants(load, 1, 1.0)
-    assert len(first) == 200
-    np.testing.assert_array_equal(first, first_instants(load, 1, 1.0))
-    np.testing.assert_allclose(first_instants(load, 1, 0.5), first * 0.5)
-    assert not np.array_equal(first, first_instants(load, 2, 1.0))
-
-
-def test_a_closed_loop_begins_with_its_batch() -> None:
-    """All of it at once, and never more than there are requests."""
-    assert closed(3, 10).tolist() == [0, 0, 0]
-    assert len(closed(30, 10)) == 10

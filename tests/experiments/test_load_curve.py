@@ -1,4 +1,4 @@
-"""Latency against load: points from whole runs, a knee where the curve bends, and a page that needs nothing else."""
+"""The load curve: points, knee, report, and bad input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 
 def write_curve(directory: Path) -> None:
     """Two equal entries at six parts of what six queues can do, three blocks each."""
-    plain = scenario_of(3, 100, 1, has_twin=False)
+    plain = scenario_of(3, 100, 1, has_control=False)
     for number, part in enumerate(LOADS):
         scenario = at_rate(plain, part * pooled(plain), 10.0)
         campaign = prepare(scenario, "experiments capacity --curve", directory / f"rate-{number:02d}")
@@ -45,8 +45,8 @@ def curve(curve_directory: Path) -> Curve:
     return read_curve(curve_directory)
 
 
-def test_points_are_in_order_and_latency_climbs(curve: Curve) -> None:
-    """Six rates for each entry; p99 grows with load, and each has an interval around it."""
+def test_points_ascend_in_rate_and_latency(curve: Curve) -> None:
+    """Six rates for each entry; each p99 has an interval around it."""
     points = curve.of("a")
     assert [point.rate for point in points] == pytest.approx([600 * part for part in LOADS])
     assert [point.p99.ratio for point in points] == sorted(point.p99.ratio for point in points)
@@ -54,8 +54,8 @@ def test_points_are_in_order_and_latency_climbs(curve: Curve) -> None:
     assert {point.p99.blocks for point in points} == {3}
 
 
-def test_what_does_not_keep_up_is_told_from_what_does(curve: Curve) -> None:
-    """At 110 % lines only grow, and answers stay behind what is offered."""
+def test_overloaded_rates_are_marked(curve: Curve) -> None:
+    """At 110 % queues grow and fewer requests are answered than offered."""
     assert [point.keeps_up for point in curve.of("a")] == [True] * 5 + [False]
     over = curve.of("a")[-1]
     assert over.answered < 0.97 * over.rate
@@ -63,20 +63,20 @@ def test_what_does_not_keep_up_is_told_from_what_does(curve: Curve) -> None:
 
 
 def test_the_knee_of_simple_queues_is_in_the_middle(curve: Curve) -> None:
-    """Of M/M/1 power is greatest at half of its capacity: rate times (1 - load)."""
+    """The power of M/M/1 is greatest at half of its capacity: rate × (1 − load)."""
     knee = curve.knee("a")
     assert knee is not None
     assert knee.rate / 600 in (pytest.approx(0.5), pytest.approx(0.6))
 
 
 def test_a_curve_without_a_bend_has_no_knee(curve: Curve) -> None:
-    """The best at either end is only the best of what was tried."""
+    """A maximum at either end is only the best of what was measured."""
     rising = Curve(curve.results, tuple(point for point in curve.points if point.rate < 250))
     assert rising.knee("a") is None
 
 
-def test_the_report_is_written_and_repeats_itself(curve_directory: Path) -> None:
-    """Page, numbers and figure; a second drawing gives the same bytes."""
+def test_the_report_is_reproducible(curve_directory: Path) -> None:
+    """Page, numbers and figure have the same bytes when drawn a second time."""
     write_load_report(curve_directory)
     names = ("load.json", "load.csv", "load.html", "figures/latency-against-load.svg")
     before = {name: (curve_directory / name).read_bytes() for name in names}
@@ -91,20 +91,19 @@ def test_the_report_is_written_and_repeats_itself(curve_directory: Path) -> None
     assert {name: (curve_directory / name).read_bytes() for name in names} == before
 
 
-def test_rates_are_read_as_numbers_and_parts() -> None:
+def test_rates_are_numbers_or_percentages() -> None:
     """In ascending order."""
     assert rates_in("120, 50%,90", 200.0) == [90.0, 100.0, 120.0]
 
 
 @pytest.mark.parametrize("text", ["", "fast", "0", "-3", "50%,100", "nan,"])
-def test_rates_that_are_none_are_refused(text: str) -> None:
-    """In one line that shows how they are written."""
+def test_invalid_rates_are_rejected(text: str) -> None:
     with pytest.raises(BadInputError, match="positive rates like 60,120 or 50%"):
         rates_in(text, 200.0)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["capacity", "regions", "--curve", "--rates", "x"],
         ["capacity", "steady", "--policy", "gut"],
@@ -113,12 +112,11 @@ def test_rates_that_are_none_are_refused(text: str) -> None:
         ["capacity", "steady", "--curve", "--policy", "random"],
     ],
 )
-def test_bad_input_ends_before_anything_is_started(words: list[str]) -> None:
-    """The search and the curve; an option of the other is refused."""
-    assert isinstance(CliRunner().invoke(cli, words, standalone_mode=False).exception, BadInputError)
+def test_bad_input_is_rejected_before_a_run(arguments: list[str]) -> None:
+    """Of the search and the curve; an option of the other is rejected."""
+    assert isinstance(CliRunner().invoke(cli, arguments, standalone_mode=False).exception, BadInputError)
 
 
-def test_a_directory_without_rates_is_refused(tmp_path: Path) -> None:
-    """In one line."""
+def test_a_directory_without_rates_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no rate has been measured yet"):
         read_curve(tmp_path)

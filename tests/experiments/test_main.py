@@ -1,4 +1,4 @@
-"""The command line as a program: exit codes, one-line complaints, and one whole tiny experiment."""
+"""The command line as a program: exit codes, one-line messages, and one small experiment."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
 
 
 def test_list_shows_every_scenario_with_its_question() -> None:
-    """One line each, indented under a heading; the default and those that cannot be run here are marked."""
+    """One line each, indented under a heading; the default and those that need the simulator are marked."""
     lines = run_in_process(cli, "experiments", "list").stdout.splitlines()
     shown = {line.split()[0]: line for line in lines if line.startswith("  ")}
     assert set(shown) == set(packaged())
@@ -95,8 +95,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
     return folder / "out", experiments("run", "tiny.toml", "--out", "out", cwd=folder)
 
 
-def test_a_whole_experiment_ends_well(tiny: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """Exit 0, the table and the report's path on the terminal, every request answered."""
+def test_a_measured_experiment(tiny: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """Exit code 0, the table and the report's path on the terminal, every request answered."""
     directory, done = tiny
     assert done.returncode == 0, done.stderr + done.stdout
     assert "Report: out/report.html" in done.stdout
@@ -107,8 +107,8 @@ def test_a_whole_experiment_ends_well(tiny: tuple[Path, subprocess.CompletedProc
     }
 
 
-def test_who_answered_is_known(tiny: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """Round-robin halves the work, a single region does all of it, and the balancer's account agrees."""
+def test_requests_are_attributed_to_workers(tiny: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """Round-robin halves the work, a single region does all of it, and the balancer's status agrees."""
     directory, _ = tiny
     runs = {run.facts.label: run for run in load_results(directory).runs}
     assert [place.worker for place in runs["near only"].facts.places] == ["near-0", "far-0"]
@@ -117,10 +117,8 @@ def test_who_answered_is_known(tiny: tuple[Path, subprocess.CompletedProcess[str
     assert runs["round-robin"].facts.status["policy"]["name"] == "round-robin"
 
 
-def test_a_failed_threshold_is_exit_1_and_says_by_how_much(
-    make_results: Callable[..., Scenario], tmp_path: Path
-) -> None:
-    """The synthetic campaign has 2 % of failures where 0.1 % is allowed."""
+def test_a_failed_threshold_is_exit_1(make_results: Callable[..., Scenario], tmp_path: Path) -> None:
+    """The campaign has 2 % of failures where 0.1 % is allowed."""
     make_results(tmp_path / "r", blocks=1, requests=100, failures=0.2, stop_after=1)
     done = run_in_process(cli, "experiments", "report", str(tmp_path / "r"))
     assert done.returncode == 1
@@ -130,7 +128,7 @@ def test_a_failed_threshold_is_exit_1_and_says_by_how_much(
 
 @pytest.mark.second_tier
 def test_ctrl_c_leaves_a_report_and_no_process(tmp_path: Path) -> None:
-    """Stopped in its second run: exit 130, the first run is on disk and reported on, nobody is left."""
+    """Stopped in its second run: exit code 130, and the first run is stored and reported."""
     text = TINY.replace("requests = 60", "requests = 4000").replace("blocks = 1", "blocks = 9")
     (tmp_path / "tiny.toml").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "experiments", "run", "tiny.toml", "--out", "out", "--requests", "40"]

@@ -1,4 +1,4 @@
-"""Waiting for a quiet machine, and measuring again what was disturbed: in time that is told."""
+"""Waiting for a quiet machine, and repeating disturbed runs, with simulated time."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "processors", lambda: [0])
 
 
-def test_a_quiet_machine_costs_one_look() -> None:
-    """What is taken has to be looked at for a while, and that is all."""
+def test_a_quiet_machine_needs_one_reading() -> None:
     host, heard = Host(QUIET), list[float]()
     one = host.patience(60)
     one.begin()
@@ -55,8 +54,8 @@ def test_a_quiet_machine_costs_one_look() -> None:
     assert (host.now, heard) == (100.0 + LOOK, [])
 
 
-def test_it_waits_until_others_take_nothing_worth_mentioning() -> None:
-    """Each look that is not quiet is told of."""
+def test_it_waits_until_other_processes_are_idle() -> None:
+    """Each reading of a busy machine is reported."""
     host, heard = Host(0.5, 0.2, 0.03, 0.001), list[float]()
     one = host.patience(60)
     one.begin()
@@ -66,8 +65,8 @@ def test_it_waits_until_others_take_nothing_worth_mentioning() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (10.0, 5)])
-def test_patience_has_an_end(seconds: float, looks: int) -> None:
-    """Then it begins all the same; without any it begins at once."""
+def test_the_wait_is_limited(seconds: float, looks: int) -> None:
+    """Then the run begins; without patience it begins at once."""
     host, heard = Host(*[0.4] * 50), list[float]()
     one = host.patience(seconds)
     one.begin()
@@ -75,8 +74,8 @@ def test_patience_has_an_end(seconds: float, looks: int) -> None:
     assert (host.now, len(heard)) == (100.0 + looks * LOOK, looks)
 
 
-def test_only_a_late_generator_is_worth_another_try(make_run: Callable[..., Run]) -> None:
-    """A worker that died will have died again, and a run that is believed is believed."""
+def test_only_runs_with_a_late_generator_are_repeated(make_run: Callable[..., Run]) -> None:
+    """A run in which a worker died or that is valid is kept."""
     assert has_lagged(make_run([0.1], invalid_reasons=("a worker died", LATE)))
     assert not has_lagged(make_run([0.1], invalid_reasons=("a worker died",)))
     assert not has_lagged(make_run([0.1]))
@@ -102,14 +101,14 @@ class Watcher:
 
 
 @pytest.mark.parametrize(("seconds", "tries"), [(0.0, 1), (1e6, 3), (5.0, 2)])
-def test_what_was_disturbed_is_measured_again_in_its_place(
+def test_a_disturbed_run_is_repeated_in_its_place(
     make_results: Callable[..., Scenario],
     make_run: Callable[..., Run],
     tmp_path: Path,
     seconds: float,
     tries: int,
 ) -> None:
-    """Twice disturbed, then whole: at once, as long as there is patience, and the last one counts."""
+    """Twice disturbed, then valid: repeated at once while there is patience, and the last one counts."""
     make_results(tmp_path / "r", blocks=1, requests=50, stop_after=1)
     campaign = load_results(tmp_path / "r").campaign
     campaign = campaign.model_copy(update={"plan": campaign.plan[:2]})
@@ -137,9 +136,7 @@ def test_what_was_disturbed_is_measured_again_in_its_place(
     assert kept[first].facts.is_valid == (ends[-1] == "ended")
 
 
-def test_no_account_means_that_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel keeps none, nothing is known to be taken."""
-
+def test_no_wait_without_cpu_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(cores: object) -> float:
         raise FileNotFoundError("/proc/stat")
 
@@ -149,6 +146,5 @@ def test_no_account_means_that_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("group", "command"), [(cli, "run"), (benchmarks, "fidelity")])
 def test_patience_is_a_duration(group: click.Group, command: str) -> None:
-    """One line, and nothing is begun."""
     done = CliRunner().invoke(group, [command, "--patience", "soon"])
     assert "--patience: must be a duration" in str(done.exception or done.output)

@@ -1,4 +1,4 @@
-"""What is shown while a campaign runs: estimates that learn, and numbers of the last second."""
+"""Progress of a campaign: estimated time, and figures of the last second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def campaign(make_results: Callable[..., Scenario], tmp_path: Path) -> Campaign:
     return load_results(tmp_path / "r").campaign
 
 
-def test_the_estimate_learns_from_what_runs_really_took(campaign: Campaign) -> None:
+def test_the_estimate_follows_the_durations_of_runs(campaign: Campaign) -> None:
     """When the first run took twice as long as expected, so will the others."""
     first = campaign.plan[0]
     expected = [expected_seconds(campaign.scenario, planned) for planned in campaign.plan]
@@ -35,8 +35,8 @@ def test_the_estimate_learns_from_what_runs_really_took(campaign: Campaign) -> N
     assert remaining(campaign, {}, 1e6) == 0.0
 
 
-def test_a_narrow_batch_is_expected_to_take_longer(campaign: Campaign) -> None:
-    """Ten outstanding need ten times as many round trips as a hundred."""
+def test_a_small_batch_is_expected_to_take_longer(campaign: Campaign) -> None:
+    """Ten in flight need ten times as many round trips as a hundred."""
     planned = {run.label: run for run in campaign.plan}
     narrow, wide = (expected_seconds(campaign.scenario, planned[x]) for x in ("random, batch 10", "random"))
     assert narrow > wide
@@ -44,12 +44,11 @@ def test_a_narrow_batch_is_expected_to_take_longer(campaign: Campaign) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65, "1:05"), (3723, "1:02:03")])
 def test_time_is_shown_as_a_clock(seconds: float, text: str) -> None:
-    """Hours only when there are any."""
     assert clock(seconds) == text
 
 
 def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Callable[..., Run]) -> None:
-    """An invalid run says so there too."""
+    """An invalid run is marked."""
     output = io.StringIO()
     progress = Progress(campaign, Console(file=output, width=200))
     with progress:
@@ -60,8 +59,8 @@ def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Call
     assert "1 failed  INVALID: a worker died" in output.getvalue()
 
 
-def test_the_panel_says_what_the_run_is_doing(campaign: Campaign, make_run: Callable[..., Run]) -> None:
-    """It waits for a quiet machine, then its fleet is started, and once it has ended nothing of it stays."""
+def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign, make_run: Callable[..., Run]) -> None:
+    """Waiting for a quiet machine, starting the fleet; empty after the end."""
     planned = campaign.plan[0]
     progress = Progress(campaign, Console(file=io.StringIO(), width=100))
 
@@ -83,7 +82,7 @@ def test_the_panel_says_what_the_run_is_doing(campaign: Campaign, make_run: Call
     assert "entry" not in seen()
 
 
-def test_the_panel_can_be_drawn_at_any_moment(campaign: Campaign) -> None:
+def test_the_panel_can_be_drawn_at_any_time(campaign: Campaign) -> None:
     """Before, between and during runs, with nothing ended yet and with failures."""
     output = io.StringIO()
     console = Console(file=output, width=100)
@@ -100,8 +99,7 @@ def test_the_panel_can_be_drawn_at_any_moment(campaign: Campaign) -> None:
     assert "timeout 1" in output.getvalue()
 
 
-def test_the_last_second_is_the_last_second() -> None:
-    """Only requests that ended in it count."""
+def test_recent_figures_are_of_the_last_second() -> None:
     ledger = Ledger(PLACES, 0.0)
     for ended_at in (0.5, 1.4, 1.9):
         ledger.ended(ledger.due(ended_at - 0.2), ended_at, Kind.OK)

@@ -1,4 +1,4 @@
-"""Recordings are read back as they were written, and workers are found out as they were."""
+"""Recordings: reading and merging files, and estimates of workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.what_if.fit import fit, in_flight, nearest
 from tests.experiments.tapes import Row, Tape
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     rows = [Row(3.5, 1, key=9, status=503, end=7), Row(1.0, 0, queue=0.25, connect=0.5), Row(2.0, 0xFFFF)]
     tape = Tape(rows, [("a", "emea", 0.1), ("b", "us", 0.2)], dropped=4)
     read = read_recording([tape.write(tmp_path / "r")])
@@ -27,14 +27,14 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert (read.policy, read.began) == ({"name": "random"}, 1_700_000_001.0)
 
 
-def test_a_file_that_ends_within_a_block_is_read_up_to_there(tmp_path: Path) -> None:
+def test_an_incomplete_last_block_is_ignored(tmp_path: Path) -> None:
     whole = Tape([Row(at) for at in range(10)]).data
     (tmp_path / "r").write_bytes(whole[:-60])
     assert 5 <= len(read_recording([tmp_path / "r"])) <= 10
 
 
-def test_several_processes_are_one_recording(tmp_path: Path) -> None:
-    """Endpoints are the same by their names, whatever their numbers."""
+def test_overlapping_files_are_merged(tmp_path: Path) -> None:
+    """Endpoints are equal by their names, whatever their numbers."""
     one = Tape([Row(0), Row(2, 1)], [("a", "emea", 0.1), ("b", "us", 0.0)])
     other = Tape([Row(0.5), Row(2.5, 1)], [("b", "us", 0.3), ("a", "emea", 0.05)], began=one.began + 0.5)
     read = read_recording([one.write(tmp_path / "r.1"), other.write(tmp_path / "r.2")])
@@ -43,14 +43,14 @@ def test_several_processes_are_one_recording(tmp_path: Path) -> None:
     assert [endpoint.connect for endpoint in read.endpoints] == [0.05, 0.3]
 
 
-def test_of_several_recordings_one_after_the_other_it_is_the_last(tmp_path: Path) -> None:
+def test_the_last_of_several_recordings_is_read(tmp_path: Path) -> None:
     first, second = Tape([Row(0), Row(1)]), Tape([Row(0)], began=1_700_001_000.0)
     (tmp_path / "r").write_bytes(first.data + second.data)
     read = read_recording([tmp_path / "r"])
     assert (len(read), read.left_out, read.began) == (1, 1, 1_700_001_000.0)
 
 
-def test_tunnels_are_no_requests(tmp_path: Path) -> None:
+def test_tunnels_are_left_out(tmp_path: Path) -> None:
     assert len(read_recording([Tape([Row(0), Row(1, end=8, status=101)]).write(tmp_path / "r")])) == 1
 
 
@@ -65,14 +65,14 @@ def test_tunnels_are_no_requests(tmp_path: Path) -> None:
         (Tape([Row(0, end=8)]).data, "tunnels alone"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, data: bytes, problem: str) -> None:
+def test_a_damaged_file_is_reported_in_one_line(tmp_path: Path, data: bytes, problem: str) -> None:
     (tmp_path / "r").write_bytes(data)
     with pytest.raises(BadInputError, match=problem) as raised:
         read_recording([tmp_path / "r"])
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be read"):
         read_recording([tmp_path / "none"])
     assert not is_recording(tmp_path / "none")
@@ -105,8 +105,8 @@ def recorded(rows: list[Row], path: Path, connect: float = 0.0) -> Recording:
 
 
 @pytest.mark.parametrize("reports", [True, False])
-def test_workers_are_found_out(tmp_path: Path, reports: bool) -> None:
-    """Round trip 200 ms; two workers of 20 and 40 ms and two slots, four fifths of the slow one in use."""
+def test_estimates_of_simulated_workers(tmp_path: Path, reports: bool) -> None:
+    """Round trip 200 ms; two workers of 20 and 40 ms and two slots, the slower one 80 % busy."""
     rows = served(80, 2, 0.2, [0.02, 0.04], reports=reports)
     (region,) = fit(recorded(rows, tmp_path / "r", connect=0.2))
     assert region.name == "us"
@@ -118,14 +118,14 @@ def test_workers_are_found_out(tmp_path: Path, reports: bool) -> None:
     assert all(worker.is_reported is reports for worker in region.workers)
 
 
-def test_an_endpoint_of_which_little_was_seen_is_left_out(tmp_path: Path) -> None:
+def test_endpoints_with_few_requests_are_left_out(tmp_path: Path) -> None:
     rows = [Row(n, 0, 0.1, 0.02) for n in range(100)] + [Row(100, 1)]
     (region,) = fit(recorded(rows, tmp_path / "r"))
     assert [worker.endpoint.id for worker in region.workers] == ["a"]
 
 
 @pytest.mark.parametrize("kind", ["uniform", "exponential", "lognormal", "fixed"])
-def test_the_distribution_is_told(kind: str) -> None:
+def test_the_distribution_is_recognised(kind: str) -> None:
     rng = np.random.default_rng(3)
     times = {
         "uniform": rng.uniform(0.5, 1.5, 5000),
@@ -139,6 +139,6 @@ def test_the_distribution_is_told(kind: str) -> None:
     assert shape.text(0.02).startswith(f"{kind}:")
 
 
-def test_others_in_flight_are_counted() -> None:
+def test_requests_in_flight_are_counted() -> None:
     """The second begins within the first, the third when the first has just ended."""
     assert in_flight(np.array([0.0, 1.0, 2.0]), np.array([2.0, 3.0, 4.0])).tolist() == [0, 1, 1]

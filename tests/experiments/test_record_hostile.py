@@ -1,4 +1,4 @@
-"""Recordings that no balancer has written: each is refused in one line, or read; neither takes long or much memory."""
+"""Malformed recordings: each is rejected in one line or read, within bounds of time and memory."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ BLOCKS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", BLOCKS)
-def test_a_block_that_is_none(tmp_path: Path, case: str) -> None:
+def test_malformed_blocks(tmp_path: Path, case: str) -> None:
     assert "is damaged: " in refused(tmp_path / "r", GOOD + BLOCKS[case])
 
 
-def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
+def test_a_decompression_bomb_takes_no_memory(tmp_path: Path) -> None:
     """It is unpacked up to the size of the largest block."""
     data = GOOD + BLOCKS["a bomb"]
     tracemalloc.start()
@@ -79,14 +79,14 @@ def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_block_before_the_start(tmp_path: Path) -> None:
-    """The first must be a start; what begins like one is looked at."""
+    """A file must begin with a start."""
     empty = raw(b"S", zlib.compress(b"null"))
     assert "format None is not known" in refused(tmp_path / "r", empty + block(b"R", Row(0).packed))
     assert "is not a recording" in refused(tmp_path / "r", block(b"R", Row(0).packed) + GOOD)
 
 
-def test_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of nothing are packed a thousand to one. Over all files together."""
+def test_the_number_of_requests_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all files together: empty rows are compressed a thousand to one."""
     monkeypatch.setattr(reader, "MOST_ROWS", 3)
     files = [Tape([Row(0), Row(1)]).write(tmp_path / name) for name in ("a", "b")]
     with pytest.raises(BadInputError, match="holds more than 3 requests"):
@@ -122,19 +122,19 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", STARTS)
-def test_a_start_that_says_nonsense(tmp_path: Path, case: str) -> None:
+def test_invalid_starts(tmp_path: Path, case: str) -> None:
     told = block(b"S", START | STARTS[case]) + block(b"E", NAMED) + block(b"R", Row(0).packed)
     assert "is damaged: start: " in refused(tmp_path / "r", told)
 
 
 @pytest.mark.parametrize("case", ENDPOINTS)
-def test_an_endpoint_that_says_nonsense(tmp_path: Path, case: str) -> None:
+def test_invalid_endpoints(tmp_path: Path, case: str) -> None:
     told = block(b"S", START) + block(b"E", NAMED | ENDPOINTS[case]) + block(b"R", Row(0).packed)
     assert "is damaged: named: " in refused(tmp_path / "r", told)
 
 
 @pytest.mark.parametrize("dropped", [-1, "1", None, 1e300])
-def test_an_end_that_says_nonsense(tmp_path: Path, dropped: object) -> None:
+def test_invalid_ends(tmp_path: Path, dropped: object) -> None:
     assert "is damaged: end: " in refused(tmp_path / "r", GOOD + block(b"Z", {"dropped": dropped}))
 
 
@@ -146,15 +146,15 @@ def test_an_end_that_says_nonsense(tmp_path: Path, dropped: object) -> None:
         Row(0, end=200),
     ],
 )
-def test_a_request_that_says_nonsense(tmp_path: Path, row: Row) -> None:
+def test_invalid_requests(tmp_path: Path, row: Row) -> None:
     assert "is damaged: a request" in refused(tmp_path / "r", Tape([Row(0), row]).data)
 
 
 # --- work
 
 
-def test_many_endpoints_take_no_longer(tmp_path: Path) -> None:
-    """Each with enough requests to be looked at: requests are sorted once, not once for each endpoint."""
+def test_time_does_not_grow_with_the_number_of_endpoints(tmp_path: Path) -> None:
+    """Requests are sorted once, not once for each endpoint."""
     count = 2000
     endpoints = [(f"w{number}", f"r{number}", 0.01) for number in range(count)]
     rows = [Row(0.1 * turn, endpoint=number) for turn in range(FEW) for number in range(count)]
@@ -165,14 +165,14 @@ def test_many_endpoints_take_no_longer(tmp_path: Path) -> None:
     assert len(fit(read_recording([path]))) == count
 
 
-def test_as_many_in_flight_as_there_are_requests() -> None:
-    """Levels that few requests found are passed over without a look at the others."""
+def test_time_of_slots_with_many_in_flight() -> None:
+    """Numbers in flight that few requests found are skipped."""
     ahead = np.arange(300_000)
     assert estimated_slots(np.zeros(len(ahead)), ahead, 1.0) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damage(tmp_path: Path, seed: int) -> None:
+def test_damaged_recordings(tmp_path: Path, seed: int) -> None:
     """Bytes changed, cut out and doubled, packed and unpacked: one line, or a recording."""
     rng = Random(seed)
     rows = [Row(0.01 * number, endpoint=number % 3) for number in range(120)]
@@ -212,7 +212,7 @@ def altered(data: bytes, rng: Random) -> bytes:
 # --- instants as text
 
 
-def test_instants_that_never_end(tmp_path: Path) -> None:
+def test_special_files_are_rejected(tmp_path: Path) -> None:
     """A scenario may name any file: a device, a pipe, a directory."""
     os.mkfifo(tmp_path / "pipe")
     for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path):
@@ -220,8 +220,7 @@ def test_instants_that_never_end(tmp_path: Path) -> None:
             recorded(str(path))
 
 
-def test_a_file_of_holes(tmp_path: Path) -> None:
-    """Large and empty."""
+def test_a_sparse_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(1 << 40)

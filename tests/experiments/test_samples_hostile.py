@@ -1,4 +1,4 @@
-"""Run files that no campaign has written: each is refused in one line, and none is unpacked beyond its bounds."""
+"""Malformed run files: each is rejected in one line, and none is unpacked beyond its bounds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def refused(path: Path) -> str:
     "data",
     [b"", b"x", b"PK\x03\x04", b"PK\x05\x06" + bytes(18), array(np.arange(3)), array(np.array([{}, 1]))],
 )
-def test_what_is_no_archive(tmp_path: Path, data: bytes) -> None:
+def test_files_that_are_no_archive(tmp_path: Path, data: bytes) -> None:
     """An array by itself, a pickle, an archive without members."""
     (tmp_path / "r.npz").write_bytes(data)
     refused(tmp_path / "r.npz")
@@ -73,19 +73,19 @@ COLUMNS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", COLUMNS)
-def test_a_column_that_is_none(tmp_path: Path, parts: dict[str, bytes], case: str) -> None:
+def test_malformed_columns(tmp_path: Path, parts: dict[str, bytes], case: str) -> None:
     refused(zipped(tmp_path / "r.npz", parts | {"worker.npy": array(COLUMNS[case])}))
 
 
 @pytest.mark.parametrize("name", ["scheduled_at", "sent_at", "first_byte_at", "ended_at"])
 @pytest.mark.parametrize("value", [float("inf"), -1e300])
-def test_an_instant_that_is_none(tmp_path: Path, parts: dict[str, bytes], name: str, value: float) -> None:
+def test_invalid_instants(tmp_path: Path, parts: dict[str, bytes], name: str, value: float) -> None:
     column = array(np.array([0.0, value, 0.0]))
     assert f"{name}: must be an instant" in refused(zipped(tmp_path / "r", parts | {f"{name}.npy": column}))
 
 
-def test_a_head_that_promises_more(tmp_path: Path, parts: dict[str, bytes]) -> None:
-    """Or less, or what Python would have to parse."""
+def test_array_headers_with_a_wrong_size(tmp_path: Path, parts: dict[str, bytes]) -> None:
+    """Or with content that Python would have to parse."""
     column = (
         parts["worker.npy"]
         .replace(b"(3,), }", b"(10**12,), }"[:7])
@@ -94,8 +94,8 @@ def test_a_head_that_promises_more(tmp_path: Path, parts: dict[str, bytes]) -> N
     refused(zipped(tmp_path / "r", parts | {"worker.npy": column}))
 
 
-def test_a_bomb(tmp_path: Path, parts: dict[str, bytes]) -> None:
-    """Refused by the size that it names, before anything of it is unpacked."""
+def test_a_decompression_bomb(tmp_path: Path, parts: dict[str, bytes]) -> None:
+    """Rejected by its stated size before it is unpacked."""
     path = zipped(tmp_path / "r", parts | {"worker.npy": bytes(LARGEST_COLUMN + 1)})
     tracemalloc.start()
     try:
@@ -114,7 +114,7 @@ FACTS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", FACTS)
-def test_facts_that_are_none(tmp_path: Path, parts: dict[str, bytes], case: str) -> None:
+def test_malformed_facts(tmp_path: Path, parts: dict[str, bytes], case: str) -> None:
     facts = array(np.frombuffer(FACTS[case], dtype=np.uint8))
     refused(zipped(tmp_path / "r", parts | {"facts.npy": facts}))
 
@@ -127,8 +127,8 @@ def test_names_in_facts_are_printable(tmp_path: Path, parts: dict[str, bytes]) -
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_damage(tmp_path: Path, make_run: MakeRun, seed: int) -> None:
-    """Bytes of the file are others, or gone."""
+def test_damaged_files(tmp_path: Path, make_run: MakeRun, seed: int) -> None:
+    """Bytes changed or missing."""
     save_run(make_run([0.1, 0.2, 0.3]), tmp_path / "good.npz")
     good, rng = (tmp_path / "good.npz").read_bytes(), Random(seed)
     path = tmp_path / "r.npz"

@@ -1,4 +1,4 @@
-"""Scenarios and what the command line changes in them: right ones load, wrong ones name the field."""
+"""Scenarios: packaged ones, validation, presets, overrides, plan, and the balancer's configuration."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def endpoints_of(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
-def test_every_packaged_scenario_is_sound(name: str) -> None:
-    """It loads, every policy of it can be made, it asks a question, and it has an A/A pair."""
+def test_every_packaged_scenario_is_valid(name: str) -> None:
+    """It loads, every policy can be made, and it has a question and an A/A control."""
     scenario = overridden(load_scenario(name), Overrides())
     assert scenario.name == name
     assert scenario.question.endswith("?")
-    assert scenario.twins is not None
-    assert overridden(scenario, Overrides(quick=True)).twins is None
+    assert scenario.control_pair is not None
+    assert overridden(scenario, Overrides(quick=True)).control_pair is None
 
 
-def test_the_default_is_the_source_s_experiment() -> None:
-    """Three regions of two workers at 350, 450 and 580 ms, its five policies, and ours."""
+def test_the_default_scenario() -> None:
+    """Three regions of two workers at 350, 450 and 580 ms, the source's five policies, and ours."""
     scenario = load_scenario("regions")
     assert [(region.name, region.workers, region.rtt) for region in scenario.regions] == [
         ("emea", 2, 0.35),
@@ -81,10 +81,9 @@ def test_the_default_is_the_source_s_experiment() -> None:
         ('name = "tiny"', "name =", "not TOML"),
     ],
 )
-def test_a_wrong_scenario_is_one_line_that_names_the_field(
+def test_an_invalid_scenario_is_reported_by_field_in_one_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    """Whatever is wrong with the file, the message has no second line."""
     path = tmp_path / "tiny.toml"
     path.write_text(MINIMAL.replace(old, new), encoding="utf-8")
     with pytest.raises(BadInputError, match=message) as caught:
@@ -92,18 +91,20 @@ def test_a_wrong_scenario_is_one_line_that_names_the_field(
     assert "\n" not in str(caught.value)
 
 
-def test_the_scenario_in_the_documentation_is_sound(tmp_path: Path) -> None:
-    """What a reader copies works."""
+def test_the_scenario_in_the_documentation_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     path = tmp_path / "two-regions.toml"
     path.write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
-    assert overridden(load_scenario(str(path)), Overrides()).twins == ("round-robin", "round-robin again")
+    assert overridden(load_scenario(str(path)), Overrides()).control_pair == (
+        "round-robin",
+        "round-robin again",
+    )
 
 
-def test_a_lineup_is_short_for_its_entries(tmp_path: Path) -> None:
-    """The twin of the baseline is the last, the file's own entries stand before it, and nothing is left of the name."""
+def test_a_preset_expands_to_its_entries(tmp_path: Path) -> None:
+    """The A/A control of the baseline is the last; the file's own entries precede it."""
     path = tmp_path / "tiny.toml"
-    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\nlineup = "standard"').replace(
+    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\npreset = "standard"').replace(
         "random", "round-robin"
     )
     path.write_text(text.replace('label = "round-robin"', 'label = "mine"'), encoding="utf-8")
@@ -111,11 +112,24 @@ def test_a_lineup_is_short_for_its_entries(tmp_path: Path) -> None:
     assert labels[:2] == ["random", "round-robin"]
     assert labels[-2:] == ["mine", "round-robin again"]
     path.write_text(text.replace("standard", "best"), encoding="utf-8")
-    with pytest.raises(BadInputError, match="lineup: unknown 'best'; known: standard, regions"):
+    with pytest.raises(BadInputError, match="preset: unknown"):
         load_scenario(str(path))
 
 
-def test_every_scenario_stands_under_a_heading() -> None:
+def test_former_keys_of_scenarios(tmp_path: Path) -> None:
+    """`twin_of` is read, since stored results have it; `lineup` is rejected with its new name."""
+    scenario = load_scenario("regions")
+    stored = scenario.model_dump(mode="json")
+    for entry in stored["entries"]:
+        entry["twin_of"] = entry.pop("repeat_of")
+    assert Scenario.model_validate(stored) == scenario
+    path = tmp_path / "tiny.toml"
+    path.write_text(MINIMAL.replace('name = "tiny"', 'name = "tiny"\nlineup = "standard"'), encoding="utf-8")
+    with pytest.raises(BadInputError, match="renamed to preset"):
+        load_scenario(str(path))
+
+
+def test_every_scenario_has_a_heading() -> None:
     shelves = grouped()
     assert sum(len(scenarios) for scenarios in shelves.values()) == len(packaged())
     assert list(shelves) == list(GROUPS)
@@ -137,7 +151,6 @@ def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
 
 
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
-    """The message is of use."""
     with pytest.raises(BadInputError, match=r"known: bursts, cold-start, .* unequal-speeds, or a path"):
         load_scenario("region")
 
@@ -152,14 +165,14 @@ def test_an_unknown_scenario_lists_the_known_ones() -> None:
         ({"batch": 10**6}, "--batch: "),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
-    """Contradictions, unknown names and numbers out of range are refused."""
+def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> None:
+    """Contradictions, unknown names and numbers out of range."""
     with pytest.raises(BadInputError, match=message):
         overridden(load_scenario("regions"), Overrides(**options))
 
 
 def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:
-    """`random` is its entry, and the baseline moves if it was left out."""
+    """`random` is its entry, and the baseline changes if it was left out."""
     scenario = overridden(
         load_scenario("steady"), Overrides(policies=("least-in-flight", "region-round-robin"))
     )
@@ -175,8 +188,8 @@ def test_a_rate_opens_the_loop_and_drops_entries_of_other_batches() -> None:
     assert "random, batch 10" not in [entry.label for entry in scenario.entries]
 
 
-def test_a_plan_is_complete_blocks_in_an_order_of_their_own() -> None:
-    """Every entry once per block, one seed per block, orders differ, and the same seed plans the same."""
+def test_a_plan_has_complete_blocks_in_random_order() -> None:
+    """Every entry once per block and one seed per block; the same seed gives the same plan."""
     scenario = load_scenario("regions")
     runs = plan(scenario)
     blocks = [[run for run in runs if run.block == block] for block in range(scenario.blocks)]
@@ -189,8 +202,8 @@ def test_a_plan_is_complete_blocks_in_an_order_of_their_own() -> None:
     assert plan(scenario.model_copy(update={"seed": 2})) != runs
 
 
-def test_the_balancer_is_told_everything_in_toml() -> None:
-    """Options of any shape arrive as they were written."""
+def test_the_balancer_s_configuration() -> None:
+    """Options of any shape are written as they were read."""
     import tomllib
 
     scenario = load_scenario("regions")
@@ -206,8 +219,8 @@ def test_the_balancer_is_told_everything_in_toml() -> None:
     }
 
 
-def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> None:
-    """Tables are merged, defaults are the balancer's own, and the balancer is told what was said and no more."""
+def test_balancer_settings_of_an_entry_are_merged_with_the_scenario_s() -> None:
+    """Defaults are the balancer's own and are not written."""
     import tomllib
 
     raw = load_scenario("homogeneous").model_dump(mode="json")
@@ -215,16 +228,16 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
     raw["entries"][0]["balancer"] = {"retries": 0, "outlier_detection": {"failures": 0}}
     scenario = overridden(Scenario.model_validate(raw), Overrides())
     entry = scenario.entries[0]
-    told = {"retries": 0, "outlier_detection": {"failures": 0, "base_time": 5.0}}
-    assert scenario.balancer_settings(entry) == told
+    settings = {"retries": 0, "outlier_detection": {"failures": 0, "base_time": 5.0}}
+    assert scenario.balancer_settings(entry) == settings
     assert scenario.mechanisms_of(entry).outlier_detection.window == 30.0
     assert scenario.mechanisms_of(scenario.entries[1]).outlier_detection.failures == 3
     parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
-    assert {key: parsed[key] for key in told} == told
+    assert {key: parsed[key] for key in settings} == settings
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("settings", "message"),
     [
         ({"retrys": 1}, "balancer: retrys: Extra inputs"),
         (
@@ -233,16 +246,18 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
         ),
     ],
 )
-def test_a_wrong_key_for_the_balancer_is_named(tmp_path: Path, said: dict[str, Any], message: str) -> None:
+def test_an_invalid_key_for_the_balancer_is_reported(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
     path = tmp_path / "tiny.toml"
     head, _, rest = MINIMAL.partition("[[regions]]")
-    path.write_text(f"{head}balancer = {toml(said)}\n[[regions]]{rest}", encoding="utf-8")
+    path.write_text(f"{head}balancer = {toml(settings)}\n[[regions]]{rest}", encoding="utf-8")
     with pytest.raises(BadInputError, match=message):
         load_scenario(str(path))
 
 
 def test_workers_differ_in_speed_weight_and_connections() -> None:
-    """Each is told its own speed; the balancer its weight, and https where setting up takes longer."""
+    """Each gets its own speed; the balancer its weight, and https where connecting takes more round trips."""
     import tomllib
 
     keys = {"speed": [1, 0.5], "weights": [2, 1], "idle_timeout": 4.0, "setup_rtts": 2}
@@ -258,12 +273,12 @@ def test_workers_differ_in_speed_weight_and_connections() -> None:
 
 
 @pytest.mark.parametrize("key", ["speed", "weights"])
-def test_a_list_has_a_number_for_each_worker(key: str) -> None:
+def test_lists_need_a_number_for_each_worker(key: str) -> None:
     with pytest.raises(ValueError, match=f"{key}: must have 2 numbers"):
         Region.model_validate({"name": "here", "workers": 2, "rtt": 0.01, key: [1.0]})
 
 
-def test_nested_tables_and_lists_survive_toml() -> None:
+def test_nested_tables_and_lists_in_toml() -> None:
     """A policy may wrap another."""
     import tomllib
 
@@ -271,8 +286,8 @@ def test_nested_tables_and_lists_survive_toml() -> None:
     assert tomllib.loads(f"policy = {toml(value)}")["policy"] == value
 
 
-def test_a_worker_is_told_its_region_its_seed_and_the_time_scale() -> None:
-    """Durations carry their unit on the command line."""
+def test_command_line_of_a_worker() -> None:
+    """Durations carry their unit."""
     scenario = load_scenario("regions").model_copy(update={"time_scale": 0.1})
     argv = worker_argv(scenario, scenario.regions[2], 1, seed=9)
     flags = argv[argv.index("serve") + 1 :]

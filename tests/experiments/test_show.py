@@ -16,14 +16,14 @@ from experiments.scenario.files import load_scenario, packaged
 from experiments.scenario.scenario import Scenario
 
 
-def shown(*words: str) -> str:
-    ran = CliRunner().invoke(cli, ["show", *words], standalone_mode=False)
+def shown(*text: str) -> str:
+    ran = CliRunner().invoke(cli, ["show", *text], standalone_mode=False)
     assert ran.exception is None
     return ran.output
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
-def test_every_packaged_scenario_is_shown_whole(name: str) -> None:
+def test_every_packaged_scenario_is_shown(name: str) -> None:
     """Each region, entry and event has a line."""
     lines = shown(name).splitlines()
     kinds = [line.split()[0] for line in lines]
@@ -34,16 +34,16 @@ def test_every_packaged_scenario_is_shown_whole(name: str) -> None:
     assert kinds.count("event") == len(scenario.events)
 
 
-def test_a_results_directory_is_shown_and_left_alone(
+def test_a_results_directory_is_shown_and_not_changed(
     make_results: Callable[..., Scenario], tmp_path: Path
 ) -> None:
     make_results(tmp_path / "r", blocks=2, requests=50)
     before = sorted(tmp_path.rglob("*"))
-    words = " ".join(shown(str(tmp_path / "r")).split())
+    text = " ".join(shown(str(tmp_path / "r")).split())
     results = load_results(tmp_path / "r")
-    assert results.campaign.command in words
-    assert f"runs {len(results.runs)} of {len(results.campaign.plan)}" in words
-    assert "No verdict: 2 blocks measured" in words
+    assert results.campaign.command in text
+    assert f"runs {len(results.runs)} of {len(results.campaign.plan)}" in text
+    assert "No verdict: 2 blocks measured" in text
     assert sorted(tmp_path.rglob("*")) == before
 
 

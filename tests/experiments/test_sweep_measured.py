@@ -22,11 +22,11 @@ from experiments.sweep.page import write_page
 MakeResults = Callable[..., Scenario]
 
 
-def test_measured_campaigns_stand_below(tmp_path: Path, make_results: MakeResults) -> None:
-    """In the same figure and table; what is invalid is counted, and compared with nothing."""
+def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_results: MakeResults) -> None:
+    """Invalid runs are counted and not compared."""
     scenario = make_results(tmp_path / "run", blocks=9, requests=60, late="random, batch 10")
     matrix = measured_matrix([tmp_path / "run"], "p99")
-    left = ("random, batch 10", *(scenario.twins or ())[1:])  # a twin repeats what is there already
+    left = ("random, batch 10", *(scenario.control_pair or ())[1:])  # the A/A control repeats another entry
     labels = [entry.label for entry in scenario.entries if entry.label not in left]
     assert matrix.scenarios == (scenario.name,)
     assert [square.policy for square in matrix.column(scenario.name)] == labels
@@ -49,7 +49,7 @@ def test_measured_campaigns_stand_below(tmp_path: Path, make_results: MakeResult
     assert [square["policy"] for square in content["measured"]] == labels
 
 
-def test_simulated_campaigns_are_no_measured_ones(tmp_path: Path, make_results: MakeResults) -> None:
+def test_simulated_campaigns_are_rejected_as_measured(tmp_path: Path, make_results: MakeResults) -> None:
     make_results(tmp_path / "run", blocks=1, requests=60)
     results = load_results(tmp_path / "run")
     facts = results.runs[0].facts.model_copy(update={"world": "simulated"})

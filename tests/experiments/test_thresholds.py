@@ -1,4 +1,4 @@
-"""Thresholds: read strictly, held against deadline-mapped samples, explained in numbers."""
+"""Thresholds: syntax, values of deadline-mapped samples, and messages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MakeRun = Callable[..., Run]
         ("mean < 500 µs", "mean", 0.0005),
     ],
 )
-def test_thresholds_are_read(text: str, measure: str, bound: float) -> None:
-    """Measure, bound and unit in the forms that the documentation shows."""
+def test_syntax_of_thresholds(text: str, measure: str, bound: float) -> None:
+    """In the forms that the documentation shows."""
     threshold = parse_threshold(text)
     assert threshold.measure == measure
     assert threshold.bound == pytest.approx(bound)
@@ -34,8 +34,8 @@ def test_thresholds_are_read(text: str, measure: str, bound: float) -> None:
 @pytest.mark.parametrize(
     "text", ["p99", "p99 < 800", "errors < 3 ms", "p99 < 5 %", "p999 < 1 s", "q50 < 1 s", ""]
 )
-def test_what_is_not_a_threshold_is_refused_with_examples(text: str) -> None:
-    """A unit that does not fit the measure is as wrong as none."""
+def test_invalid_thresholds_are_rejected(text: str) -> None:
+    """Also a unit that does not fit the measure."""
     with pytest.raises(BadInputError, match="write one like 'p99 < 800 ms'"):
         parse_threshold(text)
 
@@ -49,21 +49,21 @@ def test_what_is_not_a_threshold_is_refused_with_examples(text: str) -> None:
         ("goodput > 60 %", False, "goodput is 50.0 %, missed by 10.0 %"),
     ],
 )
-def test_a_threshold_says_by_how_much(make_run: MakeRun, text: str, passed: bool, message: str) -> None:
-    """Passing and failing both come with the value and the distance."""
+def test_messages_have_value_and_distance(make_run: MakeRun, text: str, passed: bool, message: str) -> None:
+    """Of passed and failed thresholds."""
     judgement = judge(
         parse_threshold(text), "random", [make_run([0.1, 0.49 + 0.01])], slo=0.3, time_scale=1.0
     )
     assert (judgement.passed, judgement.message) == (passed, message)
 
 
-def test_failing_fast_does_not_pass(make_run: MakeRun) -> None:
-    """Half of the requests are reset after a millisecond: p50 holds, p99 is the deadline."""
+def test_fast_failures_fail_a_latency_threshold(make_run: MakeRun) -> None:
+    """Half of the requests are reset after a millisecond: p50 passes, p99 is the deadline."""
     run = make_run([0.1, 0.001], kind=[Kind.OK, Kind.RESET], timeout=5.0)
     assert not judge(parse_threshold("p99 < 1 s"), "random", [run], slo=1.0, time_scale=1.0).passed
 
 
-def test_a_threshold_shrinks_with_compressed_time(make_run: MakeRun) -> None:
+def test_thresholds_follow_the_time_scale(make_run: MakeRun) -> None:
     """At a time scale of 0.1, "800 ms" means 80 ms of measured time."""
     run = make_run([0.09], timeout=5.0)
     assert not judge(parse_threshold("p99 < 800 ms"), "random", [run], slo=1.0, time_scale=0.1).passed

@@ -12,7 +12,7 @@ from experiments.scenario.files import load_scenario, packaged
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.code import reached, version_of
 from experiments.sweep.grid import Grid, checked_grid, load_grid
-from experiments.sweep.knobs import turned
+from experiments.sweep.knobs import with_setting
 from policies import registry
 from tests.simulated.standin import simulate
 
@@ -163,5 +163,5 @@ def test_the_code_of_a_result_is_what_it_can_reach() -> None:
 
 
 def test_a_table_that_nobody_said_is_made_by_its_knob() -> None:
-    scenario = turned(load_scenario("steady"), (("quick.duration", 2.0), ("regions.us.rtt", 0.2)))
+    scenario = with_setting(load_scenario("steady"), (("quick.duration", 2.0), ("regions.us.rtt", 0.2)))
     assert (scenario.quick.duration, scenario.regions[1].rtt) == (2.0, 0.2)

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
 from benchmarks.harness.verified.account import NO_WORKER, TIMEOUT, Account
 from benchmarks.harness.verified.load_process import WARM_UP
 from benchmarks.harness.verified.messages import WORKERS, CheckedRequest, Ending, checked_requests, outcome_of
 from experiments.load.arrivals import poisson
-from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
 from experiments.stats.samples import Flags, Kind
 
 CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)

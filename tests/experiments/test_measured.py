@@ -1,4 +1,4 @@
-"""Trials: what is warmed, what is opened beforehand, and what speaks against a run."""
+"""Measured runs: warm-up, connections opened in advance, demand, and reasons for invalidity."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from experiments.simulator.run import simulate
 from experiments.simulator.translation import OVERHEAD
 
 
-def test_a_policy_that_was_stood_in_for_was_not_measured() -> None:
-    """More such requests than a stalled machine explains make the run invalid, with the fault quoted."""
+def test_many_fallback_picks_make_a_run_invalid() -> None:
+    """More than a stalled machine explains; the policy's fault is quoted."""
     assert faults({"policy": {"fallback_picks": 3, "routed": 500, "last_fault": "KeyError"}}) == (
         "the policy failed 3 of 500 times and was stood in for: KeyError",
     )
@@ -23,7 +23,7 @@ def test_a_policy_that_was_stood_in_for_was_not_measured() -> None:
     assert faults({}) == ()
 
 
-def test_connections_are_there_before_the_load() -> None:
+def test_number_of_connections_opened_before_the_load() -> None:
     """The batch of a closed loop; for an open one what rate and round trip keep in flight."""
     regions, steady = load_scenario("regions"), load_scenario("steady")
     by_label = {entry.label: entry for entry in regions.entries}
@@ -33,7 +33,7 @@ def test_connections_are_there_before_the_load() -> None:
 
 
 def test_the_warm_up_reaches_every_connection() -> None:
-    """At least two requests for each that will be outstanding, and the scenario's number per worker."""
+    """At least two requests for each that will be in flight, and the scenario's number per worker."""
     regions = load_scenario("regions")
     entry = regions.entries[0]
     assert warm_requests(regions, entry) == 300
@@ -41,7 +41,7 @@ def test_the_warm_up_reaches_every_connection() -> None:
 
 
 @pytest.mark.parametrize("time_scale", [1.0, 0.5])
-def test_a_request_is_the_same_work_in_both_worlds(time_scale: float) -> None:
+def test_demand_is_equal_in_measured_and_simulated_runs(time_scale: float) -> None:
     """With a slot for everybody and no distance, what a simulated request takes beside the balancer's own time is
     what a measured one would say."""
     scenario = load_scenario("homogeneous")
@@ -51,18 +51,18 @@ def test_a_request_is_the_same_work_in_both_worlds(time_scale: float) -> None:
     count = 5000
     load = scenario.load.model_copy(update={"rate": 500.0, "duration": 10.0})
     scenario = scenario.model_copy(update={"load": load})
-    said = [float(text) for text in demand_of(scenario, scenario.entries[0], 7, count)]
+    demand = [float(text) for text in demand_of(scenario, scenario.entries[0], 7, count)]
     latency = simulate(scenario, scenario.entries[0], 0, 0, 7).samples.latency
-    np.testing.assert_allclose(latency - OVERHEAD, said, atol=1e-8)
-    assert np.mean(said) == pytest.approx(0.02 * time_scale, rel=0.05)
+    np.testing.assert_allclose(latency - OVERHEAD, demand, atol=1e-8)
+    assert np.mean(demand) == pytest.approx(0.02 * time_scale, rel=0.05)
 
 
-def test_a_request_says_its_work_for_each_kind_of_worker() -> None:
-    """Regions of equal service share a place, and the draws do not depend on the entry."""
+def test_a_request_carries_its_demand_for_each_service_profile() -> None:
+    """Regions of equal service share one, and the draws do not depend on the entry."""
     scenario = load_scenario("steady")
     far = scenario.regions[2].model_copy(update={"service": "fixed:50ms"})
     scenario = scenario.model_copy(update={"regions": (*scenario.regions[:2], far)})
-    said = demand_of(scenario, scenario.entries[0], 7, 3)
-    assert said == demand_of(scenario, scenario.entries[1], 7, 3)
-    assert [text.split(b",")[1] for text in said] == [b"0.050000000"] * 3
-    assert all(0.019 <= float(text.split(b",")[0]) <= 0.021 for text in said)
+    demand = demand_of(scenario, scenario.entries[0], 7, 3)
+    assert demand == demand_of(scenario, scenario.entries[1], 7, 3)
+    assert [text.split(b",")[1] for text in demand] == [b"0.050000000"] * 3
+    assert all(0.019 <= float(text.split(b",")[0]) <= 0.021 for text in demand)

@@ -12,58 +12,53 @@ from pathlib import Path
 
 from experiments.processes import Child
 from experiments.reproduce import launch
-from experiments.reproduce.api_calls import all_of
-from experiments.reproduce.client import Client
-from experiments.reproduce.evaluation import PLACES, Evaluation, Overload, Setup
-from experiments.reproduce.evaluation_runs import six
+from experiments.reproduce.client import Client, all_of
 from experiments.reproduce.launch import BalancerFile
+from experiments.reproduce.regions_cases import PLACES, Overload, Plan, Results
+from experiments.reproduce.regions_runs import all_workers
 
-SPARE = 400
+OTHER_FILES = 400
 """Descriptors of this process besides those of clients."""
 
 
-async def crushes(setup: Setup, folder: Path, found: Evaluation, limit: int) -> None:
-    """Run each number of clients in order; `limit` is the open-file limit of this process."""
+async def overloads(plan: Plan, folder: Path, results: Results) -> None:
+    """Run each number of clients in order, as far as this process may open as many files."""
+    limit = file_limit()
     async with AsyncExitStack() as stack:
-        workers = await six(stack, setup.crush_scale)
-        for at_once, requests in setup.crushes:
-            if at_once + SPARE > limit:
-                found.skipped.append(
+        workers = await all_workers(stack, plan.overload_scale)
+        endpoints = [
+            {"id": place.worker, "region": place.region, "address": "http://{}:{}".format(*worker.address)}
+            for place, worker in zip(PLACES, workers, strict=True)
+        ]
+        file = BalancerFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints)
+        for at_once, requests in plan.overloads:
+            if at_once + OTHER_FILES > limit:
+                results.skipped.append(
                     f"{at_once} clients at once: this process may open {limit} files (ulimit -Hn)"
                 )
                 continue
             async with AsyncExitStack() as inner:
-                file = BalancerFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints(workers))
-                name = f"crushed by {at_once}"
-                unit = await launch.unit(name, file, folder, inner, setup.descriptors)
-                found.crushes.append(await crush(unit, at_once, requests, setup.descriptors))
+                balancer = await launch.balancer(f"for {at_once}", file, folder, inner, plan.descriptors)
+                results.overloads.append(await overload(balancer, at_once, requests, plan.descriptors))
 
 
-def endpoints(workers: list[Child]) -> list[dict[str, object]]:
-    """All six endpoints in their regions."""
-    return [
-        {"id": place.worker, "region": place.region, "address": "http://{}:{}".format(*worker.address)}
-        for place, worker in zip(PLACES, workers, strict=True)
-    ]
-
-
-async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> Overload:
+async def overload(balancer: Child, at_once: int, requests: int, descriptors: int) -> Overload:
     """Start all clients at once; each makes its share of the requests."""
     ended: list[float] = []
     failed = 0
     began_at = time.monotonic()
 
-    async def client(calls: int) -> None:
+    async def calls(count: int) -> None:
         nonlocal failed
-        connection = Client(*unit.address)
+        client = Client(*balancer.address)
         try:
-            for _ in range(calls):
-                failed += not (await connection.ask()).is_ok
+            for _ in range(count):
+                failed += not (await client.ask()).is_ok
                 ended.append(time.monotonic() - began_at)
         finally:
-            connection.close()
+            client.close()
 
-    await all_of(client(calls) for calls in shares(requests, at_once))
+    await all_of(calls(count) for count in shares(requests, at_once))
     return Overload(at_once, requests, descriptors, failed, tuple(ended))
 
 

@@ -1,4 +1,4 @@
-"""The cheap open loop, against servers in this process: every request has an end, and no stall can hide."""
+"""The cheap open-loop generator against servers in this process: ends of requests, and coordinated omission."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
+from benchmarks.harness.open_loop import OpenLoop, Record, size_of
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import constant
-from experiments.load.open_loop import OpenLoop, Record, size_of
 from experiments.stats.measures import percentile
 from experiments.stats.samples import Kind
 
@@ -92,7 +92,7 @@ def cycle_of(*responses: Sequence[bytes]) -> Answer:
 @pytest.mark.parametrize("spins", [False, True])
 @pytest.mark.parametrize("connections", [1, 4, 100])
 async def test_every_request_is_sent_when_due_or_later(serve: Serve, connections: int, spins: bool) -> None:
-    """On any number of connections: due, sent and ended follow one another, and all are answered."""
+    """On any number of connections, due ≤ sent ≤ ended, and all are answered."""
     port = await serve(cycle_of([WHOLE]))
     found = await drive(port, constant(1000, 200).tolist(), connections, spins=spins)
     assert (found.kind == Kind.OK).all()
@@ -125,8 +125,8 @@ async def test_a_stall_shows_in_the_tail(serve: Serve, connections: int) -> None
     assert found.has_waited.any() or connections == 100
 
 
-async def test_a_response_in_pieces_is_whole_at_its_last_byte(serve: Serve) -> None:
-    """Also where the first one, from which the length is learned, comes so."""
+async def test_a_fragmented_response_ends_with_its_last_byte(serve: Serve) -> None:
+    """Also the first one, from which the length is learned."""
     pieces = [WHOLE[:20], WHOLE[20:-1], WHOLE[-1:]]
     found = await drive(await serve(cycle_of(pieces, [WHOLE])), [0.0] * 20)
     assert (found.kind == Kind.OK).all()
@@ -147,22 +147,22 @@ async def test_responses_may_differ_in_length(serve: Serve) -> None:
         ([WHOLE + b"surplus"], Kind.RESET),
     ],
 )
-async def test_a_failure_is_counted_by_its_kind(serve: Serve, response: list[bytes], kind: Kind) -> None:
-    """Every second response is bad; the connection comes back, and the others succeed."""
+async def test_failures_by_kind(serve: Serve, response: list[bytes], kind: Kind) -> None:
+    """Every second response is bad; the connection is replaced, and the others succeed."""
     found = await drive(await serve(cycle_of([WHOLE], response)), [0.0] * 20, connections=1)
     assert np.bincount(found.kind, minlength=6)[[Kind.OK, kind]].tolist() == [10, 10]
 
 
-async def test_a_connection_that_is_closed_while_free_costs_no_request(serve: Serve) -> None:
-    """The server closes after each answer; the next request is due long after that."""
+async def test_a_connection_closed_while_idle_loses_no_request(serve: Serve) -> None:
+    """The server closes after each response; the next request is due long after that."""
     answer = cycle_of([WHOLE, BREAK])
     found = await drive(await serve(answer), [0.0, 0.1, 0.2], connections=1)
     assert len(found.kind) == 3
     assert found.kind[0] == Kind.OK
 
 
-async def test_silence_ends_in_a_timeout(serve: Serve) -> None:
-    """A request that is never answered, and one that therefore never found a connection."""
+async def test_unanswered_requests_time_out(serve: Serve) -> None:
+    """One that is never answered, and one that therefore never finds a connection."""
 
     async def answer(number: int) -> Sequence[bytes]:
         await asyncio.sleep(60)
@@ -174,8 +174,7 @@ async def test_silence_ends_in_a_timeout(serve: Serve) -> None:
     assert np.isfinite(found.ended).all()
 
 
-async def test_a_server_that_goes_away_fails_what_is_due_afterwards() -> None:
-    """One connection is answered once and closed, and nobody listens any more."""
+async def test_requests_after_the_end_of_the_server_fail() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         running = asyncio.ensure_future(
             drive(server.getsockname()[1], [0.0, 0.0], connections=1, timeout=0.3)
@@ -202,5 +201,5 @@ def test_a_port_without_a_server_is_an_error() -> None:
         (b"HTTP/1.1 304 Not Modified\r\n\r\n", 29),
     ],
 )
-def test_the_size_of_a_response(data: bytes, size: int) -> None:
+def test_size_of_a_response(data: bytes, size: int) -> None:
     assert size_of(data) == size

@@ -1,4 +1,4 @@
-"""Events on live workers: what is said to whom, and one run in which workers come, go and fail."""
+"""Events on running workers: fault requests, spare processes, and one run with all kinds of events."""
 
 from __future__ import annotations
 
@@ -39,28 +39,27 @@ RAW: dict[str, Any] = {
 }
 
 
-def test_only_what_is_the_matter_is_said() -> None:
+def test_a_fault_request_has_the_active_faults_only() -> None:
     assert faults_of(HEALTHY) == {}
     assert faults_of(FaultState(slow=2.0, is_unhealthy=True)) == {"slow": 2.0, "unhealthy": True}
     assert faults_of(FaultState(rtt=0.0)) == {"rtt": 0.0}
     assert faults_of(FaultState(is_draining=True, is_absent=True)) == {}
 
 
-def test_a_pause_is_said_with_its_phase_and_keeps_it() -> None:
-    """0.3 s after the event begins; said again later it is the same to the worker."""
+def test_a_repeated_pause_request_keeps_its_phase() -> None:
     fault_state = FaultState(pause=Pause(length=0.1, every=2.0, since=10.3))
     assert faults_of(fault_state, now=10.0) == {"pause": 0.1, "every": 2.0, "after": pytest.approx(0.3)}
     assert same(faults_of(fault_state, now=10.0), faults_of(fault_state, now=50.0))
     assert not same(faults_of(fault_state), {})
 
 
-def test_who_returns_has_somebody_waiting() -> None:
-    """One process for each return: killed once, restarted once, and nobody for who never goes."""
+def test_number_of_spare_processes() -> None:
+    """One process for each return: of a killed or restarted worker, none for the others."""
     scenario = Scenario.model_validate(RAW)
     assert returns_of(timeline(scenario, 1), 4) == [1, 0, 1, 0]
 
 
-async def test_nobody_listening_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_worker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = sock.getsockname()
         await listening(address)
@@ -69,7 +68,7 @@ async def test_nobody_listening_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         await listening(address)
 
 
-def test_a_worker_without_a_link_cannot_be_moved_away() -> None:
+def test_distance_needs_a_link() -> None:
     raw = {**RAW, "regions": [{**RAW["regions"][0], "rtt": 0}]}
     require_live(Scenario.model_validate(raw))
     raw["events"] = [{"at": 1.0, "kind": "rtt", "value": 0.1}]
@@ -78,7 +77,7 @@ def test_a_worker_without_a_link_cannot_be_moved_away() -> None:
 
 
 @pytest.mark.second_tier
-async def test_workers_come_go_and_fail_in_one_run() -> None:
+async def test_a_run_with_workers_that_come_go_and_fail() -> None:
     """Nothing could not be done; who was added answers only then, who was killed and restarted answers again, and who
     fails is seen by clients. Nothing is said of when, which is the machine's business, but of before and after."""
     scenario = Scenario.model_validate(RAW)

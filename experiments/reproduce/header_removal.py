@@ -1,7 +1,7 @@
-"""Ways of removing internal header fields, and their cost per request.
+"""Methods of removing internal header fields, and their cost per request.
 
-Each way is given its ideal input before the clock starts: the first three get a fresh map of lower-case names, ours the
-raw bytes, and returns bytes.
+Each method is given its ideal input before the clock starts: the first three get a fresh map of lower-case names, ours
+the raw bytes, and returns bytes.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from balancer.http1.internal_fields import InternalFields
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.medians import interval
 
-Act = Callable[[Any], Any]
-ROUNDS = 20
-"""Repetitions of every set within a turn."""
+REPETITIONS = 20
+"""Repetitions of every set within one measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalMethod:
-    """`prepare` makes a fresh input from a set's text; `act` is timed. `theirs`: the source's µs."""
+    """`prepare` makes a fresh input from a set's text; `remove` is timed. `source`: the source's µs."""
 
     name: str
     prepare: Callable[[str], Any]
-    act: Act
-    theirs: float | None = None
+    remove: Callable[[Any], Any]
+    source: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Microseconds per request: median over turns and its 95 % interval."""
+    """Microseconds per request: median over rounds and its 95 % interval."""
 
-    way: str
+    method: str
     micros: float
     interval: tuple[float, float]
-    theirs: float | None
+    source: float | None
 
 
 def as_map(text: str) -> dict[str, str]:
@@ -93,7 +92,7 @@ def through_the_trie(fields: dict[str, str]) -> dict[str, str]:
 
 
 OURS = "ours, on the bytes of the head"
-ANYWAY, WITH_NAMES = "the pass that every new head takes", "  the same, for the names too"
+PASS, PASS_WITH_NAMES = "the pass over every new head", "  the same, for the names too"
 _no_fields, _fields = InternalFields(()), InternalFields(INTERNAL)
 
 
@@ -101,46 +100,46 @@ def in_lower_case(text: str) -> bytes:
     return block_of(text).lower()
 
 
-WAYS = (
+METHODS = (
     RemovalMethod("loop over the table", as_map, over_the_table, 3.65),
     RemovalMethod("loop over the request, set", as_map, over_the_request, 1.53),
-    RemovalMethod("loop over the request, trie", as_map, through_the_trie, None),
+    RemovalMethod("loop over the request, trie", as_map, through_the_trie),
     RemovalMethod(OURS, block_of, _fields.without),
     # Parts of its time; the rest is removing lines, if any.
     RemovalMethod("  of it: to lower case", block_of, bytes.lower),
     RemovalMethod("  of it: the search", in_lower_case, _fields._next),
     # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
     # one.
-    RemovalMethod(ANYWAY, in_lower_case, _no_fields.find_special),
-    RemovalMethod(WITH_NAMES, in_lower_case, _fields.find_special),
+    RemovalMethod(PASS, in_lower_case, _no_fields.find_special),
+    RemovalMethod(PASS_WITH_NAMES, in_lower_case, _fields.find_special),
 )
 
 
-def turns(count: int, seed: int) -> Iterator[tuple[RemovalMethod, float]]:
-    """Method and seconds per request; every method once in each of `count` rounds, in random order."""
+def timed_methods(rounds: int, seed: int) -> Iterator[tuple[RemovalMethod, float]]:
+    """Method and seconds per request; every method once in each round, in random order."""
     rng = Random(seed)
-    for _ in range(count):
-        for way in rng.sample(WAYS, len(WAYS)):
-            inputs = [way.prepare(text) for _ in range(ROUNDS) for text in SETS]
-            act, began_at = way.act, time.perf_counter()
+    for _ in range(rounds):
+        for method in rng.sample(METHODS, len(METHODS)):
+            inputs = [method.prepare(text) for _ in range(REPETITIONS) for text in SETS]
+            remove, began_at = method.remove, time.perf_counter()
             for one in inputs:
-                act(one)
-            yield way, (time.perf_counter() - began_at) / len(inputs)
+                remove(one)
+            yield method, (time.perf_counter() - began_at) / len(inputs)
 
 
 def costs_of(found: Sequence[tuple[RemovalMethod, float]]) -> list[Cost]:
-    """Cost of each way that was measured."""
+    """Cost of each method that was measured."""
     rows = []
-    for way in WAYS:
-        micros = [1e6 * seconds for one, seconds in found if one is way]
+    for method in METHODS:
+        micros = [1e6 * seconds for one, seconds in found if one is method]
         if micros:
-            rows.append(Cost(way.name, median(micros), interval(micros), way.theirs))
+            rows.append(Cost(method.name, median(micros), interval(micros), method.source))
     return rows
 
 
-def least_of(costs: Sequence[Cost]) -> float:
+def least_cost_of_names(costs: Sequence[Cost]) -> float:
     """Lower bound in µs of the names' cost for a new head, from both intervals; 0 if they overlap."""
-    own = {one.way: one.interval for one in costs}
-    if not {ANYWAY, WITH_NAMES} <= own.keys():
+    intervals = {one.method: one.interval for one in costs}
+    if not {PASS, PASS_WITH_NAMES} <= intervals.keys():
         return 0.0
-    return max(0.0, own[WITH_NAMES][0] - own[ANYWAY][1])
+    return max(0.0, intervals[PASS_WITH_NAMES][0] - intervals[PASS][1])

@@ -1,0 +1,171 @@
+"""The frame of all reproductions: options, files, verdicts and exit codes, without measurements; and the client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from matplotlib.figure import Figure
+
+from experiments.__main__ import cli
+from experiments.errors import BadInputError, FleetFailedError
+from experiments.report import canvas
+from experiments.reproduce import launch
+from experiments.reproduce.client import Answer, Client, all_of
+from experiments.reproduce.command import reproduce
+from experiments.reproduce.launch import BalancerFile
+from experiments.reproduce.reproduction import (
+    Document,
+    Options,
+    ReportProgress,
+    Reproduction,
+    Verdict,
+    run_reproduction,
+)
+from experiments.terminal import BOUND_MISSED, STOPPED
+from tests.command_line import run_in_process
+
+
+class Example(Reproduction):
+    """Measures nothing; its single verdict is `is_met`."""
+
+    name = "example"
+    document = Document("a title", "a publisher")
+    summary, duration = "Nothing.", "no time"
+    is_met: bool | None = True
+    is_stopped = False
+
+    def __init__(self, is_quick: bool) -> None:
+        self._seed: int | None = None
+
+    def introduction(self) -> str:
+        return "nothing is measured"
+
+    async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
+        self._seed = seed
+        assert folder.name
+        progress("nothing")
+        if self.is_stopped:
+            raise asyncio.CancelledError
+
+    def findings(self) -> list[str]:
+        return ["a statement"]
+
+    def verdicts(self) -> list[Verdict]:
+        return [Verdict(self.is_met, "a bound")]
+
+    def figure(self) -> Figure:
+        return canvas.blank(1.0)[0]
+
+    def content(self) -> dict[str, Any]:
+        return {"seed": self._seed}
+
+
+@pytest.mark.parametrize(
+    ("is_met", "check", "code"),
+    [(True, True, 0), (None, True, 0), (False, False, 0), (False, True, BOUND_MISSED)],
+)
+def test_exit_code_is_1_for_a_missed_bound_with_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_met: bool | None, check: bool, code: int
+) -> None:
+    monkeypatch.setattr(Example, "is_met", is_met)
+    file = tmp_path / "x.json"
+    assert run_reproduction(Example, Options(7, plots=tmp_path, file=file, check=check)) == code
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found.pop("document") == {"title": "a title", "publisher": "a publisher"}
+    verdicts = [{"is_met": is_met, "text": "a bound"}]
+    assert found == {"name": "example", "seed": 7, "verdicts": verdicts}
+    assert (tmp_path / "example.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interrupted_reproduction_presents_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Example, "is_stopped", True)
+    assert run_reproduction(Example, Options(plots=tmp_path)) == STOPPED
+    assert "a statement" in capsys.readouterr().out
+    assert (tmp_path / "example.png").exists()
+
+
+@pytest.mark.parametrize("option", ["--plots", "--json"])
+def test_files_are_checked_before_measuring(option: str, tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    options = {"--plots": Options(plots=absent), "--json": Options(plots=tmp_path, file=absent / "x.json")}
+    with pytest.raises(BadInputError, match=option):
+        run_reproduction(Example, options[option])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_is_one_line_and_exit_2() -> None:
+    done = run_in_process(cli, "experiments", "reproduce", "keepalive", "--plots", "/nonexistent")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--plots: /nonexistent" in done.stderr
+
+
+def test_commands() -> None:
+    assert set(reproduce.commands) == {"regions", "reuse", "third-party", "keepalive", "headers", "all"}
+    for name, command in reproduce.commands.items():
+        found = CliRunner().invoke(command, ["--help"])
+        assert "Example" in found.output, name
+        assert "--quick" in found.output
+
+
+def test_the_configuration_of_a_balancer_is_toml() -> None:
+    file = BalancerFile({"seed": 1}, {"pool": {"preconnect": 2}}, [{"id": "a", "keep_alive": False}])
+    assert file.text.splitlines() == [
+        *('listen = "127.0.0.1:0"', "seed = 1", "", "[pool]", "preconnect = 2", ""),
+        *("[[endpoints]]", 'id = "a"', "keep_alive = false"),
+    ]
+
+
+def test_options_of_a_worker() -> None:
+    argv = launch.worker_argv(rtt="30ms", split_head=True, http=None, max_streams=3)
+    assert argv[-5:] == ["--rtt", "30ms", "--split-head", "--max-streams", "3"]
+
+
+async def test_the_first_failure_of_many_is_raised() -> None:
+    async def fail(message: str) -> None:
+        raise FleetFailedError(message)
+
+    with pytest.raises(FleetFailedError, match="first"):
+        await all_of([fail("first"), fail("second")])
+
+
+async def test_a_client_opens_a_new_connection_after_one_broke() -> None:
+    """The first connection is closed instead of a response; the second answers twice."""
+    answers = [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Worker-Service-Time: 0.5\r\n\r\n"]
+    heads, connections = list[bytes](), 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        answer = answers[min(1, len(heads))]
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            heads.append(head)
+            if not answer:
+                break
+            writer.write(answer)
+            if len(heads) == 3:
+                break
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = Client(*server.sockets[0].getsockname()[:2])
+    found = [await client.ask("POST") for _ in range(3)]
+    client.close()
+    server.close()
+    assert [answer.status for answer in found] == [0, 200, 200]
+    assert [answer.is_ok for answer in found] == [False, True, True]
+    assert (found[1].service, connections) == (0.5, 2)
+    assert b"Content-Length: 0" in heads[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_ok"), [(0, False), (199, False), (200, True), (399, True), (400, False), (503, False)]
+)
+def test_statuses_of_success(status: int, is_ok: bool) -> None:
+    assert Answer(status, 0.0).is_ok is is_ok
