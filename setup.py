@@ -1,9 +1,9 @@
-"""What pyproject.toml cannot say: the compiled build, of the same source, for whoever asks for it.
+"""Compiled build of the hot path from the same source, on request.
 
     make compiled        or: STEELYARD_COMPILE=1 pip install --no-build-isolation .
 
-mypyc makes one C extension of the modules that every request passes through. The pure source stays the whole truth:
-it is the default, it is what is read and developed, and the same tests run on both.
+mypyc makes one C extension of the modules that every request passes through. The pure build is the default and the one
+that is developed; the same tests run on both.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ HOT = [
     "experiments/simulator/balancer.py",
     "experiments/simulator/worker.py",
 ]
-"""Policies stay interpreted: the registry reads their options from their signatures, and they are yours to write."""
+"""Modules to compile. Most policies stay interpreted: the registry reads their options from their signatures."""
 
 
 def extensions() -> list[Any]:
-    """The extension, if it is asked for."""
+    """Return the extension if STEELYARD_COMPILE is 1."""
     if os.environ.get("STEELYARD_COMPILE") != "1":
         return []
     from mypyc.build import mypycify

@@ -12,7 +12,7 @@ from typing import Any
 from policies.endpoint.state import EndpointState
 from policies.policy import Policy
 
-TOLD = ("observe", "observe_probe", "members_changed", "tick")
+FORWARDED = ("observe", "observe_probe", "members_changed", "tick")
 """Hooks without a result, called for every policy."""
 
 ASKED = "probes"
@@ -21,7 +21,7 @@ ASKED = "probes"
 
 def combine_hooks(chorus: object, policies: Sequence[Policy]) -> None:
     """Give `chorus` every hook that one of `policies` has."""
-    for name in TOLD:
+    for name in FORWARDED:
         hooks = hooks_of(policies, name)
         if hooks:
             setattr(chorus, name, hooks[0] if len(hooks) == 1 else _all(hooks))
