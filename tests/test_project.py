@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -172,6 +173,20 @@ def test_the_version_is_the_same_everywhere() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", [*PAGES[:2], *PAGES[3:]], ids=lambda page: page.name)
+def test_code_that_documents_name_exists(page: Path) -> None:
+    """Paths of files, and dotted names of modules and of what they define."""
+    text, package = (
+        page.read_text(encoding="utf-8"),
+        r"(?:policies|balancer|workers|experiments|benchmarks|tests)",
+    )
+    for path in re.findall(rf"`({package}/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(rf"`({package}(?:\.[A-Za-z_]\w*)+)`", text):
+        if not name.endswith((".toml", ".yaml")):  # a user's file
+            assert pkgutil.resolve_name(name), name
 
 
 def test_every_policy_has_a_section() -> None:
