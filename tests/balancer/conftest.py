@@ -26,6 +26,7 @@ from balancer.server import Server, new_event_loop
 from balancer.upstream.connection_pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
+from tests.balancer.name_server import NameServer
 
 PATIENCE = 20.0
 """Seconds after which a wait has failed; generous because the machine may be busy."""
@@ -254,6 +255,18 @@ def answering(*responses: bytes) -> Script:
             while True:
                 await wire.request()
                 await wire.send(responses[min(len(wire.requests), len(responses)) - 1])
+
+    return script
+
+
+def answering_after(go: asyncio.Event, answer: bytes = b"") -> Script:
+    """Answer requests, by default with 200, only once `go` is set."""
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(answer or response())
 
     return script
 
@@ -537,3 +550,12 @@ async def stage() -> AsyncIterator[Stage]:
         yield stage
         await stage.close()
         assert loop_errors == []
+
+
+@pytest.fixture
+async def names(stage: Stage) -> AsyncIterator[NameServer]:
+    """A name server on loopback."""
+    server = NameServer()
+    await server.start()
+    yield server
+    server.stop()

@@ -18,7 +18,7 @@ from balancer.errors import LogFailed, QueueTimeout
 from balancer.log.access_log import AccessLog
 from balancer.log.formats import Context, Entry, json_line
 from balancer.log.output import LogOutput
-from tests.balancer.conftest import Stage, Wire, get, post, response
+from tests.balancer.conftest import Stage, Wire, answering_after, get, post, response
 from tests.balancer.test_log_lines import entry
 from tests.balancer.test_worker_failures import reset_after_request, send_then_disconnect
 
@@ -130,14 +130,7 @@ async def test_durations_of_each_phase(stage: Stage, watched: WatchedLog) -> Non
 async def test_queue_time_of_a_full_endpoint(stage: Stage, watched: WatchedLog) -> None:
     """The second request queues for 4 s for the only slot and is then served on the same connection."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response())
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(answering_after(go))
     await watched.serve(worker, max_in_flight=1)
     one, other = await stage.client(), await stage.client()
     await one.send(get(b"/one"))

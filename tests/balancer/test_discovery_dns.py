@@ -4,7 +4,6 @@ endpoints."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from tests.balancer.name_server import SERVFAIL, NameServer
 from tests.balancer.test_admin import local, status
 
 NAME = "workers.test"
-
-
-@pytest.fixture
-async def names(stage: Stage) -> AsyncIterator[NameServer]:
-    server = NameServer()
-    await server.start()
-    yield server
-    server.stop()
 
 
 def dns(names: NameServer, **keys: Any) -> dict[str, Any]:
@@ -194,7 +185,7 @@ async def test_configured_and_discovered_endpoints(stage: Stage, names: NameServ
 
 
 async def test_https_verifies_the_name(stage: Stage, names: NameServer, tmp_path: Any) -> None:
-    """The certificate is verified for the pass_time-up name."""
+    """The certificate is verified for the looked-up name."""
     shelf = Shelf(tmp_path)
     worker = await stage.worker(response(b"secure"), tls=shelf.worker(NAME))
     names.address(NAME, "127.0.0.1")

@@ -11,6 +11,7 @@ from tests.balancer.conftest import (
     Stage,
     Wire,
     answering,
+    answering_after,
     get,
     post,
     post_chunked,
@@ -180,14 +181,7 @@ async def test_request_byte_by_byte(stage: Stage) -> None:
 async def test_pipelined_requests_are_sent_one_at_a_time(stage: Stage) -> None:
     """The second request reaches a worker only after the first response."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response())
-
-    workers = [await stage.worker(script), await stage.worker(script)]
+    workers = [await stage.worker(answering_after(go)), await stage.worker(answering_after(go))]
     await stage.serve(*workers)
     client = await stage.client()
     await client.send(get(b"/1") * 5)

@@ -21,6 +21,7 @@ from tests.balancer.conftest import (
     Stage,
     Wire,
     answering,
+    answering_after,
     get,
     post,
     post_chunked,
@@ -32,18 +33,6 @@ QUICK = response(b"quick")
 SLOW = response(b"slow")
 LATE = 1.1
 """Seconds: a little more than the default delay of a hedge without measurements."""
-
-
-def gated(go: asyncio.Event, answer: bytes = SLOW) -> Script:
-    """Answer once `go` is set."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(answer)
-
-    return script
 
 
 class Hedged:
@@ -61,7 +50,7 @@ class Hedged:
     ) -> None:
         """Send the request to the slow worker and let it become late."""
         stage = self.stage
-        self.slow = await stage.worker(gated(self.go, answer))
+        self.slow = await stage.worker(answering_after(self.go, answer))
         self.other = await stage.worker(other)
         hedging = {"enabled": True} | more.pop("hedging", {})
         await stage.serve(self.slow, self.other, hedging=hedging, **more)
@@ -103,7 +92,7 @@ async def test_hedge_wins(stage: Stage, hedged: Hedged) -> None:
 async def test_first_attempt_wins(stage: Stage, hedged: Hedged) -> None:
     """The hedge is then not counted as won."""
     late = asyncio.Event()
-    await hedged.send(get(), gated(late, QUICK))
+    await hedged.send(get(), answering_after(late, QUICK))
     await stage.eventually(lambda: hedged.other.requests)
     await hedged.end()
     assert (await hedged.client.response()).body == b"slow"
@@ -181,7 +170,7 @@ async def test_failed_hedge(stage: Stage, hedged: Hedged, script: Script) -> Non
 async def test_refused_hedge(stage: Stage) -> None:
     """The first attempt continues and may stream its response."""
     go = asyncio.Event()
-    slow = await stage.worker(gated(go, CHUNKS))
+    slow = await stage.worker(answering_after(go, CHUNKS))
     await stage.serve(slow, stage.dead_port(), hedging={"enabled": True})
     client = await stage.client()
     await client.send(get())
@@ -294,7 +283,7 @@ async def test_no_hedge_after_a_response_began(stage: Stage, hedged: Hedged) -> 
 
 async def test_single_endpoint_is_not_hedged(stage: Stage) -> None:
     go = asyncio.Event()
-    worker = await stage.worker(gated(go))
+    worker = await stage.worker(answering_after(go, SLOW))
     await stage.serve(worker, hedging={"enabled": True})
     client = await stage.client()
     await client.send(get())

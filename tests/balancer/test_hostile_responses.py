@@ -19,9 +19,7 @@ from balancer.configuration import load
 from balancer.http1.load_report import reported_load
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.name_server import SRV, NameServer, name_bytes
-from tests.balancer.test_discovery_dns import NAME, known, names, only_source, pass_time, serve
-
-__all__ = ["names"]  # the fixture
+from tests.balancer.test_discovery_dns import NAME, known, only_source, pass_time, serve
 
 # --- files
 

@@ -104,7 +104,7 @@ async def test_second_connection_when_the_first_is_full(stage: Stage) -> None:
 
 
 async def test_late_stream_limit(stage: Stage) -> None:
-    """Streams begun serve_script the worker's SETTINGS are refused and sent again, POST too."""
+    """Streams begun before the worker's SETTINGS are refused and sent again, POST too."""
     refused: set[bytes] = set()
 
     async def script(play: Play) -> None:
@@ -391,7 +391,7 @@ async def test_ping_on_a_silent_connection(stage: Stage) -> None:
 
 
 async def test_unanswered_ping(stage: Stage) -> None:
-    """Its requests fail serve_script their timeouts."""
+    """Its requests fail before their timeouts."""
     worker = await serve_frames(stage, PingFrame(0, b"12345678"), timeouts={"first_byte": 100})
     asking = asyncio.ensure_future(stage.ask(post(b"")))
     await stage.eventually(lambda: worker.connections and b"12345678" in worker.received)

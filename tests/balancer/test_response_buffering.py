@@ -40,7 +40,7 @@ class PiecewiseWorker:
 async def client_with_partial_response(
     stage: Stage, first: PiecewiseWorker, request: bytes, piece: bytes, *others: Script, **settings: Any
 ) -> Wire:
-    """A client whose response has client_with_partial_response with `piece`."""
+    """A client whose response has begun with `piece`."""
     await stage.serve(await stage.worker(first), *[await stage.worker(other) for other in others], **settings)
     client = await stage.client()
     client.write(request)
