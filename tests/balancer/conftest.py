@@ -486,10 +486,10 @@ class Stage:
         Sweep(self.proxy, self.server.arrivals.sweep).sweep(self.clock.at)
         self.control_plane.checks.sweep(self.clock.at)
 
-    async def eventually(self, is_so: Callable[[], object]) -> None:
+    async def eventually(self, condition: Callable[[], object]) -> None:
         """Run the loop until the condition holds."""
         async with asyncio.timeout(PATIENCE):
-            while not is_so():  # noqa: ASYNC110 - the product has no event for the condition
+            while not condition():  # noqa: ASYNC110 - the product has no event for the condition
                 await asyncio.sleep(0)
 
     async def turn(self, times: int = 50) -> None:
@@ -525,9 +525,9 @@ class Stage:
         assert is_finished
         assert proxy.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
 
-    async def _soon(self, is_so: Callable[[], object], otherwise: str) -> None:
+    async def _soon(self, condition: Callable[[], object], otherwise: str) -> None:
         try:
-            await self.eventually(is_so)
+            await self.eventually(condition)
         except TimeoutError:
             pytest.fail(otherwise)
 

@@ -70,6 +70,12 @@ def bad_and_good(transport: str, bad: str, good: str | None = None) -> list[dict
     return both
 
 
+async def serve_bad_and_good(stage: Stage, transport: str, bad: str) -> None:
+    """Serve with the address `bad` and an echo worker, and one retry."""
+    port = await listening(stage, echo_worker(transport), transport)
+    await stage.serve(endpoints=bad_and_good(transport, bad, f"http://127.0.0.1:{port}"), retries=1)
+
+
 async def faults_of(stage: Stage) -> dict[str, int]:
     """Faults of endpoint `bad` in the status, which must equal those in the metrics."""
     status = json.loads((await stage.ask(STATUS)).body)
@@ -135,20 +141,17 @@ async def test_invalid_certificate_without_another_endpoint(
 
 async def test_unresolved_name(stage: Stage, transport: str) -> None:
     """A name under `.invalid` (RFC 6761 § 6.4)."""
-    port = await listening(stage, echo_worker(transport), transport)
-    endpoints = bad_and_good(transport, "http://worker.invalid:80", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=endpoints, retries=1)
+    address = "http://worker.invalid:80"
+    await serve_bad_and_good(stage, transport, address)
     for _ in range(3):
         assert (await stage.ask(post(b"x"))).body == b"x"
     assert set(await faults_of(stage)) == {"name"}
-    await stage.reload(endpoints=endpoints[:1], retries=0)
+    await stage.reload(endpoints=bad_and_good(transport, address), retries=0)
     assert error_of(await stage.ask(post(b"x"))) == (502, "name_unresolved")
 
 
 async def test_connection_refused(stage: Stage, transport: str) -> None:
-    port = await listening(stage, echo_worker(transport), transport)
-    addresses = (f"http://127.0.0.1:{stage.dead_port()}", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=bad_and_good(transport, *addresses), retries=1)
+    await serve_bad_and_good(stage, transport, f"http://127.0.0.1:{stage.dead_port()}")
     for _ in range(3):
         assert (await stage.ask(post(b"x"))).body == b"x"
     assert set(await faults_of(stage)) == {"refused"}
@@ -166,16 +169,19 @@ async def send_ssh_banner(wire: Wire) -> None:
     await wire.closed()
 
 
-@pytest.mark.parametrize("script", [answer_garbage, send_ssh_banner])
-async def test_garbage_response(stage: Stage, transport: str, script: Callable[[Wire], Any]) -> None:
+async def close_after_bytes(wire: Wire) -> None:
+    """Close after the first bytes of a request."""
+    await wire.some()
+
+
+@pytest.mark.parametrize("script", [answer_garbage, send_ssh_banner, close_after_bytes])
+async def test_garbage_or_no_response(stage: Stage, transport: str, script: Callable[[Wire], Any]) -> None:
     """A GET is retried elsewhere; a POST that was sent is not, and its client gets a one-line error."""
-    bad = await stage.worker(script)
-    port = await listening(stage, echo_worker(transport), transport)
-    addresses = (f"http://127.0.0.1:{bad.port}", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=bad_and_good(transport, *addresses), retries=1)
+    address = f"http://127.0.0.1:{(await stage.worker(script)).port}"
+    await serve_bad_and_good(stage, transport, address)
     answers = [await stage.ask(get()) for _ in range(4)]
     assert [answer.status for answer in answers] == [200] * 4
-    await stage.reload(endpoints=bad_and_good(transport, addresses[0]))
+    await stage.reload(endpoints=bad_and_good(transport, address))
     status, reason = error_of(await stage.ask(post(b"once")))
     assert (status, reason) in {
         (502, "malformed_response"),
@@ -184,19 +190,6 @@ async def test_garbage_response(stage: Stage, transport: str, script: Callable[[
     }
     errors = json.loads((await stage.ask(STATUS)).body)["errors"]
     assert errors == {reason: 1}
-
-
-async def test_close_instead_of_a_response(stage: Stage, transport: str) -> None:
-    """The worker closes after any request."""
-
-    async def script(wire: Wire) -> None:
-        await wire.some()
-
-    bad = await stage.worker(script)
-    port = await listening(stage, echo_worker(transport), transport)
-    addresses = (f"http://127.0.0.1:{bad.port}", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=bad_and_good(transport, *addresses), retries=1)
-    assert [(await stage.ask(get())).status for _ in range(4)] == [200] * 4
 
 
 async def test_http1_where_http2_is_expected(stage: Stage) -> None:

@@ -26,7 +26,7 @@ from tests.balancer.test_http2 import serve_frames, serve_script
 from tests.balancer.test_transports import TRANSPORTS, hello, run
 
 
-class Waiting:
+class RecordingWaiter:
     """A `LeaseWaiter` that records its calls and leases again `times` times."""
 
     def __init__(self, pool: MultiplexedPool, times: int = 0) -> None:
@@ -57,7 +57,7 @@ async def test_internal_fault_fails_all_waiters() -> None:
         raise RuntimeError("out of order")
 
     pool = pool_of(opener)
-    waiters = [Waiting(pool) for _ in range(3)]
+    waiters = [RecordingWaiter(pool) for _ in range(3)]
     with quiet_loop() as complaints:
         for waiter in waiters:
             pool.wait(waiter)
@@ -84,7 +84,7 @@ async def test_backoff_allows_one_dial_at_a_time() -> None:
         raise ConnectFailed("refused")
 
     pool = pool_of(opener)
-    waiter = Waiting(pool, times=20)
+    waiter = RecordingWaiter(pool, times=20)
     pool.wait(waiter)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_backoff_allows_one_dial_at_a_time() -> None:
         21 - FAILURES,
     )
     assert len(waiter.heard) == 21
-    pool.open(Waiting(pool), is_trial=True)
+    pool.open(RecordingWaiter(pool), is_trial=True)
     await asyncio.sleep(0)
     assert (opened, pool.counts.cold) == (FAILURES + 1, 21)
 
