@@ -28,13 +28,13 @@ def test_tolerated_difference(clients: int, other: int, is_ahead: bool) -> None:
 
 
 def test_process_that_does_not_accept_is_ignored() -> None:
-    """A process that has not begun, or has stopped."""
-    begun, silent = processes(50, None)
-    assert not begun.is_ahead(50)
+    """A process that has not accepting, or has stopped."""
+    accepting, silent = processes(50, None)
+    assert not accepting.is_ahead(50)
     silent.note(0)
-    assert begun.is_ahead(50)
+    assert accepting.is_ahead(50)
     silent.leave()
-    assert not begun.is_ahead(50)
+    assert not accepting.is_ahead(50)
 
 
 def test_killed_process_is_ignored() -> None:

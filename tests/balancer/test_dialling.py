@@ -52,7 +52,7 @@ class Network:
         self.lookup = lookup
         self.delays: dict[str, float] = {}
         self.refusing: dict[str, OSError] = {}
-        self.asked: list[str] = []
+        self.dialled: list[str] = []
         self.transports: dict[str, Transport] = {}
         plan = RoutesPlan(NamesPlan(NameRules(), self._look))
         self.routes = Routes(plan, self.loop.now)
@@ -78,7 +78,7 @@ class Network:
             protocol.connection_made(self.transports[host])
             return self.transports[host], protocol
 
-        self.asked.append(host)
+        self.dialled.append(host)
         return self.loop.create_task(connect())
 
     def dial(self, timeout: float = 2.0) -> tuple[Connected, Phases]:
@@ -127,7 +127,7 @@ def test_failing_address_is_replaced() -> None:
     network.refusing = {FOUR: ConnectionRefusedError(111, "Connection refused")}
     network.dial()
     network.dial()
-    assert network.asked == [FOUR, FOUR, OTHER_FOUR, OTHER_FOUR]
+    assert network.dialled == [FOUR, FOUR, OTHER_FOUR, OTHER_FOUR]
 
 
 def test_connect_timeout() -> None:
@@ -209,5 +209,5 @@ def test_dial_without_a_route() -> None:
     network = Network()
     network.delays = {"api.test": 0.3}
     _, phases = network.run(dial(Connected, "api.test", 80, 2.0))
-    assert network.asked == ["api.test"]
+    assert network.dialled == ["api.test"]
     assert phases.namelookup <= phases.connect == phases.appconnect

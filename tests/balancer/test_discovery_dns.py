@@ -178,8 +178,8 @@ async def test_configured_and_discovered_endpoints(stage: Stage, names: NameServ
     """Discovered and configured endpoints share the traffic; a configured id takes precedence."""
     worker = await stage.worker(response())
     names.address(NAME, "127.0.0.1", "127.0.0.2")
-    ours = {"id": f"127.0.0.2-{worker.port}", "address": f"http://127.0.0.1:{worker.port}", "weight": 7}
-    await stage.serve(endpoints=[ours], discovery={"dns": [dns(names, port=worker.port)]})
+    configured = {"id": f"127.0.0.2-{worker.port}", "address": f"http://127.0.0.1:{worker.port}", "weight": 7}
+    await stage.serve(endpoints=[configured], discovery={"dns": [dns(names, port=worker.port)]})
     assert known(stage) == [f"127.0.0.2-{worker.port}", f"127.0.0.1-{worker.port}"]
     assert stage.state(f"127.0.0.2-{worker.port}").weight == 7
 

@@ -36,12 +36,12 @@ def parsed(head: bytes) -> tuple[bytes, Fields]:
     return first, [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
 
 
-def asked(head: bytes, client: Client = UNTRUSTED) -> Request:
+def edit_request(head: bytes, client: Client = UNTRUSTED) -> Request:
     return outgoing_request(head, client, b"fresh")
 
 
 def sent(head: bytes, client: Client = UNTRUSTED) -> tuple[bytes, Fields, Framing]:
-    outgoing = asked(head, client)
+    outgoing = edit_request(head, client)
     return *parsed(outgoing.head), outgoing.fields.framing
 
 
@@ -265,7 +265,7 @@ def test_trusted_proxy_without_forwarding_fields() -> None:
 )
 def test_request_id(lines: list[bytes], expected: bytes) -> None:
     """A given id is kept unless it is too long for a log."""
-    outgoing = asked(request(HOST, *lines))
+    outgoing = edit_request(request(HOST, *lines))
     assert values(parsed(outgoing.head)[1], b"X-Request-ID") == [expected] == [outgoing.id]
 
 
@@ -282,7 +282,7 @@ def test_request_id(lines: list[bytes], expected: bytes) -> None:
 )
 def test_client_persistence(lines: list[bytes], version: bytes, stays: bool) -> None:
     """RFC 9112 § 9.3: HTTP/1.1 persists unless `close`, HTTP/1.0 closes unless `keep-alive`."""
-    outgoing = asked(request(HOST, *lines, version=version))
+    outgoing = edit_request(request(HOST, *lines, version=version))
     assert (outgoing.fields.keep_alive, outgoing.fields.is_http10) == (stays, version == b"HTTP/1.0")
 
 
@@ -300,7 +300,7 @@ def test_client_persistence(lines: list[bytes], version: bytes, stays: bool) -> 
 def test_unsupported_requests_are_rejected(head: bytes, status: int, reason: str) -> None:
     """Tunnel and trace methods, unsupported versions, malformed request lines."""
     with pytest.raises(RequestRejected) as caught:
-        asked(head)
+        edit_request(head)
     assert (caught.value.status, caught.value.reason) == (status, reason)
 
 
@@ -324,13 +324,13 @@ def test_unsupported_requests_are_rejected(head: bytes, status: int, reason: str
 )
 def test_upgrade(lines: list[bytes], offered: bytes) -> None:
     """RFC 9110 § 7.8: needs `Connection: upgrade`; HTTP's own protocols and requests with a body are left out."""
-    outgoing = asked(request(HOST, *lines))
+    outgoing = edit_request(request(HOST, *lines))
     _, fields = parsed(outgoing.head)
     named = [offered] if offered else []
     assert (outgoing.fields.upgrade, values(fields, b"upgrade")) == (offered, named)
     assert values(fields, b"connection") == [b"Upgrade" for _ in named]
     assert values(fields, b"http2-settings") == []
-    assert asked(request(HOST, *lines[:2], version=b"HTTP/1.0")).fields.upgrade == b""
+    assert edit_request(request(HOST, *lines[:2], version=b"HTTP/1.0")).fields.upgrade == b""
 
 
 ALLOWED = Client(b"192.0.2.7", b"198.51.100.1:80", allowed=frozenset((b"CONNECT", b"TRACE")))
@@ -339,7 +339,7 @@ ALLOWED = Client(b"192.0.2.7", b"198.51.100.1:80", allowed=frozenset((b"CONNECT"
 @pytest.mark.parametrize("target", [b"a:80", b"[::1]:443", b"192.0.2.1:65535"])
 def test_allowed_connect(target: bytes) -> None:
     """RFC 9110 § 9.3.6: the target is forwarded as it is, and is the host."""
-    outgoing = asked(request(HOST, method=b"CONNECT", target=target), ALLOWED)
+    outgoing = edit_request(request(HOST, method=b"CONNECT", target=target), ALLOWED)
     line, fields = parsed(outgoing.head)
     assert line == b"CONNECT %b HTTP/1.1" % target
     assert values(fields, b"host") == [target]
@@ -359,7 +359,7 @@ def test_allowed_connect(target: bytes) -> None:
 def test_rejected_connect_and_trace(head: bytes, reason: str) -> None:
     """Only host:port as target, and no body."""
     with pytest.raises(RequestRejected) as caught:
-        asked(head, ALLOWED)
+        edit_request(head, ALLOWED)
     assert (caught.value.status, caught.value.reason) == (400, reason)
 
 
@@ -528,7 +528,7 @@ def test_any_other_field_of_a_request_passes_unchanged(
     mixed = list(plain)
     for at, name in specials:
         mixed.insert(at, name + b": close")  # as an option of Connection it nominates no field
-    head = asked(request(HOST, *mixed), PROXY if is_trusted else UNTRUSTED).head
+    head = edit_request(request(HOST, *mixed), PROXY if is_trusted else UNTRUSTED).head
     outgoing = head[:-4].split(b"\r\n")
     assert outgoing[:2] == [b"GET / HTTP/1.1", HOST]
     passed = [line for line in outgoing[2:-5] if not line.startswith(b"forwarded: close")]

@@ -110,7 +110,7 @@ async def test_sigterm_finishes_requests_in_flight(run: Run, stage: Stage) -> No
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"balancer stopping: 1 in flight\n"
-    await gone(port)
+    await wait_until_closed(port)
     await asyncio.sleep(0.6)  # the process's own sweeps must not stumble over the closed socket
     go.set()
     answer = await client.response()
@@ -120,7 +120,7 @@ async def test_sigterm_finishes_requests_in_flight(run: Run, stage: Stage) -> No
     await client.close()
 
 
-async def gone(port: int) -> None:
+async def wait_until_closed(port: int) -> None:
     """Wait until the port is closed. A connection in the backlog of a socket that is being closed is reset."""
     async with asyncio.timeout(5):
         while True:
