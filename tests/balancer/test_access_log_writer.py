@@ -153,8 +153,7 @@ def _is_same(fd: int, path: Path) -> bool:
 
 
 def test_unread_pipe_does_not_block_the_event_loop(tmp_path: Path) -> None:
-    """The writer thread blocks on a full pipe: the queue fills, further entries are dropped, and stop returns
-    in time."""
+    """The thread blocks on a full pipe; the queue fills, further entries are dropped, and stop returns in time."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

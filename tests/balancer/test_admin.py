@@ -39,8 +39,7 @@ async def status(stage: Stage) -> dict[str, Any]:
 
 
 async def test_probes(stage: Stage) -> None:
-    """Probes on the traffic port without a token: 200 while an endpoint is available, else 503; then the
-    connection closes."""
+    """On the traffic port without a token: 200 while an endpoint is available, else 503; then close."""
     await stage.serve(await stage.worker(response()))
     for path in (b"/-/health", b"/-/ready", b"/-/ready?x=1"):
         client = await stage.client()

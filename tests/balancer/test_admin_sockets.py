@@ -83,8 +83,7 @@ async def test_no_socket_for_a_remote_url(stage: Stage, runtime: Path, url: str)
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o707])
 def test_directory_accessible_to_others_is_not_used(runtime: Path, mode: int) -> None:
-    """The balancer serves without a socket, and clients ignore a socket there: another user may have created
-    it."""
+    """The balancer serves without a socket, and clients ignore one there, which another user may have created."""
     runtime.mkdir()
     runtime.chmod(mode)
     with socket.socket(socket.AF_UNIX) as planted:

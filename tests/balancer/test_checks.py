@@ -295,8 +295,7 @@ async def test_check_in_flight_ends_when_checks_are_disabled(stage: Stage) -> No
 
 
 async def test_refusing_worker_is_ejected_and_returns(stage: Stage) -> None:
-    """Ejected after five refused connections, without configuration; once it listens again one connection returns it
-    within three seconds, before its ejection ends."""
+    """Five refused connections eject it; one connection returns it within 3 s, before the ejection ends."""
     spare, held = await stage.worker(response(b"other")), stage.dead_port()
     await stage.serve(held, spare)
     for _ in range(10):

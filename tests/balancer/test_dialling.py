@@ -43,8 +43,10 @@ class Connected(asyncio.Protocol):
 
 
 class Network:
-    """Names and addresses with delays on a virtual clock. Hosts accept after `delays`, or refuse if they are in
-    `refusing`; the look-up takes `lookup` seconds, None: it fails."""
+    """Names and addresses with delays on a virtual clock.
+
+    Hosts accept after `delays`, or refuse if they are in `refusing`; the look-up takes `lookup` seconds, None: it fails.
+    """
 
     def __init__(self, *hosts: str, lookup: float | None = 0.256) -> None:
         self.loop = VirtualLoop(self._dial)

@@ -1,5 +1,4 @@
-"""Endpoint discovery by DNS from a name server on loopback: TTLs, SRV records, failures that keep the known
-endpoints."""
+"""Endpoint discovery by DNS: TTLs, SRV records, failures that keep the known endpoints."""
 
 from __future__ import annotations
 

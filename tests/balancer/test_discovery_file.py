@@ -1,5 +1,4 @@
-"""Endpoint discovery from a watched file: stable content is applied, an invalid or missing file changes
-nothing."""
+"""Endpoint discovery from a watched file: stable content is applied, an invalid file changes nothing."""
 
 from __future__ import annotations
 
@@ -204,8 +203,7 @@ async def test_configured_and_discovered_endpoints(stage: Stage, tmp_path: Path)
 
 
 async def test_reload(stage: Stage, tmp_path: Path) -> None:
-    """Another file is applied at once, the same one is kept, none removes its endpoints, an invalid one is
-    rejected."""
+    """Another file is applied at once, none removes its endpoints, an invalid one is rejected."""
     one, two = tmp_path / "one.toml", tmp_path / "two.toml"
     worker = await stage.worker(response())
     one.write_text(table(1))

@@ -1,5 +1,4 @@
-"""Connection attempts to several addresses (RFC 8305) in virtual time: order, winner, and what becomes of the
-others."""
+"""Connection attempts to several addresses (RFC 8305) in virtual time: order, winner, losers."""
 
 from __future__ import annotations
 

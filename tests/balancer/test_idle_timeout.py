@@ -69,8 +69,11 @@ def test_leases_are_censored_observations() -> None:
 
 
 def test_censored_ends_count_as_at_risk() -> None:
-    """Kaplan-Meier: of 300 connections that reached 2 s two were closed there, less than 1 % and more than 0.1 %; half
-    of the others were leased at once, and the timer closes the rest at 8 s."""
+    """Kaplan-Meier estimate with leases as censored ends.
+
+    Of 300 connections that reached 2 s two were closed there, less than 1 % and more than 0.1 %; half of the others
+    were leased at once, and the timer closes the rest at 8 s.
+    """
     known = idle_timeout()
     for _ in range(2):
         known.closed(2.01)

@@ -159,8 +159,7 @@ def test_no_body_bytes_for_head() -> None:
     ],
 )
 def test_phases(changes: dict[str, Any], expected: tuple[float | None, ...]) -> None:
-    """head, queue, connect, first byte, service, total: None for a phase that was not reached; the parts sum
-    up."""
+    """head, queue, connect, first byte, service, total: None for a phase that was not reached."""
     spent = phases(entry(**changes))
     assert [None if value is None else round(value, 6) for value in spent] == list(expected)
     parts = (spent.head, spent.queue, spent.connect or 0, spent.service or 0)

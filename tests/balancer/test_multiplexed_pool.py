@@ -171,8 +171,7 @@ async def test_pings_count_as_heartbeats(stage: Stage) -> None:
 
 
 async def test_max_requests(stage: Stage) -> None:
-    """Ten, less a random 0 or 1; then another connection is opened, and the old one ends with its last
-    response."""
+    """Ten, less a random 0 or 1; then the connection ends with its last response, and another is opened."""
     await serve_script(stage, hello, pool={"max_requests": 10})
     for _ in range(30):
         assert (await stage.ask(get())).body == b"hello"
