@@ -45,7 +45,7 @@ class Connected(asyncio.Protocol):
 class Network:
     """Names and addresses with delays on a virtual clock.
 
-    Hosts accept after `delays`, or refuse if they are in `refusing`; the look-up takes `lookup` seconds, None: it fails.
+    Hosts accept after `delays`, or refuse if in `refusing`; the look-up takes `lookup` seconds, None: it fails.
     """
 
     def __init__(self, *hosts: str, lookup: float | None = 0.256) -> None:
@@ -117,7 +117,7 @@ def test_address_that_worked_is_tried_first() -> None:
     assert first.trip == pytest.approx(0.29)
     _, second = network.dial()
     assert second.trip == pytest.approx(0.04)
-    assert (network.asked, network.route.best) == ([SIX, FOUR, FOUR], FOUR)
+    assert (network.dialled, network.route.best) == ([SIX, FOUR, FOUR], FOUR)
     assert network.open == [FOUR]
 
 
