@@ -27,7 +27,7 @@ COMPILED = ".venv-compiled/bin/python"
 FOLDERS = ("balancer", "policies", "experiments", "simulated", "benchmarks", "faultsim")
 REST = ("tests", *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "workers", "deploy")))
 DATA_PATH = (
-    "ahead", "bounded", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
+    "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "floods",
 )  # fmt: skip
 

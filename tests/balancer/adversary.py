@@ -1,4 +1,4 @@
-"""Texts that a regular expression may be slow on, derived from the expression.
+"""Candidate slow inputs for a regular expression, derived from the expression.
 
 Each text is a lead, a pump repeated and a tail. Leads bring a match up to each repeat of the expression, and half-way
 into it; pumps are what a repeat takes, what it searches for, and what fields are made of; tails let the match fail.
@@ -22,13 +22,13 @@ Parts = tuple[bytes, bytes, bytes]
 
 
 def made_of(parts: Parts, size: int) -> bytes:
-    """A text of so many bytes, or a few more."""
+    """Text of at least `size` bytes."""
     lead, pump, tail = parts
     return lead + pump * (1 + size // len(pump)) + tail
 
 
 def parts(counted: Counted) -> Iterator[Parts]:
-    """Of all texts."""
+    """Leads, pumps and tails of all candidate texts."""
     kinds = _kinds(counted)
     leads = list(_unique(_leads(counted)))[:MOST_LEADS]
     singles = list(_unique((*kinds, *USUAL, *_literals(counted.tree), *filter(None, leads))))
@@ -42,7 +42,7 @@ def _unique(found: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _kinds(counted: Counted) -> list[bytes]:
-    """One byte of each kind that the expression tells apart: two are alike if no set of it has only one of them."""
+    """One byte per class of bytes that no character set of the expression distinguishes."""
     sets = list(dict.fromkeys(_sets(counted, counted.tree, counted.pattern.flags)))
     by_kind: dict[tuple[bool, ...], int] = {}
     for code in sorted(ALL, key=lambda code: (not 32 <= code < 127, code)):
@@ -61,7 +61,7 @@ def _sets(counted: Counted, items: Any, flags: int) -> Iterator[frozenset[int]]:
 
 
 def _inner(op: Any, argument: Any) -> list[Any]:
-    """The sequences within a part."""
+    """Sequences within a part."""
     name = str(op)
     if name == "SUBPATTERN":
         return [argument[3]]
@@ -75,7 +75,7 @@ def _inner(op: Any, argument: Any) -> list[Any]:
 
 
 def _literals(items: Any) -> Iterator[bytes]:
-    """Runs of characters that stand in the expression, and the halves of them."""
+    """Literal runs of the expression, and halves of them."""
     run = b""
     for op, argument in [*items, ("END", None)]:
         if str(op) == "LITERAL":
@@ -96,7 +96,7 @@ def _leads(counted: Counted) -> Iterator[bytes]:
 
 
 def _leads_in(counted: Counted, items: Any, flags: int, before: bytes) -> Iterator[bytes]:
-    """Up to each repeat, and behind one round of it."""
+    """Prefixes up to each repeat, without and with one iteration of it."""
     for op, argument in items:
         if str(op).endswith("_REPEAT"):
             yield before
@@ -107,7 +107,7 @@ def _leads_in(counted: Counted, items: Any, flags: int, before: bytes) -> Iterat
 
 
 def _sample(counted: Counted, items: Any, flags: int) -> bytes:
-    """Something that matches, or nearly."""
+    """Text that matches, or nearly."""
     return b"".join(_sample_of(counted, op, argument, flags) for op, argument in items)
 
 

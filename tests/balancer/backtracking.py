@@ -16,14 +16,14 @@ constants: Any = import_module("re._constants")
 parser: Any = import_module("re._parser")
 
 Ends = Callable[[int], Iterator[int]]
-"""The positions at which a part of an expression may end if it begins at one, in the order of trial."""
+"""Start position -> possible end positions of a part of an expression, in the order of trial."""
 
 PLENTY = 1000
-"""Steps for each byte of a text that nothing linear takes."""
+"""Steps per byte of a text that exceed those of any linear expression."""
 
 
 class TooManySteps(Exception):
-    """More than `PLENTY`."""
+    """More steps than `PLENTY` per byte."""
 
 
 class Counted:
@@ -37,7 +37,7 @@ class Counted:
         self._text = b""
         self._whole = self._sequence(self.tree, pattern.flags)
 
-    # --- as `re` is asked
+    # --- methods as in `re`
 
     def spans(self, method: str, text: bytes) -> list[tuple[int, int]]:
         """Where `pattern.method(text)` matches. Raises `TooManySteps`."""
@@ -51,7 +51,7 @@ class Counted:
         return found[:1] if method == "search" else found
 
     def of(self, method: str, text: bytes) -> int:
-        """The steps that it takes. Raises `TooManySteps`."""
+        """Number of steps of a method on a text. Raises `TooManySteps`."""
         self.spans(method, text)
         return self.steps
 
@@ -114,7 +114,7 @@ class Counted:
         if name == "AT" and str(argument) == "AT_END":
             return lambda at: iter((at,) if at == len(self._text) or self._text[at:] == b"\n" else ())
         raise NotImplementedError(
-            f"{name} {argument} in {self.pattern.pattern!r}: teach {__name__} what it means"
+            f"{name} {argument} in {self.pattern.pattern!r}: not implemented in {__name__}"
         )
 
     def characters(self, op: Any, argument: Any, flags: int) -> frozenset[int] | None:
@@ -177,7 +177,7 @@ class Counted:
         return _only_first(ends) if name == "POSSESSIVE_REPEAT" else ends
 
     def _run(self, allowed: frozenset[int], low: int, high: int, *, is_lazy: bool) -> Ends:
-        """A repeat of one character: counted at once, given back one by one."""
+        """A repeat of one character: greedy count, then backtracking one by one."""
         length = re.compile(b"[%b]*" % re.escape(bytes(sorted(allowed)))) if allowed else re.compile(b"")
 
         def ends(at: int) -> Iterator[int]:
@@ -196,7 +196,7 @@ class Counted:
         return ends
 
     def _group(self, inner: Ends, low: int, high: int, *, is_lazy: bool) -> Ends:
-        """A repeat of more than that, by depth first."""
+        """A repeat of several parts, depth first."""
 
         def ends(at: int) -> Iterator[int]:
             stack = [(at, inner(at) if high else iter(()))]

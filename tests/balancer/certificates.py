@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Shelf:
-    """A folder with an authority's certificates; `ca` is the authority's own."""
+    """A CA that writes certificates to a folder; `ca` is the path of its own certificate."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,7 +24,7 @@ class Shelf:
         self.authority.cert_pem.write_to_path(str(self.ca))
 
     def pair(self, *names: str, is_expired: bool = False) -> dict[str, str]:
-        """A certificate for these names and its key, as the configuration names them."""
+        """Issue a certificate; return paths by key of the configuration."""
         past = datetime.now(UTC) - timedelta(days=1)
         leaf = self.authority.issue_cert(*names, not_after=past if is_expired else None)
         stem = f"{names[0].replace('*', 'any')}-{len(list(self.folder.iterdir()))}"
@@ -34,14 +34,14 @@ class Shelf:
         return {"certificate": str(certificate), "key": str(key)}
 
     def client(self, pair: dict[str, str] | None = None) -> ssl.SSLContext:
-        """A client that trusts the authority, and shows `pair` if it is asked."""
+        """Client context that trusts the CA, with `pair` as its client certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))
         if pair is not None:
             context.load_cert_chain(pair["certificate"], pair["key"])
         return context
 
     def worker(self, *names: str, is_expired: bool = False) -> ssl.SSLContext:
-        """A worker of these names."""
+        """Server context with a certificate for these names."""
         pair = self.pair(*names, is_expired=is_expired)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair["certificate"], pair["key"])
@@ -49,7 +49,7 @@ class Shelf:
 
 
 def self_signed(folder: Path, *names: str) -> ssl.SSLContext:
-    """A worker that has nobody's word but its own."""
+    """Server context with a self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     now = datetime.now(UTC)

@@ -1,8 +1,7 @@
-"""A server in this process between raw sockets: bytes go in, bytes come out, and time is told by the test.
+"""A server in this process between raw sockets, on a manual clock.
 
-Rule of this file: what plays the client or the worker here parses HTTP on its own, so that a mistake of the unit's
-parser cannot hide in the test's. A `Stage` holds a server and all that talks to it, and when the test is over it
-asks the standing question: is anything still in flight?
+Clients and workers of the tests parse HTTP themselves, so that a mistake of the balancer's parser cannot hide. A
+`Stage` holds the server and its peers, and asserts at the end that nothing is in flight.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,18 +26,19 @@ from balancer.server import Server, new_event_loop
 from balancer.upstream.connection_pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
+from tests.balancer.name_server import NameServer
 
 PATIENCE = 20.0
-"""Seconds after which a test that waits for something has failed. No bound of ours: the machine may be busy."""
+"""Seconds after which a wait has failed; generous because the machine may be busy."""
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop that the program runs on."""
+    """The event loop of the program."""
     return {"loop": new_event_loop}
 
 
 class ManualClock:
-    """Time passes when the test says so."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.at = 1000.0
@@ -49,7 +49,7 @@ class ManualClock:
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a response as it stood on the wire; `body` without its framing."""
+    """A request or a response as received; `body` without its framing."""
 
     line: bytes
     fields: tuple[tuple[bytes, bytes], ...]
@@ -67,7 +67,7 @@ class Message:
         return [value for other, value in self.fields if other.lower() == name.lower()]
 
     def value(self, name: bytes) -> bytes | None:
-        """The value of a field that may stand there once; None where it is absent."""
+        """The value of a field that occurs at most once; None if it is absent."""
         values = self.values(name)
         assert len(values) <= 1, values
         return values[0] if values else None
@@ -90,12 +90,12 @@ class Wire:
 
     @property
     def peer_port(self) -> int:
-        """The other end's."""
+        """Port of the other end."""
         port: int = self._writer.get_extra_info("peername")[1]
         return port
 
     async def send(self, data: bytes) -> None:
-        """Write, and wait until the kernel has taken what the peer is slow to take."""
+        """Write, and wait until the write buffer has room."""
         self._writer.write(data)
         await self._writer.drain()
 
@@ -103,9 +103,17 @@ class Wire:
         """Write without waiting."""
         self._writer.write(data)
 
+    def stop_reading(self) -> None:
+        """Leave what the peer sends in the kernel's buffers."""
+        cast(asyncio.ReadTransport, self._writer.transport).pause_reading()
+
+    @property
+    def writer(self) -> asyncio.StreamWriter:
+        return self._writer
+
     @property
     def unsent(self) -> int:
-        """Bytes that the kernel did not take yet."""
+        """Bytes in the write buffer."""
         return self._writer.transport.get_write_buffer_size()
 
     async def exactly(self, count: int) -> bytes:
@@ -115,11 +123,11 @@ class Wire:
         return self._keep(await self._in_time(self._reader.readuntil(end)))
 
     async def some(self, limit: int = 65536) -> bytes:
-        """What is there, b"" at the end."""
+        """The next bytes, b"" at the end."""
         return self._keep(await self._in_time(self._reader.read(limit)))
 
     async def rest(self) -> bytes:
-        """Everything up to a clean end."""
+        """All bytes up to a clean end."""
         return self._keep(await self._in_time(self._reader.read()))
 
     async def closed(self) -> None:
@@ -137,20 +145,20 @@ class Wire:
         return data
 
     async def head(self) -> Message:
-        """A request's or response's head."""
+        """Read the head of a request or response."""
         lines = (await self.until(b"\r\n\r\n"))[:-4].split(b"\r\n")
         pairs = (line.partition(b":") for line in lines[1:])
         return Message(lines[0], tuple((name, value.strip()) for name, _, value in pairs))
 
     async def request(self) -> Message:
-        """A whole request; raises IncompleteReadError at the end of the connection."""
+        """Read a request; raises IncompleteReadError at the end of the connection."""
         head = await self.head()
         request = Message(head.line, head.fields, await self._body(head))
         self.requests.append(request)
         return request
 
     async def response(self, *, to_head: bool = False) -> Message:
-        """A whole response."""
+        """Read a response."""
         head = await self.head()
         if to_head or head.status < 200 or head.status in (204, 304):
             return head
@@ -170,16 +178,16 @@ class Wire:
         return body
 
     async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
-        """Send, and read the answer."""
+        """Send a request and read its response."""
         await self.send(request)
         return await self.response(to_head=to_head)
 
     def half_close(self) -> None:
-        """Nothing more will be sent."""
+        """Shut down the writing side."""
         self._writer.write_eof()
 
     def reset(self) -> None:
-        """Leave without a word: what the peer sends next meets RST."""
+        """Close with a RST."""
         raw = self._writer.get_extra_info("socket")
         if raw is not None and not self._writer.transport.is_closing():
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -187,20 +195,20 @@ class Wire:
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing more can be sent."""
+        """Whether the connection is closing."""
         return self._writer.transport.is_closing()
 
     def leave(self) -> None:
-        """Close now, whatever is unsent: a FIN, or RST where something that came was not read."""
+        """Close at once, unsent bytes included: a FIN, or a RST if received bytes were not read."""
         self._writer.transport.abort()
 
     def cut(self) -> None:
-        """Send a FIN now, not when the loop turns."""
+        """Send a FIN at once, not in the next loop iteration."""
         with socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno())) as raw:
             raw.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """Leave in good order; whose bytes nobody takes leaves by a reset, and the test has failed."""
+        """Close after the unsent bytes; if the peer does not read them, reset and fail."""
         self._writer.close()
         try:
             async with asyncio.timeout(self.patience):
@@ -240,7 +248,7 @@ def post_chunked(*pieces: bytes) -> bytes:
 
 
 def answering(*responses: bytes) -> Script:
-    """Answers each request with the next response, and from then on with the last."""
+    """Answer each request with the next response, and with the last one from then on."""
 
     async def script(wire: Wire) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -251,10 +259,20 @@ def answering(*responses: bytes) -> Script:
     return script
 
 
-class ScriptedWorker:
-    """A worker that does as it is told: `script` runs once for each connection, which closes at its end.
+def answering_after(go: asyncio.Event, answer: bytes = b"") -> Script:
+    """Answer requests, by default with 200, only once `go` is set."""
 
-    With `tls` it speaks https."""
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(answer or response())
+
+    return script
+
+
+class ScriptedWorker:
+    """A worker that runs `script` for each connection and then closes it; https with `tls`."""
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self._script = script
@@ -264,14 +282,14 @@ class ScriptedWorker:
         self.port = 0
 
     async def start(self, sock: socket.socket | None = None) -> None:
-        """Listen, on `sock` if there is one, and on a port of its own if not."""
+        """Listen on `sock`, or on a port of its own."""
         where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": 0}
         self._server = await asyncio.start_server(self._serve, **where, limit=1 << 20, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property
     def requests(self) -> list[Message]:
-        """All that came whole, connection by connection."""
+        """Complete requests, connection by connection."""
         return [request for wire in self.connections for request in wire.requests]
 
     @property
@@ -288,11 +306,11 @@ class ScriptedWorker:
         try:
             await self._script(wire)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the unit closed the connection
+            pass  # the balancer closed the connection
         except asyncio.CancelledError:
             wire.reset()
         finally:
-            with suppress(asyncio.CancelledError):  # nobody waits for a farewell when the stage is cleared
+            with suppress(asyncio.CancelledError):  # the stage is closing
                 await wire.close()
             self._tasks.discard(task)
 
@@ -311,8 +329,8 @@ class Stage:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.clients: list[Wire] = []
-        self._workers: list[ScriptedWorker] = []
-        self._held: list[socket.socket] = []
+        self.started_workers: list[ScriptedWorker] = []
+        self.held_sockets: list[socket.socket] = []
         self.server: Server | None = None
         self.settings: Settings
         self.read: Callable[[], Settings] = lambda: self.settings
@@ -328,38 +346,38 @@ class Stage:
         return self.server.control_plane
 
     async def worker(self, script: Script | bytes, tls: ssl.SSLContext | None = None) -> ScriptedWorker:
-        """A worker on a port of its own; bytes are what it answers to every request."""
+        """Start a worker; bytes are its response to every request."""
         worker = ScriptedWorker(answering(script) if isinstance(script, bytes) else script, tls)
         await worker.start()
-        self._workers.append(worker)
+        self.started_workers.append(worker)
         return worker
 
     def dead_port(self) -> int:
-        """A port that refuses: taken, so that nobody else gets it, but not listened on."""
+        """A port that refuses connections: bound, so that it stays free, but not listening."""
         sock = socket.socket()
         sock.bind(("127.0.0.1", 0))
-        self._held.append(sock)
+        self.held_sockets.append(sock)
         port: int = sock.getsockname()[1]
         return port
 
     def deaf_port(self) -> int:
-        """A port whose handshakes nobody completes: its backlog is full."""
+        """A port where connections are not completed because the backlog is full."""
         sock = socket.socket()
         sock.bind(("127.0.0.1", 0))
         sock.listen(0)
-        self._held.append(sock)
+        self.held_sockets.append(sock)
         port: int = sock.getsockname()[1]
         for _ in range(4):
             filler = socket.socket()
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
-            self._held.append(filler)
+            self.held_sockets.append(filler)
         return port
 
     async def serve(
         self, *workers: ScriptedWorker | int, max_in_flight: int | None = None, **settings: Any
     ) -> Server:
-        """Start the server before `workers`, round robin unless told otherwise; they are w0, w1, … in region r."""
+        """Start the server with `workers` as endpoints w0, w1, … in region r; the default policy is round robin."""
         addresses = [
             f"http://127.0.0.1:{worker}"
             if isinstance(worker, int)
@@ -385,7 +403,7 @@ class Stage:
         return self.read()
 
     async def reload(self, **settings: Any) -> None:
-        """The configuration has other keys now, and the server is told to read it."""
+        """Change keys of the configuration and reload it."""
         assert self.server is not None
         given = self.settings.model_dump(exclude_unset=True)
         self.settings = Settings(**{**given, **settings})
@@ -400,7 +418,7 @@ class Stage:
         name: str | None = None,
         first: bytes = b"",
     ) -> Wire:
-        """A connection to the server; with `tls` to the server of that `name`, `first` is what stands before."""
+        """Connect to the server; `first` is sent before the TLS handshake, `name` is the server name."""
         assert self.server is not None
         sock = socket.socket()
         if receive_buffer is not None:
@@ -414,8 +432,8 @@ class Stage:
         self.clients.append(Wire(reader, writer))
         return self.clients[-1]
 
-    async def control_client(self) -> Wire:
-        """A connection to the server's admin socket."""
+    async def admin_client(self) -> Wire:
+        """Connect to the admin socket."""
         assert self.server is not None
         path = self.server.listening.admin.path
         reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
@@ -423,7 +441,7 @@ class Stage:
         return self.clients[-1]
 
     async def listen_client(self) -> Wire:
-        """A connection to the server's address for control."""
+        """Connect to `admin.listen`."""
         assert self.server is not None
         sock = self.server.listening.admin.tcp
         assert sock is not None
@@ -432,8 +450,8 @@ class Stage:
 
     async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
         """One request on a connection of its own; an admin request goes to the admin socket."""
-        is_control = b" /-/" in request.partition(b"\r\n")[0]
-        client = await (self.control_client() if is_control else self.client())
+        is_admin = b" /-/" in request.partition(b"\r\n")[0]
+        client = await (self.admin_client() if is_admin else self.client())
         answer = await client.ask(request, to_head=to_head)
         await client.close()
         return answer
@@ -450,47 +468,49 @@ class Stage:
         return self.proxy.router.find(endpoint)
 
     def outcomes(self, endpoint: str = "w0") -> dict[str, int]:
-        """Attempts by how they ended, those that happened."""
+        """Attempts by outcome, without zeros."""
         return {kind.value: number for kind, number in self.state(endpoint).outcomes.items() if number}
 
     def jump(self, seconds: float) -> None:
-        """Let time pass without a look at deadlines. Requests are dated by the last look, so it is moved, too: else the
-        server's own sweep, four times a second, might find one that has just come to be as old as the jump."""
+        """Let time pass without a sweep.
+
+        The cached time, which dates requests, moves too: else a sweep might find a new request as old as the jump.
+        """
         self.clock.at += seconds
         self.proxy.cached_time = self.clock.at
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and look at every deadline."""
+        """Let time pass, and sweep all deadlines."""
         self.clock.at += seconds
         assert self.server is not None
         Sweep(self.proxy, self.server.arrivals.sweep).sweep(self.clock.at)
         self.control_plane.checks.sweep(self.clock.at)
 
-    async def eventually(self, is_so: Callable[[], object]) -> None:
-        """Let the loop turn until `is_so`."""
+    async def eventually(self, condition: Callable[[], object]) -> None:
+        """Run the loop until the condition holds."""
         async with asyncio.timeout(PATIENCE):
-            while not is_so():  # noqa: ASYNC110 - a condition on what it must not know it is watched
+            while not condition():  # noqa: ASYNC110 - the product has no event for the condition
                 await asyncio.sleep(0)
 
     async def turn(self, times: int = 50) -> None:
-        """Let the loop turn: whatever can happen without time passing has happened then."""
+        """Run loop iterations, enough for all that happens without time passing."""
         for _ in range(times):
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Everybody leaves; then nothing may be in flight."""
+        """Close all clients and assert that nothing is in flight."""
         try:
             for client in self.clients:
                 await client.close()
             if self.server is not None:
-                await self._is_clean(self.server)
+                await self._assert_clean(self.server)
         finally:
-            for worker in self._workers:
+            for worker in self.started_workers:
                 await worker.stop()
-            for sock in self._held:
+            for sock in self.held_sockets:
                 sock.close()
 
-    async def _is_clean(self, server: Server) -> None:
+    async def _assert_clean(self, server: Server) -> None:
         proxy = server.proxy
         pools = proxy.pools.by_id.values()
         try:
@@ -505,28 +525,37 @@ class Stage:
         assert is_finished
         assert proxy.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
 
-    async def _soon(self, is_so: Callable[[], object], otherwise: str) -> None:
+    async def _soon(self, condition: Callable[[], object], otherwise: str) -> None:
         try:
-            await self.eventually(is_so)
+            await self.eventually(condition)
         except TimeoutError:
             pytest.fail(otherwise)
 
 
 @contextmanager
 def quiet_loop() -> Iterator[list[dict[str, Any]]]:
-    """What the event loop had to complain about; nobody may swallow an exception on the way."""
-    complaints: list[dict[str, Any]] = []
+    """Collect the exceptions that reach the event loop's handler."""
+    loop_errors: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda loop, context: complaints.append(context))
-    yield complaints
+    loop.set_exception_handler(lambda loop, context: loop_errors.append(context))
+    yield loop_errors
     loop.set_exception_handler(None)
 
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    """A stage that is clean when the test is over."""
+    """A stage that must be clean at the end of the test."""
     stage = Stage()
-    with quiet_loop() as complaints:
+    with quiet_loop() as loop_errors:
         yield stage
         await stage.close()
-        assert complaints == []
+        assert loop_errors == []
+
+
+@pytest.fixture
+async def names(stage: Stage) -> AsyncIterator[NameServer]:
+    """A name server on loopback."""
+    server = NameServer()
+    await server.start()
+    yield server
+    server.stop()

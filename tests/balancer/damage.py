@@ -1,6 +1,6 @@
-"""Damage to messages, where it hurts: at the ends of lines, around colons, in the statements of a body's length.
+"""Mutations of HTTP messages: at line ends, around colons, and in framing fields.
 
-Rule of this file: damage is data, `(kind, where, token)`, and the same damage to the same bytes gives the same bytes.
+A mutation is data, `(kind, where, token)`, and deterministic.
 """
 
 from __future__ import annotations
@@ -94,21 +94,21 @@ TOKENS = (
         b"/-/health",
     ),
 )
-"""What requests have been smuggled with, and what any of it is made of."""
+"""Tokens known from request smuggling, and parts of them."""
 
 _PLACES = re.compile(rb"(?=\r\n)|(?<=\n)|(?=:)|(?<=: )|\Z|\A|(?= )")
 _LINES = re.compile(rb"(?<=\n)")
 
 
 def damaged(data: bytes, damages: list[Damage]) -> bytes:
-    """`data` after all of them."""
+    """Apply all mutations."""
     for kind, where, token in damages:
         data = _KINDS[kind % len(_KINDS)](data, where, TOKENS[token % len(TOKENS)])
     return data
 
 
 def any_damage(rng: Random) -> Damage:
-    """Some."""
+    """A random mutation."""
     return rng.randrange(len(_KINDS)), rng.randrange(1 << 16), rng.randrange(len(TOKENS))
 
 
@@ -150,7 +150,7 @@ def _drop_line(data: bytes, where: int, token: bytes) -> bytes:
 
 
 def _bare_end(data: bytes, where: int, token: bytes) -> bytes:
-    """A line that ends in half of what it should."""
+    """End a line in a bare LF or CR."""
     ends = [match.start() for match in re.finditer(rb"\r\n", data)]
     if not ends:
         return data

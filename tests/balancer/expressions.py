@@ -25,11 +25,11 @@ from tests.balancer.wireless import Wireless
 SOURCE = Path(balancer.__file__).parent
 
 IS_COMPILED = not (fields.__file__ or "").endswith(".py")
-"""Compiled code has no frames to look at, and constants that cannot be replaced."""
+"""Compiled code has no frames, and its constants cannot be replaced."""
 
 METHODS = ("search", "match", "fullmatch", "findall", "finditer", "sub", "split")
 ALL_AT_ONCE = {"finditer": "findall", "sub": "findall", "split": "findall"}
-"""What comes to the same steps."""
+"""Methods with the same number of steps."""
 
 CONFIGURED: tuple[dict[str, Any], ...] = (
     {
@@ -44,11 +44,11 @@ CONFIGURED: tuple[dict[str, Any], ...] = (
         "admission": (("header", "X-Priority"), ("trust", "all")),
     },
 )
-"""Settings that make every expression that depends on them."""
+"""Settings that create every expression that depends on configuration."""
 
 
 class Expression(NamedTuple):
-    """Where it is from, and how it is used."""
+    """An expression with its place in the source and the methods called on it."""
 
     where: str
     pattern: re.Pattern[Any]
@@ -59,18 +59,18 @@ class Expression(NamedTuple):
 
 
 def modules() -> Iterator[ModuleType]:
-    """All of the balancer's."""
+    """All modules of the balancer."""
     for found in pkgutil.walk_packages(balancer.__path__, "balancer."):
         if not found.name.endswith("__main__"):
             try:
                 yield import_module(found.name)
-            except ModuleNotFoundError:  # pycurl is not everywhere
+            except ModuleNotFoundError:  # pycurl is optional
                 continue
 
 
 @cache
 def bound() -> list[tuple[Any, str, Any]]:
-    """The expressions at the top of modules and classes, and their methods: owner, name and value."""
+    """Expressions of modules and classes, and bound methods of them: owner, name and value."""
     found = []
     for module in modules():
         for owner in (module, *(each for each in vars(module).values() if isinstance(each, type))):
@@ -81,12 +81,12 @@ def bound() -> list[tuple[Any, str, Any]]:
 
 
 def pattern_of(value: object) -> re.Pattern[Any] | None:
-    """Of an expression, or of a method of one."""
+    """The expression of a value that is one or a bound method of one."""
     pattern = value if isinstance(value, re.Pattern) else getattr(value, "__self__", None)
     return pattern if isinstance(pattern, re.Pattern) else None
 
 
-class Making:
+class RecordingCompile:
     """Replacement of `re.compile` that records what the balancer compiles: `made` has the function and the result."""
 
     def __init__(self) -> None:
@@ -101,24 +101,24 @@ class Making:
         return compiled
 
     def result(self, compiled: re.Pattern[Any]) -> Any:
-        """What the balancer gets."""
+        """The object that the balancer gets."""
         return compiled
 
 
 def made() -> list[tuple[str, re.Pattern[Any]]]:
-    """What functions of the balancer compile while units with every kind of setting are built."""
-    making = Making()
+    """Expressions that functions compile while balancers with each of `CONFIGURED` are built."""
+    recorder = RecordingCompile()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(re, "compile", making)
+        patch.setattr(re, "compile", recorder)
         for options in CONFIGURED:
             with Wireless(**options) as stage:
                 stage.leave()
         key_of(KeyConfig(by="client"))
-    return making.made
+    return recorder.made
 
 
 def expressions() -> list[Expression]:
-    """Each once."""
+    """All expressions, each once."""
     known, found = uses(), dict[tuple[object, tuple[str, ...]], Expression]()
 
     def add(where: str, pattern: re.Pattern[Any], methods: set[str]) -> None:
@@ -139,14 +139,14 @@ def expressions() -> list[Expression]:
 
 
 def nodes() -> Iterator[tuple[Path, ast.AST]]:
-    """Of every file of the balancer."""
+    """Syntax nodes of every file of the balancer."""
     for file in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             yield file, node
 
 
 def uses() -> dict[str, set[str]]:
-    """Name -> the methods that are called on it anywhere."""
+    """Name -> methods that are called on it anywhere in the source."""
     found: dict[str, set[str]] = {}
     for _, node in nodes():
         if isinstance(node, ast.Attribute) and node.attr in METHODS:
@@ -159,7 +159,7 @@ def uses() -> dict[str, set[str]]:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Of variables and attributes."""
+    """Names of variables and attributes."""
     inside = list(ast.walk(node))
     attributes = {each.attr for each in inside if isinstance(each, ast.Attribute)}
     return attributes | {each.id for each in inside if isinstance(each, ast.Name)}
@@ -191,12 +191,12 @@ class CountedPattern:
 def watch(patch: pytest.MonkeyPatch) -> list[int]:
     """Tally of the steps of every expression that the balancer uses from now on."""
     tally: list[int] = []
-    making = Making()
-    making.result = lambda compiled: CountedPattern(compiled, tally)  # type: ignore[method-assign]
+    recorder = RecordingCompile()
+    recorder.result = lambda compiled: CountedPattern(compiled, tally)  # type: ignore[method-assign]
     for owner, name, value in bound():
         pattern = pattern_of(value)
         assert pattern is not None
         watched = CountedPattern(pattern, tally)
         patch.setattr(owner, name, watched if value is pattern else getattr(watched, value.__name__))
-    patch.setattr(re, "compile", making)
+    patch.setattr(re, "compile", recorder)
     return tally

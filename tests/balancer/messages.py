@@ -1,6 +1,6 @@
-"""Legal messages, drawn by hypothesis: what RFC 9110 and 9112 allow, and what of it the other side must get.
+"""Hypothesis strategies for legal HTTP messages (RFC 9110, RFC 9112) and what the other side must receive of them.
 
-Rule of this file: it knows the grammar and nothing of our code. A drawn message holds its bytes and what it means.
+Independent of the balancer's code: only the grammar counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 Fields = list[tuple[bytes, bytes]]
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: evil\r\n\r\n"
-"""Bodies hold it: whoever loses count of a body's bytes sees one more request."""
+"""Part of some bodies: a parser that miscounts a body sees another request."""
 
 SMUGGLED_RESPONSE = b"HTTP/1.1 200 Smuggled\r\nContent-Length: 0\r\n\r\n"
 
@@ -37,9 +37,9 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Sent:
-    """A message as it is sent, its first line's parts, and the `fields` and the `body` that must arrive.
+    """A message as sent, the parts of its first line, and the `fields` and the `body` that must arrive.
 
-    `ends_with_connection`: its body does.
+    `ends_with_connection`: the body ends with the connection.
     """
 
     data: bytes
@@ -51,7 +51,7 @@ class Sent:
 
 
 def text(alphabet: bytes, min_size: int = 0, max_size: int = 8) -> st.SearchStrategy[bytes]:
-    """Bytes out of an alphabet, in one draw: a draw for each would take most of the tests' time."""
+    """Bytes of an alphabet, in one draw: a draw per byte would take most of the tests' time."""
     table = bytes(alphabet[i % len(alphabet)] for i in range(256))
     return st.binary(min_size=min_size, max_size=max_size).map(lambda data: data.translate(table))
 
@@ -82,13 +82,13 @@ _bodies = st.one_of(
 
 @st.composite
 def lines(draw: st.DrawFn, fields: Fields) -> bytes:
-    """Field lines, with whatever space may stand around values."""
+    """Field lines with optional white space around values."""
     return b"".join(b"%b:%b%b%b\r\n" % (name, draw(_spaces), value, draw(_spaces)) for name, value in fields)
 
 
 @st.composite
 def chunked(draw: st.DrawFn, body: bytes) -> tuple[bytes, Fields]:
-    """A body in chunks of any sizes, with extensions, and its trailers."""
+    """A chunked body with extensions, and its trailers."""
     cuts = sorted(draw(st.lists(st.integers(1, max(1, len(body) - 1)), unique=True, max_size=3)))
     pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     extensions = st.sampled_from((b"", b";a", b";a=b", b';a="b c";d'))
@@ -175,7 +175,7 @@ INTERIM = (
 
 @st.composite
 def pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """The same bytes, in any number of reads."""
+    """The same bytes in several reads."""
     if draw(st.integers(0, 3)) == 0:
         return [data[i : i + 1] for i in range(len(data))]
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=6)))

@@ -1,4 +1,4 @@
-"""The balancer as a program: start, output, signals, its processes and successors.
+"""The balancer as a program: start, output, signals, processes, hot restart.
 
 Nothing waits for a fixed time; every wait is for output or an effect of the program.
 """
@@ -77,7 +77,7 @@ class Program:
         wire.patience = PATIENCE
         return wire
 
-    async def control_client(self) -> Wire:
+    async def admin_client(self) -> Wire:
         """A connection to the admin socket."""
         path = found_socket(f"http://127.0.0.1:{self.port}")
         assert path is not None, self.lines
@@ -87,7 +87,7 @@ class Program:
 
     async def ask(self, request: bytes) -> Any:
         """Send an admin request; return the JSON of its response."""
-        client = await self.control_client()
+        client = await self.admin_client()
         try:
             return json.loads((await client.ask(request)).body)
         finally:
@@ -112,7 +112,7 @@ class Program:
         return found
 
     async def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the processes that still run."""
         for pid in self._pids:
             if pid != self._process.pid or self._process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -122,7 +122,7 @@ class Program:
 
 
 class Start(Protocol):
-    """`Program.start`, with an end when the test is over."""
+    """`Program.start`; the program is killed at the end of the test."""
 
     async def __call__(
         self, *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
@@ -131,7 +131,7 @@ class Start(Protocol):
 
 @asynccontextmanager
 async def starting(*always: str) -> AsyncIterator[Start]:
-    """A function that starts programs with the further arguments `always`; what still runs at the end is killed."""
+    """A function that starts programs, with the arguments `always` added; they are killed at the end."""
     async with AsyncExitStack() as stack:
 
         async def started(

@@ -36,7 +36,7 @@ class Read:
 
     @property
     def gist(self) -> tuple[int, tuple[bytes, ...], bytes, bool]:
-        """What all readers must agree on."""
+        """The parts on which all readers must agree."""
         return self.start, self.line, self.body, self.is_whole
 
 
@@ -71,7 +71,7 @@ def strict_requests(data: bytes) -> list[Read]:
 def strict_responses(data: bytes, methods: Sequence[bytes], is_ended: bool) -> list[Read]:
     """The responses, with interim ones, that h11 reads in the bytes at a client; raises `Unreadable`.
 
-    `methods` are those of its requests; `is_ended` says whether the connection ended cleanly after the bytes.
+    `methods` are those of its requests; `is_ended`: the connection ended cleanly after the bytes.
     """
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST)
     seen: list[Read] = []

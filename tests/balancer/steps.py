@@ -1,7 +1,4 @@
-"""Requests stopped at every step of their life, with what is still to come from client and worker.
-
-This module brings a request to a step and says nothing about what follows; that is for the tests.
-"""
+"""Requests stopped at each step of an exchange, with the outstanding bytes of client and worker."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ UNTIL_CLOSE_RESPONSE = b"HTTP/1.1 200 OK\r\n\r\n"
 
 @dataclass(frozen=True)
 class Step:
-    """A request that has reached a certain point.
+    """A request that has reached a certain step.
 
     The client has sent `sent` and will send `rest`; the worker has sent `before` and will send `after`. `deadline`
     names the timeout that limits the step; `arrives` is the end of what the worker must have received by now.

@@ -38,7 +38,7 @@ REQUESTS = (
     b"OPTIONS * HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
 )
-"""What clients send if the worker is the unruly side."""
+"""Requests that clients send if the worker is the unruly side."""
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

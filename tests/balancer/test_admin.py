@@ -1,4 +1,4 @@
-"""The control plane under /-/: who may use it, what it says, and that its numbers are those of the data path."""
+"""The admin interface under /-/: access, validation of bodies, and figures that agree with the data path."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def put(document: Any, *fields: bytes) -> bytes:
 async def status(stage: Stage) -> dict[str, Any]:
     answer = await stage.ask(local(b"/-/status"))
     assert answer.status == 200
-    told: dict[str, Any] = json.loads(answer.body)
-    return told
+    report: dict[str, Any] = json.loads(answer.body)
+    return report
 
 
-async def test_health(stage: Stage) -> None:
-    """On the traffic port, for everybody: 200 while there is an endpoint to forward to, else 503; then closed."""
+async def test_probes(stage: Stage) -> None:
+    """On the traffic port without a token: 200 while an endpoint is available, else 503; then close."""
     await stage.serve(await stage.worker(response()))
     for path in (b"/-/health", b"/-/ready", b"/-/ready?x=1"):
         client = await stage.client()
@@ -60,31 +60,31 @@ async def test_health(stage: Stage) -> None:
         assert (await stage.ask(request)).status == 503, "the same on the admin socket"
 
 
-async def test_status_tells_what_happened(stage: Stage) -> None:
-    """Counters of the unit and of each endpoint; connections and outcomes add up."""
+async def test_status_counters(stage: Stage) -> None:
+    """Counters of the balancer and of each endpoint; connections and outcomes add up."""
     broken = stage.dead_port()
     await stage.serve(await stage.worker(response(b"x" * 10)), broken, home_region="r")
     client = await stage.client()
     for _ in range(4):
         assert (await client.ask(get())).status == 200
-    told = await status(stage)
-    assert (told["requests"], told["connections"], told["clients"], told["in_flight"]) == (4, 1, 1, 0)
-    assert (told["draining"], told["queued"], told["abandoned"], told["errors"]) == (False, 0, 0, {})
-    assert told["policy"]["name"] == "round-robin"
-    up, down = told["endpoints"]
+    report = await status(stage)
+    assert (report["requests"], report["connections"], report["clients"], report["in_flight"]) == (4, 1, 1, 0)
+    assert (report["draining"], report["queued"], report["abandoned"], report["errors"]) == (False, 0, 0, {})
+    assert report["policy"]["name"] == "round-robin"
+    up, down = report["endpoints"]
     assert (up["id"], up["region"], up["weight"], up["available"], up["in_flight"]) == ("w0", "r", 1, True, 0)
     assert up["outcomes"]["ok"] == 4 == up["latency"]["count"]
     connections = up["connections"]
     assert connections["opened"] + connections["reused"] == 4
     assert connections["opened"] - connections["closed"] == connections["idle"]
     assert (connections["leased"], connections["opening"]) == (0, 0)
-    assert down["outcomes"]["refused"] == down["connections"]["failed"] == told["retried"] > 0
+    assert down["outcomes"]["refused"] == down["connections"]["failed"] == report["retried"] > 0
     assert set(up["latency"]) == {"count", "mean", "p50", "p90", "p99"}
     assert down["latency"]["p50"] is down["latency"]["mean"] is None
 
 
-async def test_status_while_something_is_in_flight(stage: Stage) -> None:
-    """A request on its way is seen, and so is its connection."""
+async def test_status_counts_requests_in_flight(stage: Stage) -> None:
+    """An exchange in flight and its connection are counted."""
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -97,20 +97,20 @@ async def test_status_while_something_is_in_flight(stage: Stage) -> None:
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: worker.requests)
-    told = await status(stage)
-    assert told["in_flight"] == told["endpoints"][0]["in_flight"] == 1
-    assert told["endpoints"][0]["connections"]["leased"] == 1
+    report = await status(stage)
+    assert report["in_flight"] == report["endpoints"][0]["in_flight"] == 1
+    assert report["endpoints"][0]["connections"]["leased"] == 1
     go.set()
     assert (await client.response()).status == 200
 
 
 async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> None:
-    """Its own parser reads the text, and the numbers are those of status."""
+    """The Prometheus parser accepts the text, and the figures equal those of status."""
     await stage.serve(await stage.worker(response()), stage.dead_port())
     for _ in range(4):
         await stage.ask(get())
     await stage.ask(get(b"/", b"Host: twice"))
-    told = await status(stage)
+    report = await status(stage)
     answer = await stage.ask(local(b"/-/metrics"))
     assert (answer.value(b"Content-Type") or b"").startswith(b"text/plain")
     samples = {
@@ -118,10 +118,10 @@ async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> Non
         for family in text_string_to_metric_families(answer.body.decode())
         for sample in family.samples
     }
-    assert samples[("steelyard_requests_total",)] == told["requests"]
-    assert samples[("steelyard_retries_total",)] == told["retried"]
+    assert samples[("steelyard_requests_total",)] == report["requests"]
+    assert samples[("steelyard_retries_total",)] == report["retried"]
     assert samples[("steelyard_abandoned_total",)] == 0
-    for endpoint in told["endpoints"]:
+    for endpoint in report["endpoints"]:
         labels = (("endpoint", endpoint["id"]),)
         region = ("region", "r")
         for outcome, number in endpoint["outcomes"].items():
@@ -142,7 +142,7 @@ async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> Non
 
 
 async def test_metrics_count_errors_by_reason(stage: Stage) -> None:
-    """Answers of our own, by their machine-readable reason."""
+    """Errors that the balancer generates, by machine-readable reason."""
     await stage.serve(stage.dead_port())
     await stage.ask(get())
     answer = await stage.ask(local(b"/-/metrics"))
@@ -150,7 +150,7 @@ async def test_metrics_count_errors_by_reason(stage: Stage) -> None:
 
 
 async def test_put_policy(stage: Stage) -> None:
-    """A name or a table of name and options; in force from the next request on, and shown."""
+    """A name, or a table of name and options; in force for the next request and shown by GET."""
     await stage.serve(await stage.worker(response()))
     for document, name, options in [
         ("random", "random", {}),
@@ -158,8 +158,8 @@ async def test_put_policy(stage: Stage) -> None:
         ({"name": "least-in-flight"}, "least-in-flight", {}),
     ]:
         answer = await stage.ask(put(document))
-        told = json.loads(answer.body)
-        assert (answer.status, told["name"], told["options"]) == (200, name, options)
+        report = json.loads(answer.body)
+        assert (answer.status, report["name"], report["options"]) == (200, name, options)
         assert (await stage.ask(get())).status == 200
         shown = json.loads((await stage.ask(local(b"/-/policy"))).body)
         assert (shown["name"], shown["fallback_picks"]) == (name, 0)
@@ -181,8 +181,8 @@ async def test_put_policy(stage: Stage) -> None:
         (b'"\xff"', 400, "JSON"),
     ],
 )
-async def test_a_bad_policy_changes_nothing(stage: Stage, document: Any, code: int, named: str) -> None:
-    """422 for what is unknown, naming it; 400 for what is not JSON; the old policy stays in force."""
+async def test_invalid_policy_changes_nothing(stage: Stage, document: Any, code: int, named: str) -> None:
+    """422 names an unknown key or value, 400 is not JSON; the old policy stays in force."""
     await stage.serve(await stage.worker(response()))
     answer = await stage.ask(put(document))
     assert answer.status == code
@@ -191,7 +191,7 @@ async def test_a_bad_policy_changes_nothing(stage: Stage, document: Any, code: i
     assert (await stage.ask(get())).status == 200
 
 
-ORDERS = {
+COMMANDS = {
     "status": local(b"/-/status"),
     "metrics": local(b"/-/metrics"),
     "policy": put("random"),
@@ -211,9 +211,11 @@ def with_field(request: bytes, field: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("token", [None, TOKEN])
-@pytest.mark.parametrize("name", ORDERS)
-async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, token: str | None) -> None:
-    """A proxy on this machine without forwarding fields looks like this machine, so loopback proves nothing: 404."""
+@pytest.mark.parametrize("name", COMMANDS)
+async def test_traffic_port_rejects_commands_without_the_token(
+    stage: Stage, name: str, token: str | None
+) -> None:
+    """404 without the token, also for a loopback peer: a proxy on the same machine has a loopback address too."""
     worker = await stage.worker(response())
     await stage.serve(worker, admin={"token": token})
     for field in (
@@ -223,7 +225,7 @@ async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, tok
         BEARER + b"x",
     ):
         client = await stage.client()
-        answer = await client.ask(with_field(ORDERS[name], field))
+        answer = await client.ask(with_field(COMMANDS[name], field))
         assert (answer.status, answer.body) == (404, b"404: Not Found")
         assert await client.rest() == b""
     assert worker.connections == []
@@ -231,10 +233,10 @@ async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, tok
 
 
 @pytest.mark.parametrize("name", ["status", "policy", "endpoint", "reload"])
-async def test_the_token_opens_the_port_for_traffic(stage: Stage, name: str) -> None:
-    """From anywhere, through any proxy and under any name; a field that stands twice is none."""
+async def test_traffic_port_accepts_commands_with_the_token(stage: Stage, name: str) -> None:
+    """From any address, through any proxy, for any Host; a repeated Authorization field is invalid."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
-    request = with_field(ORDERS[name].replace(b"localhost", b"evil.example:8080"), b"Via: 1.1 proxy")
+    request = with_field(COMMANDS[name].replace(b"localhost", b"evil.example:8080"), b"Via: 1.1 proxy")
     client = await stage.client()
     assert (await client.ask(with_field(with_field(request, BEARER), BEARER))).status == 404
     client = await stage.client()
@@ -243,13 +245,13 @@ async def test_the_token_opens_the_port_for_traffic(stage: Stage, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["status", "policy"])
-async def test_the_token_is_needed_on_the_control_socket_too(stage: Stage, name: str) -> None:
+async def test_admin_sockets_require_the_token(stage: Stage, name: str) -> None:
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN, "listen": "127.0.0.1:0"})
-    for connect in (stage.control_client, stage.listen_client):
+    for connect in (stage.admin_client, stage.listen_client):
         wrong = (b"X-A: 1", BEARER + b"x", b"Authorization: Bearer \xff")
         for field, status in (*((field, 404) for field in wrong), (BEARER, 200)):
             client = await connect()
-            assert (await client.ask(with_field(ORDERS[name], field))).status == status
+            assert (await client.ask(with_field(COMMANDS[name], field))).status == status
 
 
 @pytest.mark.parametrize(
@@ -257,10 +259,10 @@ async def test_the_token_is_needed_on_the_control_socket_too(stage: Stage, name:
     [b"Host: a:99999", b"Host: xn--a", b"Host: [::1", b"Host: \xff", b"Authorization: Bearer \xff"],
 )
 @pytest.mark.parametrize("token", [None, TOKEN])
-async def test_what_is_no_name_and_no_token_is_not_found(stage: Stage, bad: bytes, token: str | None) -> None:
-    """404 or 400 as for any other, on each entrance, and nothing on standard error."""
+async def test_malformed_host_or_token(stage: Stage, bad: bytes, token: str | None) -> None:
+    """404 or 400 on each listening socket, and nothing on standard error."""
     await stage.serve(await stage.worker(response()), admin={"token": token, "listen": "127.0.0.1:0"})
-    request = ORDERS["status"]
+    request = COMMANDS["status"]
     request = request.replace(LOCAL, bad) if bad.startswith(b"Host") else with_field(request, bad)
     for connect in (stage.client, stage.listen_client):
         client = await connect()
@@ -270,7 +272,7 @@ async def test_what_is_no_name_and_no_token_is_not_found(stage: Stage, bad: byte
         )
 
 
-NOT_THIS_MACHINE = {
+REMOTE_FIELDS = {
     "proxied": b"X-Forwarded-For: 192.0.2.1",
     "forwarded": b"Forwarded: for=192.0.2.1",
     "via": b"Via: 1.1 proxy",
@@ -283,23 +285,23 @@ NOT_THIS_MACHINE = {
 
 
 @pytest.mark.parametrize("name", ["status", "policy", "endpoint"])
-async def test_the_address_for_control(stage: Stage, name: str) -> None:
-    """`admin.listen` is for this machine: not for what a proxy passes on, nor for what another site's page sends."""
+async def test_admin_listen_rejects_proxied_and_cross_site_requests(stage: Stage, name: str) -> None:
+    """`admin.listen` refuses requests that were proxied or that another site's page sends."""
     await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
-    for field in NOT_THIS_MACHINE.values():
+    for field in REMOTE_FIELDS.values():
         client = await stage.listen_client()
-        assert (await client.ask(with_field(ORDERS[name], field))).status == 404, field
+        assert (await client.ask(with_field(COMMANDS[name], field))).status == 404, field
     for host in (b"evil.example", b"evil.example:8080", b"localhost.evil.example"):
         client = await stage.listen_client()
-        assert (await client.ask(ORDERS[name].replace(b"localhost", host))).status == 404
+        assert (await client.ask(COMMANDS[name].replace(b"localhost", host))).status == 404
     for field in (b"Origin: http://localhost", b"Sec-Fetch-Site: same-origin", b"Sec-Fetch-Site: none"):
         client = await stage.listen_client()
-        assert (await client.ask(with_field(ORDERS[name], field))).status in (200, 201, 409)
+        assert (await client.ask(with_field(COMMANDS[name], field))).status in (200, 201, 409)
 
 
 @pytest.mark.parametrize("host", [b"localhost", b"LOCALHOST:80", b"127.0.0.1", b"[::1]:80"])
-async def test_names_of_this_machine(stage: Stage, host: bytes) -> None:
-    """Its addresses and `localhost` are not another site's name."""
+async def test_admin_listen_accepts_loopback_hosts(stage: Stage, host: bytes) -> None:
+    """Loopback addresses and `localhost` are accepted as Host."""
     await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
     client = await stage.listen_client()
     assert (await client.ask(local(b"/-/status", host=b"Host: " + host))).status == 200
@@ -313,13 +315,13 @@ def bomb(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"identity"])
-async def test_nothing_is_inflated(stage: Stage, coding: bytes) -> None:
-    """Not before it is known who asks, and not after: 404 and 415; aiohttp would inflate what it drains."""
+async def test_compressed_bodies_are_not_decompressed(stage: Stage, coding: bytes) -> None:
+    """404 without authorization, 415 with it; aiohttp would decompress a body that it drains."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN, "listen": "127.0.0.1:0"})
     body = bomb(1 << 20)
     request = local(b"/-/policy", b"Content-Encoding: " + coding, method=b"PUT", body=body)
     with inflating() as inflated:
-        for connect in (stage.client, stage.control_client, stage.listen_client):
+        for connect in (stage.client, stage.admin_client, stage.listen_client):
             for asked, status in ((request, 404), (with_field(request, BEARER), 415)):
                 client = await connect()
                 assert (await client.ask(asked)).status == status
@@ -330,7 +332,7 @@ async def test_nothing_is_inflated(stage: Stage, coding: bytes) -> None:
 
 @contextmanager
 def inflating() -> Iterator[list[int]]:
-    """Calls of what inflates bodies in aiohttp."""
+    """Record the calls of aiohttp's decompressor."""
     calls: list[int] = []
     before = DeflateBuffer.feed_data
 
@@ -345,8 +347,8 @@ def inflating() -> Iterator[list[int]]:
         DeflateBuffer.feed_data = before  # type: ignore[method-assign]
 
 
-async def test_a_body_without_the_token_is_not_kept(stage: Stage) -> None:
-    """The answer comes before the body does, and what still comes is dropped."""
+async def test_unauthorized_body_is_not_buffered(stage: Stage) -> None:
+    """The response precedes the body, and the rest of the body is discarded."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     head = b"POST /-/endpoints HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
@@ -358,8 +360,8 @@ async def test_a_body_without_the_token_is_not_kept(stage: Stage) -> None:
     await client.close()
 
 
-async def test_a_client_that_waits_to_be_told_to_continue(stage: Stage) -> None:
-    """`Expect: 100-continue` is answered: 100 with the token, the refusal without it."""
+async def test_expect_100_continue(stage: Stage) -> None:
+    """`Expect: 100-continue` gets 100 with the token and the final status without it."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     expecting = with_field(put("random"), b"Expect: 100-continue").removesuffix(b'"random"')
     client = await stage.client()
@@ -380,10 +382,8 @@ async def test_a_client_that_waits_to_be_told_to_continue(stage: Stage) -> None:
         (b'"\xff"', (b"Content-Type: application/json; charset=latin-1",), 400),
     ],
 )
-async def test_json_that_is_hard_to_read(
-    stage: Stage, body: bytes, fields: tuple[bytes, ...], status: int
-) -> None:
-    """Nested without end, in a coding that nobody knows, a number of thousands of digits: one line, never 500."""
+async def test_hostile_json(stage: Stage, body: bytes, fields: tuple[bytes, ...], status: int) -> None:
+    """Deep nesting, an unknown charset, a number of 5000 digits: a one-line 4xx, never 500."""
     await stage.serve(await stage.worker(response()))
     answer = await stage.ask(put(body, *fields))
     assert answer.status == status
@@ -392,8 +392,8 @@ async def test_json_that_is_hard_to_read(
     assert 400 <= answer.status < 500
 
 
-async def test_unknown_pages_and_methods(stage: Stage) -> None:
-    """404 and 405; nothing under /-/ is ever forwarded."""
+async def test_unknown_paths_and_methods(stage: Stage) -> None:
+    """404 and 405; nothing under /-/ is forwarded."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     assert (await stage.ask(local(b"/-/nothing"))).status == 404
@@ -402,8 +402,8 @@ async def test_unknown_pages_and_methods(stage: Stage) -> None:
     assert worker.connections == []
 
 
-async def test_a_control_request_behind_a_forwarded_one(stage: Stage) -> None:
-    """It is answered in its turn, and is the last on its connection."""
+async def test_pipelined_admin_request(stage: Stage) -> None:
+    """Answered in order, and the last request on its connection."""
     worker = await stage.worker(response(b"first"))
     await stage.serve(worker, admin={"token": TOKEN})
     client = await stage.client()
@@ -415,8 +415,8 @@ async def test_a_control_request_behind_a_forwarded_one(stage: Stage) -> None:
     assert [request.line for request in worker.requests] == [b"GET / HTTP/1.1"]
 
 
-async def test_a_chunked_control_request_in_pieces(stage: Stage) -> None:
-    """Gathered whole before it is handed over; an offer to upgrade is dropped."""
+async def test_chunked_admin_request_in_several_reads(stage: Stage) -> None:
+    """Buffered completely before it is dispatched; an Upgrade field is ignored."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     head = b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nUpgrade: x\r\n\r\n"
@@ -427,8 +427,8 @@ async def test_a_chunked_control_request_in_pieces(stage: Stage) -> None:
     assert json.loads((await client.response()).body)["name"] == "random"
 
 
-async def test_a_control_body_has_a_bound(stage: Stage) -> None:
-    """More than 1 MiB for the name of a policy is an attack: the connection is reset."""
+async def test_admin_body_is_limited(stage: Stage) -> None:
+    """A body above 1 MiB resets the connection."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     client.write(put(b'"' + b"x" * (2 << 20) + b'"', BEARER))
@@ -436,8 +436,8 @@ async def test_a_control_body_has_a_bound(stage: Stage) -> None:
         await client.response()
 
 
-async def test_a_broken_control_request(stage: Stage) -> None:
-    """A malformed chunk: 400 like anywhere else, and nothing stays behind."""
+async def test_malformed_chunk_in_an_admin_request(stage: Stage) -> None:
+    """A malformed chunk gets 400, and the connection is released."""
     await stage.serve(await stage.worker(response()))
     client = await stage.client()
     await client.send(
@@ -449,8 +449,8 @@ async def test_a_broken_control_request(stage: Stage) -> None:
     await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
-async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: Stage) -> None:
-    """Nothing was begun."""
+async def test_client_disconnects_within_an_admin_request(stage: Stage) -> None:
+    """The command is not executed."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     await client.send(put("random", BEARER)[:-3])
@@ -461,10 +461,10 @@ async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: St
     assert stage.control_plane.policy.name == "round-robin"
 
 
-async def test_a_control_request_gives_its_place_to_the_next_client(stage: Stage) -> None:
-    """With room for one client, the one after a control request is served at once."""
+async def test_admin_request_releases_its_client_slot(stage: Stage) -> None:
+    """With `limits.clients = 1`, the client after an admin request is served at once."""
     await stage.serve(await stage.worker(response()), limits={"clients": 1}, admin={"token": TOKEN})
-    for request in (get(b"/-/health"), with_field(ORDERS["status"], BEARER), get(b"/-/status")):
+    for request in (get(b"/-/health"), with_field(COMMANDS["status"], BEARER), get(b"/-/status")):
         client = await stage.client()
         assert (await client.ask(request)).status in (200, 404)
         await client.close()
@@ -472,15 +472,15 @@ async def test_a_control_request_gives_its_place_to_the_next_client(stage: Stage
 
 
 async def answered(stage: Stage, request: bytes) -> Message:
-    """The answer, and then nothing."""
+    """The response to a request on a connection of its own."""
     client = await stage.client()
     answer = await client.ask(request)
     await client.close()
     return answer
 
 
-async def test_a_post_to_a_worker_is_not_taken_for_control(stage: Stage) -> None:
-    """Only paths that begin with /-/ are ours."""
+async def test_similar_paths_are_forwarded(stage: Stage) -> None:
+    """Only paths that begin with /-/ are admin requests."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     for target in (b"/-", b"/-x/status", b"//-/status", b"/a/-/status", b"/?/-/"):

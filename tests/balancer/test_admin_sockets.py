@@ -1,4 +1,4 @@
-"""Where the control plane listens: paths by port, their permissions, leftovers, and who takes them over."""
+"""Listening sockets of the admin interface: paths by port, permissions, stale sockets, hand-over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from tests.balancer.test_processes import are_two_without, eventually_true
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime directory for this test."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     return tmp_path / "steelyard"
@@ -62,8 +61,8 @@ def mode_of(path: Path) -> int:
 # --- the path
 
 
-async def test_only_this_user_may_connect(stage: Stage, runtime: Path) -> None:
-    """The directory is 0700, the socket 0600, and both are gone or unused afterwards."""
+async def test_permissions_of_the_socket(stage: Stage, runtime: Path) -> None:
+    """The directory is 0700, the socket 0600; the socket is removed on stop."""
     server = await stage.serve(await stage.worker(response()))
     path = Path(server.listening.admin.path)
     assert path == runtime / f"{server.address.port}.sock"
@@ -75,16 +74,16 @@ async def test_only_this_user_may_connect(stage: Stage, runtime: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://192.0.2.1:{}", "http://unit.example:{}", "unix:/x", "http://127.0.0.1:x", "nonsense"]
+    "url", ["http://192.0.2.1:{}", "http://balancer.example:{}", "unix:/x", "http://127.0.0.1:x", "nonsense"]
 )
-async def test_a_unit_elsewhere_has_no_socket_here(stage: Stage, runtime: Path, url: str) -> None:
+async def test_no_socket_for_a_remote_url(stage: Stage, runtime: Path, url: str) -> None:
     server = await stage.serve(await stage.worker(response()))
     assert found_socket(url.format(server.address.port)) is None
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o707])
-def test_a_directory_that_others_may_enter_is_not_used(runtime: Path, mode: int) -> None:
-    """Neither by the unit, which serves without a socket, nor by a client, which another user might have led there."""
+def test_directory_accessible_to_others_is_not_used(runtime: Path, mode: int) -> None:
+    """The balancer serves without a socket, and clients ignore one there, which another user may have created."""
     runtime.mkdir()
     runtime.chmod(mode)
     with socket.socket(socket.AF_UNIX) as planted:
@@ -98,15 +97,15 @@ def test_a_directory_that_others_may_enter_is_not_used(runtime: Path, mode: int)
     )
 
 
-def test_a_link_in_place_of_the_directory_is_not_followed(runtime: Path, tmp_path: Path) -> None:
+def test_symbolic_link_as_directory_is_not_followed(runtime: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     runtime.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PermissionError):
         made_directory()
 
 
-def test_what_a_killed_program_left_is_replaced(tmp_path: Path) -> None:
-    """A file that nothing listens on; a socket that answers is another unit's, and anything else is not ours."""
+def test_stale_socket_is_replaced(tmp_path: Path) -> None:
+    """A stale socket file is replaced; a socket that answers or another kind of file is not."""
     path = str(tmp_path / "s")
     bind_unix(path).close()
     assert Path(path).is_socket()
@@ -121,19 +120,17 @@ def test_what_a_killed_program_left_is_replaced(tmp_path: Path) -> None:
     assert Path(path).read_text() == "a file"
 
 
-def test_a_path_that_is_configured_must_be_usable(tmp_path: Path) -> None:
-    with pytest.raises(ListenFailed, match=r"admin\.socket: cannot listen on .*: No such file or directory"):
+def test_unusable_configured_address_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ListenFailed, match=r"admin\.socket: .*No such file or directory"):
         open_admin_sockets(AdminConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(
-            ListenFailed, match=r"admin\.listen: cannot use 127\.0\.0\.1:\d+: Address already in use"
-        ):
+        with pytest.raises(ListenFailed, match=r"admin\.listen: .*Address already in use"):
             open_admin_sockets(AdminConfig(socket=str(tmp_path / "s"), listen=listen), 8080, silent)
 
 
-def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
-    """One that has put its own in the place of ours."""
+def test_socket_of_a_later_process_is_kept(tmp_path: Path) -> None:
+    """A socket that a later process has bound at the same path is not removed."""
     path = tmp_path / "s"
     first = open_admin_sockets(AdminConfig(socket=str(path)), 8080, silent)
     path.unlink()
@@ -147,40 +144,42 @@ def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("control", "problem"),
+    ("admin", "fragments"),
     [
-        ({"listen": "0.0.0.0:9180"}, "admin: listen: 0.0.0.0:9180 can be reached from other machines"),
-        ({"listen": "example.org:80"}, "admin: listen: example.org:80 can be reached from other machines"),
-        ({"listen": "127.0.0.1"}, "admin.listen: must be host:port"),
-        ({"socket": "relative"}, "admin.socket: must be auto, off or an absolute path, got 'relative'"),
-        ({"socket": "/" + "x" * 107}, "admin.socket: must have at most 107 bytes"),
-        ({"socket": "/a\0b"}, "admin.socket: must be auto, off or an absolute path"),
-        ({"token": "short"}, "admin.token"),
-        ({"token": "with a space in the middle"}, "admin.token: must be printable ASCII without spaces"),
-        ({"token": "sixteen-and-more-ü"}, "admin.token: must be printable ASCII without spaces"),
+        ({"listen": "0.0.0.0:9180"}, ("listen", "0.0.0.0:9180")),
+        ({"listen": "example.org:80"}, ("listen", "example.org:80")),
+        ({"listen": "127.0.0.1"}, ("admin.listen", "host:port")),
+        ({"socket": "relative"}, ("admin.socket", "auto, off or an absolute path", "'relative'")),
+        ({"socket": "/" + "x" * 107}, ("admin.socket", "107 bytes")),
+        ({"socket": "/a\0b"}, ("admin.socket", "auto, off or an absolute path")),
+        ({"token": "short"}, ("admin.token",)),
+        ({"token": "with a space in the middle"}, ("admin.token", "ASCII")),
+        ({"token": "sixteen-and-more-ü"}, ("admin.token", "ASCII")),
     ],
 )
-def test_mistakes(tmp_path: Path, control: dict[str, str], problem: str) -> None:
+def test_invalid_admin_configuration(
+    tmp_path: Path, admin: dict[str, str], fragments: tuple[str, ...]
+) -> None:
     from balancer.configuration import load
 
     file = tmp_path / "balancer.toml"
-    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in control.items())
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in admin.items())
     file.write_text(f'[[endpoints]]\nid = "a"\naddress = "http://a:1"\n[admin]\n{lines}\n')
     with pytest.raises(ConfigError) as caught:
         load(file, {})
-    assert str(caught.value).startswith(problem)
+    assert all(fragment in str(caught.value) for fragment in fragments)
     assert TOKEN not in str(caught.value)
 
 
-def test_any_address_may_be_used_with_a_token() -> None:
+def test_any_address_is_allowed_with_a_token() -> None:
     assert AdminConfig(listen="0.0.0.0:9180", token=TOKEN).listen == "0.0.0.0:9180"  # type: ignore[arg-type]
 
 
 # --- commands
 
 
-async def test_status_and_control_find_it(stage: Stage, runtime: Path) -> None:
-    """By the port, by the path, and with the token where it needs one."""
+async def test_commands_find_the_socket(stage: Stage, runtime: Path) -> None:
+    """Found by port, by path, and with the token where it is required."""
     server = await stage.serve(await stage.worker(response()))
     await stage.ask(get())
     url, path = f"http://{server.address}", server.listening.admin.path
@@ -197,12 +196,12 @@ async def test_status_and_control_find_it(stage: Stage, runtime: Path) -> None:
     await stage.reload(admin={"token": TOKEN})
     ran = await run("status", "--url", url)
     assert ran.exit_code == 1
-    assert "--url: no control plane at" in ran.output
+    assert "--url" in ran.output
     assert (await run("status", "--url", url, "--token", TOKEN)).exit_code == 0
 
 
-async def test_without_a_socket_the_token_serves(stage: Stage, runtime: Path) -> None:
-    """Over the traffic port, as from another machine."""
+async def test_token_without_a_socket(stage: Stage, runtime: Path) -> None:
+    """Over the traffic port."""
     server = await stage.serve(await stage.worker(response()), admin={"socket": "off", "token": TOKEN})
     assert (server.listening.admin.unix, list(runtime.parent.iterdir())) == (None, [])
     url = f"http://{server.address}"
@@ -210,17 +209,17 @@ async def test_without_a_socket_the_token_serves(stage: Stage, runtime: Path) ->
     assert (await run("endpoints", "--url", url, "--token", TOKEN, "list")).exit_code == 0
 
 
-async def test_where_it_listens_waits_for_the_next_start(stage: Stage) -> None:
+async def test_changed_addresses_need_a_restart(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.reload(admin={"socket": "off", "listen": "127.0.0.1:0"})
     assert stage.control_plane.reload_counts.waiting == ("admin.socket", "admin.listen")
 
 
-# --- its address
+# --- admin.listen
 
 
-async def test_the_address_is_bounded_like_any_other(stage: Stage) -> None:
-    """Heads have their time, bodies are not kept, nothing is forwarded, and there is room for so many at a time."""
+async def test_limits_of_admin_listen(stage: Stage) -> None:
+    """Head timeout, unbuffered bodies, no forwarding, and a limit of clients."""
     worker = await stage.worker(response())
     await stage.serve(worker, admin={"listen": "127.0.0.1:0", "token": TOKEN})
     client = await stage.listen_client()
@@ -247,8 +246,8 @@ async def test_the_address_is_bounded_like_any_other(stage: Stage) -> None:
 
 
 @pytest.mark.second_tier
-async def test_several_processes_share_it(start: Start, stage: Stage, runtime: Path) -> None:
-    """One socket for the unit; it stays when one of them is killed, and goes with the unit."""
+async def test_processes_share_the_socket(start: Start, stage: Stage, runtime: Path) -> None:
+    """One socket for all processes; it survives a killed process and is removed with the supervisor."""
     program = await start(*workers(await stage.worker(response())), "--processes", "2")
     assert os.listdir(runtime) == [f"{program.port}.sock"]
     killed, _ = await program.pids()
@@ -262,10 +261,10 @@ async def test_several_processes_share_it(start: Start, stage: Stage, runtime: P
 
 @pytest.mark.second_tier
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_it_is_handed_over_with_the_port(
+async def test_hot_restart_hands_over_the_socket(
     start: Start, stage: Stage, runtime: Path, processes: str
 ) -> None:
-    """The successor answers on the same path and address, without a gap; the last one takes the path along."""
+    """The new program answers on the same path and address; the last program removes the path."""
     program = await start(
         *workers(await stage.worker(response())),
         *("--processes", processes),
@@ -290,8 +289,8 @@ async def pid_of(program: Program) -> Any:
 # --- IPv4 peers of a socket for IPv6
 
 
-async def test_an_ipv4_client_of_an_ipv6_socket(stage: Stage) -> None:
-    """It is told to the worker, and trusted, by its IPv4 address; the probe finds it ready."""
+async def test_ipv4_client_of_an_ipv6_socket(stage: Stage) -> None:
+    """Forwarding fields, trust and probes use its IPv4 address."""
     worker = await stage.worker(response())
     await stage.serve(worker, listen="[::]:0", trusted_proxies=["127.0.0.1/32"])
     client = await stage.client(host="127.0.0.1")
@@ -312,10 +311,10 @@ async def test_an_ipv4_client_of_an_ipv6_socket(stage: Stage) -> None:
         ("fe80::1%eth0", "fe80::1%eth0"),
     ],
 )
-def test_mapped_addresses(address: str, plain: str) -> None:
+def test_unmapped_addresses(address: str, plain: str) -> None:
     assert unmapped(address) == plain
 
 
-def test_settings_have_it() -> None:
+def test_settings_accept_a_socket_path() -> None:
     endpoints = [{"id": "a", "address": "http://a:1"}]
     assert Settings(endpoints=endpoints, admin={"socket": "/x/y"}).admin.socket == "/x/y"  # type: ignore[arg-type]

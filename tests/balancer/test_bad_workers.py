@@ -1,8 +1,7 @@
-"""Workers that nobody can trust, find or understand, by every transport: what the client is told, what is counted, and
-what becomes of the request.
+"""Workers with invalid certificates, unknown names or garbage responses, over every transport.
 
-Rule of this file: nothing was sent to a worker that is not believed or not found, so even a POST goes elsewhere. Of
-what a worker did with a request before it spoke nonsense nobody knows, so only what may be repeated is.
+A request is sent elsewhere, even a POST, if nothing of it reached the worker. After an invalid response only
+idempotent requests are repeated: the worker may have executed the request.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pytest
 
 from tests.balancer.certificates import Shelf, self_signed
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
-from tests.balancer.talkers import over_http1, over_http2
+from tests.balancer.scripted_transports import over_http1, over_http2
 from tests.balancer.test_transports import TRANSPORTS, echo
 
 STATUS = b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -26,7 +25,7 @@ METRICS = b"GET /-/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @dataclass(frozen=True)
 class Untrusted:
-    """How a worker's certificate is wrong, and what that is counted by."""
+    """What is wrong with a certificate, and the kind of fault that is counted."""
 
     kind: str
     names: tuple[str, ...] = ("127.0.0.1",)
@@ -49,30 +48,36 @@ def transport(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def speaker(transport: str) -> ScriptedWorker:
-    """A worker that echoes, in what the transport speaks."""
+def echo_worker(transport: str) -> ScriptedWorker:
+    """An echo worker for the transport."""
     return over_http2(echo, []) if transport == "http2" else over_http1(echo, [])
 
 
 async def listening(stage: Stage, worker: ScriptedWorker, transport: str) -> int:
-    """The port where it does; https where it has a context."""
+    """Start the worker and return its port; https if it has a context."""
     if worker.tls is not None:
         worker.tls.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
     await worker.start()
-    stage._workers.append(worker)
+    stage.started_workers.append(worker)
     return worker.port
 
 
 def bad_and_good(transport: str, bad: str, good: str | None = None) -> list[dict[str, Any]]:
-    """The first endpoint is the one that a round begins with."""
+    """Endpoints in this order; round robin begins with the first."""
     both = [{"id": "bad", "address": bad, "region": "r", "transport": transport}]
     if good is not None:
         both.append({"id": "good", "address": good, "region": "r", "transport": transport})
     return both
 
 
+async def serve_bad_and_good(stage: Stage, transport: str, bad: str) -> None:
+    """Serve with the address `bad` and an echo worker, and one retry."""
+    port = await listening(stage, echo_worker(transport), transport)
+    await stage.serve(endpoints=bad_and_good(transport, bad, f"http://127.0.0.1:{port}"), retries=1)
+
+
 async def faults_of(stage: Stage) -> dict[str, int]:
-    """What the status counts of the bad one; the metrics must say the same."""
+    """Faults of endpoint `bad` in the status, which must equal those in the metrics."""
     status = json.loads((await stage.ask(STATUS)).body)
     (bad,) = (one for one in status["endpoints"] if one["id"] == "bad")
     faults: dict[str, int] = bad["route"]["faults"]
@@ -84,11 +89,11 @@ async def faults_of(stage: Stage) -> dict[str, int]:
 
 
 def error_of(answer: Message) -> tuple[int, str]:
-    """Status and reason of an answer of the unit's own, whose detail is one line."""
-    told = json.loads(answer.body)
-    assert "\n" not in told["detail"]
-    assert told["detail"]
-    return answer.status, told["error"]
+    """Status and reason of a generated error; its detail is one line."""
+    report = json.loads(answer.body)
+    assert "\n" not in report["detail"]
+    assert report["detail"]
+    return answer.status, report["error"]
 
 
 def context_of(shelf: Shelf, folder: Path, case: Untrusted) -> Any:
@@ -101,12 +106,10 @@ def context_of(shelf: Shelf, folder: Path, case: Untrusted) -> Any:
 
 
 @pytest.mark.parametrize("case", UNTRUSTED, ids=lambda case: case.kind)
-async def test_a_certificate_that_is_wrong(
-    stage: Stage, transport: str, case: Untrusted, tmp_path: Path
-) -> None:
-    """Nothing is sent; each kind has a count of its own, and a POST goes to who is believed."""
+async def test_invalid_certificate(stage: Stage, transport: str, case: Untrusted, tmp_path: Path) -> None:
+    """Nothing is sent; each kind is counted separately, and a POST goes to the other endpoint."""
     shelf = Shelf(tmp_path)
-    bad, good = speaker(transport), speaker(transport)
+    bad, good = echo_worker(transport), echo_worker(transport)
     bad.tls, good.tls = context_of(shelf, tmp_path / "another", case), shelf.worker("127.0.0.1")
     addresses = [f"https://127.0.0.1:{await listening(stage, worker, transport)}" for worker in (bad, good)]
     trust = {"ca": str(shelf.ca)}
@@ -121,9 +124,11 @@ async def test_a_certificate_that_is_wrong(
 
 
 @pytest.mark.parametrize("case", UNTRUSTED, ids=lambda case: case.kind)
-async def test_nobody_else_to_ask(stage: Stage, transport: str, case: Untrusted, tmp_path: Path) -> None:
-    """The client is told that there is no TLS; why stands in the status."""
-    shelf, bad = Shelf(tmp_path), speaker(transport)
+async def test_invalid_certificate_without_another_endpoint(
+    stage: Stage, transport: str, case: Untrusted, tmp_path: Path
+) -> None:
+    """The client gets 502 `tls_failed`; the status has the cause."""
+    shelf, bad = Shelf(tmp_path), echo_worker(transport)
     bad.tls = context_of(shelf, tmp_path / "another", case)
     address = f"https://127.0.0.1:{await listening(stage, bad, transport)}"
     await stage.serve(
@@ -134,50 +139,49 @@ async def test_nobody_else_to_ask(stage: Stage, transport: str, case: Untrusted,
     assert "certificate" in status["endpoints"][0]["connections"]["last_fault"]
 
 
-async def test_a_name_that_does_not_resolve(stage: Stage, transport: str) -> None:
-    """By a name that never does (RFC 6761 § 6.4)."""
-    port = await listening(stage, speaker(transport), transport)
-    endpoints = bad_and_good(transport, "http://nobody.invalid:80", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=endpoints, retries=1)
+async def test_unresolved_name(stage: Stage, transport: str) -> None:
+    """A name under `.invalid` (RFC 6761 § 6.4)."""
+    address = "http://worker.invalid:80"
+    await serve_bad_and_good(stage, transport, address)
     for _ in range(3):
         assert (await stage.ask(post(b"x"))).body == b"x"
     assert set(await faults_of(stage)) == {"name"}
-    await stage.reload(endpoints=endpoints[:1], retries=0)
+    await stage.reload(endpoints=bad_and_good(transport, address), retries=0)
     assert error_of(await stage.ask(post(b"x"))) == (502, "name_unresolved")
 
 
-async def test_nobody_listens(stage: Stage, transport: str) -> None:
-    """Refused."""
-    port = await listening(stage, speaker(transport), transport)
-    addresses = (f"http://127.0.0.1:{stage.dead_port()}", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=bad_and_good(transport, *addresses), retries=1)
+async def test_connection_refused(stage: Stage, transport: str) -> None:
+    await serve_bad_and_good(stage, transport, f"http://127.0.0.1:{stage.dead_port()}")
     for _ in range(3):
         assert (await stage.ask(post(b"x"))).body == b"x"
     assert set(await faults_of(stage)) == {"refused"}
 
 
-async def noise(wire: Wire) -> None:
-    """Not a word of HTTP, whatever was asked."""
+async def answer_garbage(wire: Wire) -> None:
+    """Read a request and answer with bytes that are not HTTP."""
     await wire.some()
     await wire.send(b"\x15\x03\x01\x00\x02\x02\x46" * 20)
 
 
-async def ssh(wire: Wire) -> None:
-    """Somebody else's protocol, before anything was asked."""
+async def send_ssh_banner(wire: Wire) -> None:
+    """Send the banner of another protocol before any request."""
     await wire.send(b"SSH-2.0-OpenSSH_9.6\r\n")
     await wire.closed()
 
 
-@pytest.mark.parametrize("script", [noise, ssh])
-async def test_garbage(stage: Stage, transport: str, script: Callable[[Wire], Any]) -> None:
-    """A GET is asked again elsewhere; a POST that went out is not, and its client is told in one line."""
-    bad = await stage.worker(script)
-    port = await listening(stage, speaker(transport), transport)
-    addresses = (f"http://127.0.0.1:{bad.port}", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=bad_and_good(transport, *addresses), retries=1)
+async def close_after_bytes(wire: Wire) -> None:
+    """Close after the first bytes of a request."""
+    await wire.some()
+
+
+@pytest.mark.parametrize("script", [answer_garbage, send_ssh_banner, close_after_bytes])
+async def test_garbage_or_no_response(stage: Stage, transport: str, script: Callable[[Wire], Any]) -> None:
+    """A GET is retried elsewhere; a POST that was sent is not, and its client gets a one-line error."""
+    address = f"http://127.0.0.1:{(await stage.worker(script)).port}"
+    await serve_bad_and_good(stage, transport, address)
     answers = [await stage.ask(get()) for _ in range(4)]
     assert [answer.status for answer in answers] == [200] * 4
-    await stage.reload(endpoints=bad_and_good(transport, addresses[0]))
+    await stage.reload(endpoints=bad_and_good(transport, address))
     status, reason = error_of(await stage.ask(post(b"once")))
     assert (status, reason) in {
         (502, "malformed_response"),
@@ -188,21 +192,8 @@ async def test_garbage(stage: Stage, transport: str, script: Callable[[Wire], An
     assert errors == {reason: 1}
 
 
-async def test_an_end_instead_of_an_answer(stage: Stage, transport: str) -> None:
-    """It closes whatever it is asked."""
-
-    async def script(wire: Wire) -> None:
-        await wire.some()
-
-    bad = await stage.worker(script)
-    port = await listening(stage, speaker(transport), transport)
-    addresses = (f"http://127.0.0.1:{bad.port}", f"http://127.0.0.1:{port}")
-    await stage.serve(endpoints=bad_and_good(transport, *addresses), retries=1)
-    assert [(await stage.ask(get())).status for _ in range(4)] == [200] * 4
-
-
 async def test_http1_where_http2_is_expected(stage: Stage) -> None:
-    """A good worker of the wrong protocol is named."""
+    """The error's detail names the protocol."""
     worker = await stage.worker(response(b"old"))
     await stage.serve(endpoints=bad_and_good("http2", f"http://127.0.0.1:{worker.port}"), retries=0)
     answer = await stage.ask(get())

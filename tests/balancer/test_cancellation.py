@@ -1,8 +1,7 @@
-"""Whoever leaves, at every step of a request: what is charged, what the other side sees, and that nothing stays.
+"""Disconnects, deadlines and stops at every step of a request.
 
-Rule of this file: the tables below are the truth, a step a line and an event a column. A cell reads
-`outcomes/what the client sees/errors that are counted`; several outcomes or answers are joined by `+`, `-` is none, and
-`.` stands where the event cannot happen. What must hold in every cell alike is in `Ending`.
+In the tables a row is a step and a column an event. A cell reads `outcomes/what the client sees/counted errors`.
+Several outcomes or responses are joined by `+`, `-` is none, and `.` marks an event that cannot happen at that step.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ kept alive                  ok/200                             ok/200
 a second attempt sent       reset+reset/502/connection_broken  reset+reset/502/connection_broken
 """
 
-UNIT = """
+BALANCER = """
 step                         deadline                                    drain         stop
 connected                    -/closed                                    -/closed      -/closed
 amid the head                -/408/head_timeout                          ok/200        -/cut
@@ -131,14 +130,14 @@ a second attempt sent        reset+timeout/504/response_timeout          ok+rese
 a second attempt connecting  .                                           .             abandoned+reset/cut
 """
 
-RACING = """
+HEDGED = """
 step                nothing           client-fin  client-half       client-rst             stop
 hedged              ok+ok/200         ok+ok/-     ok+ok/200         abandoned+abandoned/-  abandoned+abandoned/cut
 a hedge connecting  abandoned+ok/200  .           abandoned+ok/200  abandoned+abandoned/-  abandoned+abandoned/cut
 a hedge has won     ok+ok/200         ok+ok/-     ok+ok/200         ok+ok/-                abandoned+ok/200
 """
 
-RACE_LOST = """
+HEDGE_LOST = """
 step    deadline                              worker-fin    worker-rst
 hedged  timeout+timeout/504/response_timeout  ok+reset/200  ok+reset/200
 """
@@ -146,7 +145,7 @@ hedged  timeout+timeout/504/response_timeout  ok+reset/200  ok+reset/200
 
 @dataclass(frozen=True)
 class Cell:
-    """What must become of a request at `step` when `event` happens."""
+    """Expected result when `event` happens at `step`."""
 
     step: str
     event: str
@@ -156,7 +155,7 @@ class Cell:
 
     @property
     def is_ok(self) -> bool:
-        """Whether some request is answered in full after all."""
+        """Whether at least one request succeeds."""
         return "ok" in self.outcomes
 
     def __str__(self) -> str:
@@ -177,14 +176,16 @@ def listed(text: str) -> list[str]:
     return [] if text == "-" else text.split("+")
 
 
-CELLS = [cell for table in (CLIENT, CONNECTING, WORKER, UNIT, RACING, RACE_LOST) for cell in cells(table)]
+CELLS = [
+    cell for table in (CLIENT, CONNECTING, WORKER, BALANCER, HEDGED, HEDGE_LOST) for cell in cells(table)
+]
 
 
 # --- events
 
 
 async def nothing(scene: Scene) -> None:
-    """The request goes on; it shows that the step is where it says."""
+    """The request continues, which shows that the scene is at its step."""
 
 
 async def client_fin(scene: Scene) -> None:
@@ -192,14 +193,14 @@ async def client_fin(scene: Scene) -> None:
 
 
 async def client_half(scene: Scene) -> None:
-    """No departure, whatever the sweep finds."""
+    """A half-close is not a disconnect, also after a sweep."""
     scene.client.half_close()
     await scene.stage.turn()
     scene.stage.advance(0.0)
 
 
 async def client_rst(scene: Scene) -> None:
-    """Noticed at once, or by the next sweep but one, whether or not we read from it."""
+    """Noticed at once, or by the sweep, whether or not the balancer is reading from the client."""
     scene.client.reset()
     await scene.stage.turn()
     scene.stage.advance(0.0)
@@ -216,7 +217,7 @@ async def worker_rst(scene: Scene) -> None:
 
 
 async def deadline(scene: Scene) -> None:
-    """Nothing happens before it."""
+    """Nothing happens before the limit."""
     stage = scene.stage
     limit: float = getattr(stage.proxy.timeouts, scene.step.deadline)
     stage.advance(0.0)
@@ -251,20 +252,20 @@ EVENTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
 }
 
 NEEDS_THE_WORKER = {("the worker reads no more", "client-fin")}
-"""Nobody can know that the rest will not come before the worker takes what has."""
+"""The disconnect shows only when the worker has read the rest of the body."""
 
 
-# --- what became of it
+# --- results
 
 
 def outcomes(stage: Stage) -> list[str]:
-    """How attempts have ended, at whatever endpoint, sorted."""
+    """Outcomes of all attempts at all endpoints, sorted."""
     ended = [stage.outcomes(state.id) for state in stage.proxy.router.states]
     return sorted(kind for one in ended for kind, count in one.items() for _ in range(count))
 
 
 async def seen(client: Wire, count: int) -> list[str]:
-    """The next `count` things that the client meets: statuses of whole answers, or the connection's end."""
+    """The next `count` events at the client: statuses of complete responses, or how the connection ended."""
     found = []
     for _ in range(count):
         try:
@@ -276,34 +277,34 @@ async def seen(client: Wire, count: int) -> list[str]:
     return found
 
 
-async def is_so(stage: Stage, condition: Callable[[], object]) -> None:
-    """Wait for it; the assertion that follows says what is instead."""
+async def wait_for(stage: Stage, condition: Callable[[], object]) -> None:
+    """Wait for the condition without failing; the assertion that follows shows the difference."""
     with suppress(TimeoutError):
         await stage.eventually(condition)
 
 
 def alive() -> list[object]:
-    """Requests and client connections that somebody still refers to."""
+    """Requests and client connections that are still referred to."""
     gc.collect()
     kinds = (DownstreamConnection, Exchange, AdminExchange)
     return [found for found in gc.get_objects() if isinstance(found, kinds)]
 
 
-async def nobody_is_left(stage: Stage) -> None:
-    """No connection, no request, nothing that refers to one."""
+async def assert_nothing_is_left(stage: Stage) -> None:
+    """Assert that no connection, request or reference to one is left."""
     for client in stage.clients:
         client.reset()
-    await is_so(stage, lambda: not stage.proxy.downstreams)
+    await wait_for(stage, lambda: not stage.proxy.downstreams)
     assert not stage.proxy.downstreams
     assert stage.proxy.in_flight == len(stage.proxy.queue) == 0
     assert [state.in_flight for state in stage.proxy.router.states] == [0] * len(stage.proxy.router.states)
-    await is_so(stage, lambda: not any(pool.opening for pool in stage.proxy.pools.by_id.values()))
+    await wait_for(stage, lambda: not any(pool.opening for pool in stage.proxy.pools.by_id.values()))
     await stage.turn()
     assert alive() == []
 
 
-async def the_next_request_is_whole(scene: Scene, cell: Cell) -> None:
-    """Half an exchange leaves nothing behind: the next one has a connection of its own."""
+async def assert_next_request_is_served(scene: Scene, cell: Cell) -> None:
+    """Assert that the next request is served, on a new connection unless the previous exchange was complete."""
     before = scene.connections
     if not cell.is_ok:
         assert [pool.idle for pool in scene.stage.proxy.pools.by_id.values() if pool.idle] == []
@@ -317,8 +318,8 @@ async def the_next_request_is_whole(scene: Scene, cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-async def test_whoever_leaves_and_whenever(stage: Stage, cell: Cell) -> None:
-    """Each cell of the tables, and after it the same cleanliness."""
+async def test_event_at_step(stage: Stage, cell: Cell) -> None:
+    """Each cell of the tables, and then that nothing is left."""
     scene = Scene(stage, STEPS[cell.step])
     await scene.set_up(grace=25.0 if cell.event == "drain" else 0.01)
     await EVENTS[cell.event](scene)
@@ -328,7 +329,7 @@ async def test_whoever_leaves_and_whenever(stage: Stage, cell: Cell) -> None:
     if cell.event in ("nothing", "drain") or cell.is_ok or (cell.step, cell.event) in NEEDS_THE_WORKER:
         await scene.go_on()
     assert await seen(scene.client, len(cell.seen)) == cell.seen
-    await is_so(stage, lambda: outcomes(stage) == cell.outcomes)
+    await wait_for(stage, lambda: outcomes(stage) == cell.outcomes)
     assert outcomes(stage) == cell.outcomes
     assert sorted(stage.proxy.counts.errors.elements()) == cell.errors
     assert scene.worker.received.count(b"POST /") <= bool(scene.step.ahead) + 1
@@ -338,12 +339,12 @@ async def test_whoever_leaves_and_whenever(stage: Stage, cell: Cell) -> None:
         scene.client.leave()
         assert await scene.stopping
     elif cell.event != "stop" and "worker" in scene.step.endpoints:
-        await the_next_request_is_whole(scene, cell)
-    await nobody_is_left(stage)
+        await assert_next_request_is_served(scene, cell)
+    await assert_nothing_is_left(stage)
 
 
-async def test_a_half_closed_client_that_resets_is_found_by_the_sweep(stage: Stage) -> None:
-    """After its FIN nothing more is read from it, and so the loop hears of nothing more."""
+async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> None:
+    """After the client's FIN the connection is not read, so the event loop does not report the reset."""
     scene = Scene(stage, STEPS["a GET sent"])
     await scene.set_up(grace=25.0)
     scene.client.half_close()
@@ -353,20 +354,19 @@ async def test_a_half_closed_client_that_resets_is_found_by_the_sweep(stage: Sta
     assert stage.proxy.in_flight == 1
     await client_rst(scene)
     assert outcomes(stage) == ["abandoned"]
-    await nobody_is_left(stage)
+    await assert_nothing_is_left(stage)
 
 
-def test_every_step_is_in_the_tables() -> None:
-    """A step that is added must say what becomes of it."""
+def test_tables_are_complete() -> None:
     assert {cell.step for cell in CELLS} == set(STEPS)
     assert {cell.event for cell in CELLS} == set(EVENTS)
 
 
-# --- the stage, watched for what it leaves behind
+# --- a stage that checks for leaks
 
 
 def sockets() -> int:
-    """Open sockets of this process, where the system tells."""
+    """Open sockets of this process, where /proc shows them."""
     count = 0
     for path in Path("/proc/self/fd").iterdir() if os.path.isdir("/proc/self/fd") else ():
         with suppress(OSError):  # the descriptor of this very listing
@@ -375,8 +375,8 @@ def sockets() -> int:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def only_what_is_new() -> Iterator[None]:
-    """Collections look at what these tests make, and at nothing else."""
+def freeze_existing_objects() -> Iterator[None]:
+    """Collections look only at objects that these tests create."""
     gc.collect()
     gc.freeze()
     yield
@@ -385,15 +385,15 @@ def only_what_is_new() -> Iterator[None]:
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    """A stage after which no task and no socket is left, and nobody has complained."""
+    """A stage that leaves no task, no socket and no loop error."""
     tasks, open_sockets = asyncio.all_tasks(), sockets()
     stage = Stage()
-    with quiet_loop() as complaints:
+    with quiet_loop() as loop_errors:
         yield stage
         for client in stage.clients:
             client.reset()
         await stage.close()
-        await is_so(stage, lambda: sockets() == open_sockets)
+        await wait_for(stage, lambda: sockets() == open_sockets)
         assert sockets() == open_sockets
         assert asyncio.all_tasks() - tasks <= {asyncio.current_task()}
-        assert complaints == []
+        assert loop_errors == []

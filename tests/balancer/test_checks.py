@@ -1,4 +1,4 @@
-"""Active checks on real sockets: what is asked, over which connections, and what follows from the answers."""
+"""Active checks over real sockets: requests, connections, and the effect of results on health."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
 from tests.balancer.test_admin import local, status
 
-BAD = response(b"not well", status=b"503 Service Unavailable")
+BAD = response(b"unhealthy", status=b"503 Service Unavailable")
 PATH = {"path": "/up"}
 
 
 async def check(stage: Stage, seconds: float = 6.0) -> None:
-    """Let a check of each endpoint come due, and end."""
+    """Let a check of each endpoint become due and finish."""
     stage.advance(seconds)
     await stage.turn(5)
     await stage.eventually(lambda: all(c.request is None for c in stage.control_plane.checks.by_id.values()))
 
 
 def checks(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
-    """How many have passed and failed, and why the last one that did."""
+    """Counts of passed and failed checks, and the last fault."""
     state = stage.control_plane.checks.by_id[endpoint].state
     return state.passed, state.failed, state.last_fault
 
 
 def in_order(*responses: bytes) -> Script:
-    """Answers with the next response, whatever connection it is asked on, and from then on with the last."""
+    """Answer with the next response on whatever connection, and with the last one from then on."""
     left = list(responses)
 
     async def script(wire: Wire) -> None:
@@ -45,8 +45,8 @@ def in_order(*responses: bytes) -> Script:
     return script
 
 
-async def test_a_check_asks_for_the_path(stage: Stage) -> None:
-    """One GET of the unit's own, on a connection that then waits in the pool; no counter of requests moves."""
+async def test_request_of_a_check(stage: Stage) -> None:
+    """One GET with its own User-Agent, on a connection that goes to the pool; request counters do not change."""
     worker = await stage.worker(response())
     await stage.serve(worker, health_checks=PATH)
     stage.advance(0.0)
@@ -62,7 +62,7 @@ async def test_a_check_asks_for_the_path(stage: Stage) -> None:
 
 
 async def test_checks_and_requests_share_connections(stage: Stage) -> None:
-    """A check goes over the connection that a request has left, and the next request over the check's."""
+    """A check uses the connection that a request has left, and the next request that of the check."""
     worker = await stage.worker(response())
     await stage.serve(worker, health_checks={**PATH, "interval": 2})
     stage.advance(0.0)
@@ -73,8 +73,8 @@ async def test_checks_and_requests_share_connections(stage: Stage) -> None:
     assert checks(stage)[:2] == (3, 0)
 
 
-async def test_by_default_nobody_is_asked(stage: Stage) -> None:
-    """Without a path there is nothing to ask for."""
+async def test_no_checks_by_default(stage: Stage) -> None:
+    """Checks need a path."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     for _ in range(5):
@@ -82,8 +82,8 @@ async def test_by_default_nobody_is_asked(stage: Stage) -> None:
     assert worker.connections == []
 
 
-async def test_an_ill_endpoint_gets_no_requests(stage: Stage) -> None:
-    """Three bad answers take it out, two good ones put it back."""
+async def test_unhealthy_endpoint_is_not_available(stage: Stage) -> None:
+    """Three failed checks make it unhealthy, two passed ones healthy."""
     worker = await stage.worker(in_order(response(), *[BAD] * 3, response()))
     await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
@@ -95,8 +95,8 @@ async def test_an_ill_endpoint_gets_no_requests(stage: Stage) -> None:
     assert checks(stage) == (4, 3, "status 503")
 
 
-async def test_checks_are_faster_while_something_changes(stage: Stage) -> None:
-    """Every five seconds while all is well, every two while it is not."""
+async def test_interval_is_shorter_after_a_failure(stage: Stage) -> None:
+    """Every five seconds while all pass, every two after a failure."""
     worker = await stage.worker(in_order(*[response()] * 2, BAD))
     await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
@@ -124,10 +124,10 @@ async def test_checks_are_faster_while_something_changes(stage: Stage) -> None:
         ({}, b"SSH-2.0-OpenSSH\r\n\r\n", "malformed_response: "),
     ],
 )
-async def test_which_answers_are_good(
+async def test_responses_that_pass(
     stage: Stage, plan: dict[str, Any], answer: bytes, fault: str | None
 ) -> None:
-    """200 to 399 or the one that is named, in whole; what cannot be kept costs its connection and no more."""
+    """200 to 399, or the configured status, complete; an unusable response costs only its connection."""
     await stage.serve(await stage.worker(answer), health_checks={**PATH, **plan})
     stage.advance(0.0)
     stage.advance(2.0)
@@ -137,13 +137,13 @@ async def test_which_answers_are_good(
         await stage.eventually(lambda: stage.pool().leased)
         stage.advance(1.0)
     await stage.eventually(lambda: check_.request is None)
-    passed, failed, said = checks(stage)
+    passed, failed, last_fault = checks(stage)
     assert (passed, failed) == (fault is None, fault is not None)
-    assert (said or "").startswith(fault or "")
+    assert (last_fault or "").startswith(fault or "")
 
 
-async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
-    """A second is enough; the connection is closed, and three in a row are an illness."""
+async def test_check_timeout(stage: Stage) -> None:
+    """The timeout is a second; the connection is closed, and three in a row make the endpoint unhealthy."""
 
     async def silent(wire: Wire) -> None:
         await wire.request()
@@ -163,8 +163,8 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
     assert stage.state().is_reachable
 
 
-async def test_a_worker_that_does_not_take_connections(stage: Stage) -> None:
-    """It cannot be reached: not even a panic sends requests there while there is anybody else."""
+async def test_refused_connection_is_unreachable(stage: Stage) -> None:
+    """Panic mode does not route to unreachable endpoints while another one is reachable."""
     await stage.serve(
         stage.dead_port(), stage.dead_port(), await stage.worker(response()), health_checks=PATH
     )
@@ -177,8 +177,8 @@ async def test_a_worker_that_does_not_take_connections(stage: Stage) -> None:
     assert [state.id for state in stage.proxy.router.available] == ["w2"]
 
 
-async def test_a_connection_that_takes_too_long(stage: Stage) -> None:
-    """The check ends in its time; the connection that comes later, or never, is nobody's."""
+async def test_connect_timeout_of_a_check(stage: Stage) -> None:
+    """The check ends at its timeout; a connection established later is not counted again."""
     await stage.serve(
         stage.deaf_port(), await stage.worker(response()), health_checks=PATH, timeouts={"connect": 0.3}
     )
@@ -191,14 +191,14 @@ async def test_a_connection_that_takes_too_long(stage: Stage) -> None:
     assert checks(stage)[1] == 1
 
 
-async def test_a_connection_closed_while_idle_is_no_illness(stage: Stage) -> None:
-    """A worker may close what nobody uses; the check opens another."""
+async def test_connection_closed_while_idle_is_not_a_failure(stage: Stage) -> None:
+    """A worker may close an idle connection; the check dials another."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.send(response())
         if len(worker.connections) == 1:
-            await wire.request()  # and leaves it unanswered: the close has crossed it
+            await wire.request()  # unanswered: the close has crossed the request
         else:
             await answering(response())(wire)
 
@@ -211,8 +211,8 @@ async def test_a_connection_closed_while_idle_is_no_illness(stage: Stage) -> Non
     assert len(worker.connections) == 2
 
 
-async def test_checks_speak_tls_where_the_endpoint_does(stage: Stage, tmp_path: Path) -> None:
-    """An https endpoint is checked over TLS, verified as for requests."""
+async def test_checks_over_tls(stage: Stage, tmp_path: Path) -> None:
+    """An https endpoint is checked over TLS and verified as for requests."""
     shelf = Shelf(tmp_path)
     worker = await stage.worker(response(), shelf.worker("127.0.0.1"))
     await stage.serve(worker, health_checks=PATH, upstream_tls={"ca": str(shelf.ca)})
@@ -221,8 +221,8 @@ async def test_checks_speak_tls_where_the_endpoint_does(stage: Stage, tmp_path: 
     assert checks(stage) == (1, 0, None)
 
 
-async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
-    """Down: no checks. Draining: it is still checked."""
+async def test_admin_state_and_checks(stage: Stage) -> None:
+    """Not in maintenance; while draining it is checked."""
     worker = await stage.worker(response())
     await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
     stage.proxy.router.set_admin_state("w0", AdminState.MAINTENANCE)
@@ -234,8 +234,8 @@ async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
-async def test_endpoints_come_and_go_under_checks(stage: Stage) -> None:
-    """A new one is checked, one that has gone is not; a check under way at one that goes says nothing."""
+async def test_checks_follow_the_endpoint_set(stage: Stage) -> None:
+    """A new endpoint is checked, a removed one is not; a check in flight at removal is not counted."""
 
     async def silent(wire: Wire) -> None:
         await wire.request()
@@ -255,8 +255,8 @@ async def test_endpoints_come_and_go_under_checks(stage: Stage) -> None:
     assert len(other.requests) == 1
 
 
-async def test_the_plan_can_change(stage: Stage) -> None:
-    """Another path from the next check on; without one nobody is ill of checks any more."""
+async def test_plan_changes(stage: Stage) -> None:
+    """Another path from the next check; without a path every endpoint is healthy."""
     worker = await stage.worker(BAD)
     await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
@@ -273,8 +273,8 @@ async def test_the_plan_can_change(stage: Stage) -> None:
     assert stage.state().available
 
 
-async def test_a_check_in_flight_ends_when_checks_are_turned_off(stage: Stage) -> None:
-    """Its connection is closed at once: no sweep would end it later."""
+async def test_check_in_flight_ends_when_checks_are_disabled(stage: Stage) -> None:
+    """Its connection is closed at once."""
 
     async def silent(wire: Wire) -> None:
         await wire.request()
@@ -294,9 +294,8 @@ async def test_a_check_in_flight_ends_when_checks_are_turned_off(stage: Stage) -
 # --- live traffic
 
 
-async def test_a_worker_that_is_gone_is_ejected_and_comes_back(stage: Stage) -> None:
-    """Five refused connections and it is out, though nothing is configured; when it listens again one connection
-    brings it back within three seconds, long before its ejection would end."""
+async def test_refusing_worker_is_ejected_and_returns(stage: Stage) -> None:
+    """Five refused connections eject it; one connection returns it within 3 s, before the ejection ends."""
     spare, held = await stage.worker(response(b"other")), stage.dead_port()
     await stage.serve(held, spare)
     for _ in range(10):
@@ -308,20 +307,20 @@ async def test_a_worker_that_is_gone_is_ejected_and_comes_back(stage: Stage) -> 
     assert checks(stage) == (0, 1, "no connection: Connection refused")
     assert stage.state().is_ejected
     worker = ScriptedWorker(answering(response(b"back")))
-    sock = next(sock for sock in stage._held if sock.getsockname()[1] == held)
+    sock = next(sock for sock in stage.held_sockets if sock.getsockname()[1] == held)
     sock.listen()
-    stage._held.remove(sock)
+    stage.held_sockets.remove(sock)
     await worker.start(sock)
-    stage._workers.append(worker)
+    stage.started_workers.append(worker)
     await check(stage, 3.0)
     assert not stage.state().is_ejected
     bodies = {(await stage.ask(get())).body for _ in range(4)}
     assert bodies == {b"back", b"other"}
-    assert len(worker.connections) == 1  # the one that found it
+    assert len(worker.connections) == 1  # that of the check
 
 
-async def test_a_worker_that_resets_is_ejected(stage: Stage) -> None:
-    """Broken connections and errors count alike, whatever the policy; a retry saves the requests meanwhile."""
+async def test_resetting_worker_is_ejected(stage: Stage) -> None:
+    """Resets count as failures for every policy; retries save the requests."""
 
     async def resets(wire: Wire) -> None:
         await wire.request()
@@ -335,8 +334,7 @@ async def test_a_worker_that_resets_is_ejected(stage: Stage) -> None:
     assert stage.state().record.cause is not None
 
 
-async def test_ejection_can_be_switched_off(stage: Stage) -> None:
-    """Then it is asked for ever."""
+async def test_ejection_can_be_disabled(stage: Stage) -> None:
     bad = await stage.worker(BAD)
     rules = {"failures": 0, "success_rate": 0}
     await stage.serve(bad, await stage.worker(response()), outlier_detection=rules, retries=0)
@@ -346,8 +344,8 @@ async def test_ejection_can_be_switched_off(stage: Stage) -> None:
     assert len(bad.requests) == 20
 
 
-async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
-    """Standing, ejection, checks, share and panic, in words and as numbers."""
+async def test_status_and_metrics_of_health(stage: Stage) -> None:
+    """Admin state, ejection, checks, share and panic."""
     await stage.serve(
         await stage.worker(BAD), await stage.worker(response()), stage.dead_port(), health_checks={**PATH, "fall": 1},
         slow_start={"window": 20},
@@ -358,8 +356,8 @@ async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
     await check(stage, 3.0)
     for _ in range(5):
         await stage.ask(get())
-    told = await status(stage)
-    first, second, third = told["endpoints"]
+    report = await status(stage)
+    first, second, third = report["endpoints"]
     assert (first["state"], first["healthy"], first["reachable"], first["available"]) == (
         "ready",
         False,
@@ -370,7 +368,7 @@ async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
     assert (second["share"], second["healthy"]) == (0.15, True)
     assert second["ejection"] == {"ejected": False, "seconds_left": None, "cause": None, "times": 0}
     assert (third["healthy"], third["reachable"], third["available"]) == (False, False, False)
-    assert told["panic"] == {
+    assert report["panic"] == {
         "everywhere": True,
         "regions": [],
         "times": 1,
@@ -391,8 +389,8 @@ async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
     assert samples["steelyard_endpoint_checks_total", "w0", "failed"] == 1
 
 
-async def test_an_ejection_is_shown_with_its_cause(stage: Stage) -> None:
-    """How long it lasts, why, and how often it has happened."""
+async def test_status_of_an_ejection(stage: Stage) -> None:
+    """Duration, cause and count."""
     await stage.serve(stage.dead_port(), await stage.worker(response()))
     for _ in range(10):
         await stage.ask(get())

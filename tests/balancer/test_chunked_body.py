@@ -1,4 +1,4 @@
-"""A chunked body that is not legal is refused at the first byte that says so, however it is cut. RFC 9112 § 7.1."""
+"""Malformed chunked bodies are rejected at the first illegal byte, however they are split. RFC 9112 § 7.1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from balancer.errors import MalformedBody
 from balancer.http1.body import ChunkedBody
-from tests.balancer.diligence import tries
+from tests.balancer.example_counts import examples
 from tests.balancer.messages import text
 from tests.balancer.wireless import Wireless
 
@@ -16,10 +16,10 @@ POST = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"
 
 SIZE_LINES = (b"", b"0", b"2", b"a", b"=", b"=a", b";a", b'"', b'a"')
-"""One of these, and CRLF, ends any size line that can still become legal."""
+"""One of these and CRLF completes any size line that is still a prefix of a legal one."""
 
 TRAILERS = (b"", b"a", b":", b"a:", b"\r\n")
-"""One of these, and CRLF, ends any trailer that can still become legal."""
+"""One of these and CRLF completes any trailer that is still a prefix of a legal one."""
 
 ENDS = (*(end + b"\r\n" for end in (*SIZE_LINES, *TRAILERS)), b"\n")
 
@@ -40,7 +40,7 @@ def is_legal(data: bytes) -> bool:
 
 
 def bytewise(data: bytes) -> int:
-    """Bytes that are taken one by one until one is refused, or the body ends."""
+    """Number of bytes accepted one at a time before one is rejected or the body ends."""
     body = ChunkedBody()
     for at in range(len(data)):
         try:
@@ -52,12 +52,12 @@ def bytewise(data: bytes) -> int:
     return len(data)
 
 
-@tries(400)
+@examples(400)
 @given(
     st.sampled_from((b"", b"0;", b"2\r\nok\r\n", b"0\r\n", b"0\r\na:")), text(b'0;="\\ \t\r\n:a\0(', 0, 12)
 )
-def test_what_is_not_refused_can_still_become_legal(begin: bytes, more: bytes) -> None:
-    """Every beginning that is taken has an end; and bytes one by one are taken as far as all at once are."""
+def test_accepted_prefixes_can_be_completed(begin: bytes, more: bytes) -> None:
+    """Every accepted prefix can be completed, and the result does not depend on how the bytes are split."""
     sent = begin + more
     taken = bytewise(sent)
     legal = [size for size in range(len(sent) + 1) if is_legal(sent[:size])]
@@ -68,7 +68,7 @@ def test_what_is_not_refused_can_still_become_legal(begin: bytes, more: bytes) -
 
 
 @pytest.mark.parametrize("cut", [*range(1, 12)])
-def test_trailers_of_exactly_the_limit_pass_however_they_are_cut(cut: int) -> None:
+def test_trailer_limits(cut: int) -> None:
     """The limits count bytes and lines of the trailer section, without its empty line."""
     sent = b"0\r\nA: b\r\nC: d\r\n\r\n"
     for size, lines, is_taken in ((12, 2, True), (11, 2, False), (12, 1, False)):
@@ -83,7 +83,7 @@ def test_trailers_of_exactly_the_limit_pass_however_they_are_cut(cut: int) -> No
             assert (body.is_ended, body.trailers) == (True, b"\r\nA: b\r\nC: d\r\n")
 
 
-def test_an_illegal_trailer_frees_the_worker_at_once() -> None:
+def test_malformed_request_trailer_frees_the_worker() -> None:
     """The client gets 400, and no connection to the worker stays leased."""
     with Wireless() as stage:
         client = stage.client()
@@ -99,8 +99,8 @@ def test_an_illegal_trailer_frees_the_worker_at_once() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[CHUNKS, b"0\r\nX: y\n"], [CHUNKS + b"0\r\n\n"]])
-def test_an_illegal_trailer_of_a_worker_cuts_the_response_at_once(pieces: list[bytes]) -> None:
-    """The client sees that it is not whole, and no connection to the worker stays leased."""
+def test_malformed_response_trailer_resets_the_client(pieces: list[bytes]) -> None:
+    """The client gets a reset, and no connection to the worker stays leased."""
     with Wireless(retries=0) as stage:
         client = stage.client()
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")

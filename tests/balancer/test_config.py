@@ -1,4 +1,4 @@
-"""The configuration: what it takes, who wins, and what it says of mistakes."""
+"""The configuration: keys, precedence of sources, and messages about invalid values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def problem(tmp_path: Path, text: str, overrides: dict[str, Any] | None = None) -> str:
-    """What is said of it: one line."""
+    """The message, which is one line."""
     with pytest.raises(ConfigError) as caught:
         load(write(tmp_path, text), overrides or {})
     assert caught.value.exit_code == 2
@@ -46,8 +46,8 @@ def problem(tmp_path: Path, text: str, overrides: dict[str, Any] | None = None) 
     return message
 
 
-def test_the_sample(tmp_path: Path) -> None:
-    """Every key means what it says, and what it does not say has its default."""
+def test_sample_configuration(tmp_path: Path) -> None:
+    """Given values and defaults."""
     settings = load(write(tmp_path, SAMPLE), {})
     assert (settings.listen, settings.home_region) == ("127.0.0.1:8080", "emea")
     assert (settings.policy.name, settings.policy.options) == ("latency-weighted", {})
@@ -57,15 +57,15 @@ def test_the_sample(tmp_path: Path) -> None:
     assert (settings.timeouts.first_byte, settings.pool.idle_timeout, settings.retries) == (25.0, 30.0, 2)
 
 
-def test_a_policy_may_be_a_table(tmp_path: Path) -> None:
-    """With the options of the policy itself."""
+def test_policy_as_a_table(tmp_path: Path) -> None:
+    """Name and options."""
     text = ENDPOINT + '[policy]\nname = "single-region"\nregion = "emea"\n'
     settings = load(write(tmp_path, text), {})
     assert (settings.policy.name, settings.policy.options) == ("single-region", {"region": "emea"})
 
 
-def test_command_line_before_environment_before_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the three speaks for the keys that those before it leave open."""
+def test_precedence_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source supplies the keys that those before it omit."""
     path = write(tmp_path, SAMPLE + "[timeouts]\nhead = 1\nqueue = 1\nlinger = 1\n")
     monkeypatch.setenv("BALANCER_HOME_REGION", "us")
     monkeypatch.setenv("BALANCER_TIMEOUTS__HEAD", "2")
@@ -78,16 +78,14 @@ def test_command_line_before_environment_before_file(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("value", ["random", '"random"', '{"name": "random"}'])
-def test_the_environment_may_name_the_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    """As a bare name, as one would write it, or as JSON."""
+def test_policy_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """As a bare name or as JSON."""
     monkeypatch.setenv("BALANCER_POLICY", value)
     assert load(write(tmp_path, SAMPLE), {}).policy.name == "random"
 
 
-def test_port_stands_for_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heroku's $PORT beats the file, on all addresses; the command line beats it."""
+def test_port_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$PORT (Heroku) overrides the file and listens on all addresses; the command line overrides it."""
     monkeypatch.setenv("PORT", "5000")
     path = write(tmp_path, SAMPLE)
     assert load(path, {}).listen == "0.0.0.0:5000"
@@ -126,8 +124,8 @@ BAD: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_mistakes_are_named(tmp_path: Path, name: str) -> None:
-    """One line with the field and what is wrong with it."""
+def test_invalid_configuration(tmp_path: Path, name: str) -> None:
+    """One line with the key and what is wrong."""
     text, named = BAD[name]
     message = problem(tmp_path, text)
     assert message.startswith(named[0]) or name == "not-toml"
@@ -154,16 +152,18 @@ def test_mistakes_are_named(tmp_path: Path, name: str) -> None:
         "",
     ],
 )
-def test_bad_addresses(tmp_path: Path, address: str) -> None:
-    """An endpoint is http://host:port and nothing else."""
+def test_invalid_addresses(tmp_path: Path, address: str) -> None:
+    """An endpoint's address is http://host:port or https://host:port."""
     text = f'[[endpoints]]\nid = "a"\naddress = "{address}"\n'
     message = problem(tmp_path, text)
-    assert message == f"endpoints.0.address: must be http://host:port or https://host:port, got '{address}'"
+    assert "endpoints.0.address" in message
+    assert "http://host:port or https://host:port" in message
+    assert repr(address) in message
 
 
 @pytest.mark.parametrize("address", ["http://a:1", "http://a:1/", "http://a", "http://[::1]:9"])
-def test_good_addresses(tmp_path: Path, address: str) -> None:
-    """The port may be left to HTTP, and a slash at the end means nothing."""
+def test_valid_addresses(tmp_path: Path, address: str) -> None:
+    """The port may be omitted, and a trailing slash is ignored."""
     settings = load(write(tmp_path, f'[[endpoints]]\nid = "a"\naddress = "{address}"\n'), {})
     assert settings.endpoints[0].address == address.rstrip("/")
 
@@ -178,17 +178,17 @@ def test_good_addresses(tmp_path: Path, address: str) -> None:
         ("PORT", "http", "listen"),
     ],
 )
-def test_mistakes_in_the_environment(
+def test_invalid_environment_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str
 ) -> None:
-    """They are told in the same way as those of the file."""
+    """The message names the key or the variable."""
     monkeypatch.setenv(variable, value)
     message = problem(tmp_path, SAMPLE).lower()
     assert field in message or variable.lower() in message
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    """Absent, a directory, not text: the path and the reason."""
+    """Absent, a directory, not text: the path is named."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "absent.toml", tmp_path, tmp_path / "binary"):
         with pytest.raises(ConfigError, match=str(path)):
@@ -214,20 +214,19 @@ def test_workers_of_the_command_line() -> None:
     ],
 )
 def test_listen_addresses(text: str, host: str, port: int, shown: str) -> None:
-    """host:port, the host of an IPv6 address in brackets, no host: all addresses."""
+    """host:port, an IPv6 address in brackets, no host: all addresses."""
     address = ListenAddress.parse(text)
     assert (address.host, address.port, str(address)) == (host, port, shown)
 
 
 @pytest.mark.parametrize("text", ["", "8080", "a:", "a:-1", "a:65536", "a:b", "a:١"])
-def test_bad_listen_addresses(text: str) -> None:
-    """Whatever has no port of 0–65535 behind a colon."""
+def test_invalid_listen_addresses(text: str) -> None:
+    """Anything without a port of 0–65535 after a colon."""
     with pytest.raises(ValueError, match="host:port"):
         ListenAddress.parse(text)
 
 
-def test_the_token_is_not_shown() -> None:
-    """Neither in a repr nor in a traceback."""
+def test_token_is_not_in_the_repr() -> None:
     endpoints: Any = [{"id": "a", "address": "http://a:1"}]
     control: Any = {"token": "secret-of-some-length"}
     assert "secret" not in repr(Settings(endpoints=endpoints, admin=control))

@@ -1,4 +1,4 @@
-"""Opening a connection: how long each phase took, what a failure is called, and that nothing stays open."""
+"""Opening a connection: duration of each phase, kinds of failure, and that no connection leaks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.balancer.virtual import VirtualLoop
 
 T = TypeVar("T")
 
-FOUR, FOUR_TOO, SIX = "192.0.2.1", "192.0.2.2", "2001:db8::1"
+FOUR, OTHER_FOUR, SIX = "192.0.2.1", "192.0.2.2", "2001:db8::1"
 
 
 class Transport(asyncio.Transport):
-    """That remembers whether it was given up."""
+    """A transport that records whether it was aborted."""
 
     is_open = True
 
@@ -33,8 +33,8 @@ class Transport(asyncio.Transport):
         self.is_open = False
 
 
-class WaitQueue(asyncio.Protocol):
-    """Who is connected."""
+class Connected(asyncio.Protocol):
+    """Records its transport."""
 
     transport: asyncio.BaseTransport | None = None
 
@@ -42,9 +42,11 @@ class WaitQueue(asyncio.Protocol):
         self.transport = transport
 
 
-class World:
-    """Names and addresses that take their time. `hosts` answer after `delays`, or refuse if they are among `refusing`;
-    the name takes `lookup` seconds, None: it does not resolve."""
+class Network:
+    """Names and addresses with delays on a virtual clock.
+
+    Hosts accept after `delays`, or refuse if in `refusing`; the look-up takes `lookup` seconds, None: it fails.
+    """
 
     def __init__(self, *hosts: str, lookup: float | None = 0.256) -> None:
         self.loop = VirtualLoop(self._dial)
@@ -52,7 +54,7 @@ class World:
         self.lookup = lookup
         self.delays: dict[str, float] = {}
         self.refusing: dict[str, OSError] = {}
-        self.asked: list[str] = []
+        self.dialled: list[str] = []
         self.transports: dict[str, Transport] = {}
         plan = RoutesPlan(NamesPlan(NameRules(), self._look))
         self.routes = Routes(plan, self.loop.now)
@@ -78,11 +80,11 @@ class World:
             protocol.connection_made(self.transports[host])
             return self.transports[host], protocol
 
-        self.asked.append(host)
+        self.dialled.append(host)
         return self.loop.create_task(connect())
 
-    def dial(self, timeout: float = 2.0) -> tuple[WaitQueue, Phases]:
-        return self.run(dial(WaitQueue, "api.test", 80, timeout, None, self.route))
+    def dial(self, timeout: float = 2.0) -> tuple[Connected, Phases]:
+        return self.run(dial(Connected, "api.test", 80, timeout, None, self.route))
 
     def run(self, doing: Coroutine[Any, Any, T]) -> T:
         with self.loop:
@@ -95,74 +97,73 @@ class World:
         return [host for host, transport in self.transports.items() if transport.is_open]
 
 
-def test_phases_are_counted_from_the_beginning() -> None:
-    """As curl counts them; what is known costs nothing the second time."""
-    world = World(FOUR)
-    world.delays = {FOUR: 0.041}
-    _, cold = world.dial()
+def test_phases_of_a_connection() -> None:
+    """Durations count from the start, as in curl; a cached name takes no time."""
+    network = Network(FOUR)
+    network.delays = {FOUR: 0.041}
+    _, cold = network.dial()
     assert (round(cold.namelookup, 6), round(cold.connect, 6)) == (0.256, 0.297)
     assert cold.appconnect == cold.connect
     assert (round(cold.trip, 6), cold.handshake) == (0.041, 0.0)
-    _, warm = world.dial()
+    _, warm = network.dial()
     assert (warm.namelookup, round(warm.connect, 6)) == (0.0, 0.041)
 
 
-def test_what_has_worked_goes_first() -> None:
-    """IPv6 that leads nowhere costs a quarter of a second once."""
-    world = World(SIX, FOUR)
-    world.delays = {FOUR: 0.04}
-    _, first = world.dial()
+def test_address_that_worked_is_tried_first() -> None:
+    """An unreachable IPv6 address costs a quarter of a second once."""
+    network = Network(SIX, FOUR)
+    network.delays = {FOUR: 0.04}
+    _, first = network.dial()
     assert first.trip == pytest.approx(0.29)
-    _, second = world.dial()
+    _, second = network.dial()
     assert second.trip == pytest.approx(0.04)
-    assert (world.asked, world.route.best) == ([SIX, FOUR, FOUR], FOUR)
-    assert world.open == [FOUR]
+    assert (network.dialled, network.route.best) == ([SIX, FOUR, FOUR], FOUR)
+    assert network.open == [FOUR]
 
 
-def test_what_has_worked_may_stop_working() -> None:
-    """Then another one does, and goes first."""
-    world = World(FOUR, FOUR_TOO)
-    world.delays = {FOUR: 0.04, FOUR_TOO: 0.04}
-    world.dial()
-    world.refusing = {FOUR: ConnectionRefusedError(111, "Connection refused")}
-    world.dial()
-    world.dial()
-    assert world.asked == [FOUR, FOUR, FOUR_TOO, FOUR_TOO]
+def test_failing_address_is_replaced() -> None:
+    """Another address is then tried and preferred."""
+    network = Network(FOUR, OTHER_FOUR)
+    network.delays = {FOUR: 0.04, OTHER_FOUR: 0.04}
+    network.dial()
+    network.refusing = {FOUR: ConnectionRefusedError(111, "Connection refused")}
+    network.dial()
+    network.dial()
+    assert network.dialled == [FOUR, FOUR, OTHER_FOUR, OTHER_FOUR]
 
 
-def test_time_is_for_all_of_it() -> None:
-    """The look-up included; who waits learns what was tried."""
-    world = World(SIX, FOUR, lookup=0.1)
+def test_connect_timeout() -> None:
+    """The timeout includes the look-up; `inside` lists the addresses that were tried."""
+    network = Network(SIX, FOUR, lookup=0.1)
     with pytest.raises(ConnectTimeout) as caught:
-        world.dial(timeout=0.3)
-    assert str(caught.value) == "no connection within 0.3 s"
-    assert caught.value.inside == f"no connection within 0.3 s (api.test: {SIX}: no answer)"
+        network.dial(timeout=0.3)
+    assert "0.3 s" in str(caught.value)
+    assert SIX not in str(caught.value)
+    assert f"api.test: {SIX}" in caught.value.inside
     with pytest.raises(ConnectTimeout) as caught:
-        world.dial(timeout=0.3)
-    assert caught.value.inside.endswith(f"(api.test: {SIX}: no answer; {FOUR}: no answer)")
-    assert world.route.faults == {"timeout": 2}
+        network.dial(timeout=0.3)
+    assert all(address in caught.value.inside for address in (SIX, FOUR))
+    assert network.route.faults == {"timeout": 2}
 
 
-def test_a_look_up_that_takes_too_long() -> None:
-    """It goes on by itself, for the next one."""
-    world = World(FOUR, lookup=3.0)
-    world.delays = {FOUR: 0.04}
+def test_slow_look_up() -> None:
+    """The look-up continues for the next request."""
+    network = Network(FOUR, lookup=3.0)
+    network.delays = {FOUR: 0.04}
     with pytest.raises(ConnectTimeout) as caught:
-        world.dial()
-    assert caught.value.inside == "no connection within 2 s: api.test was still being looked up"
-    assert world.dial()[1].namelookup == 0.0
+        network.dial()
+    assert "api.test" in caught.value.inside
+    assert network.dial()[1].namelookup == 0.0
 
 
-def test_a_name_without_addresses() -> None:
-    """The client is not told which."""
-    world = World(lookup=None)
+def test_name_without_addresses() -> None:
+    """The message for the client does not contain the name."""
+    network = Network(lookup=None)
     with pytest.raises(NameUnresolved) as caught:
-        world.dial()
-    assert (str(caught.value), caught.value.inside) == (
-        "the worker's name has no address",
-        "api.test: has no addresses",
-    )
-    assert world.route.faults == {"name": 1}
+        network.dial()
+    assert "api.test" not in str(caught.value)
+    assert "api.test" in caught.value.inside
+    assert network.route.faults == {"name": 1}
 
 
 @pytest.mark.parametrize(
@@ -178,36 +179,37 @@ def test_a_name_without_addresses() -> None:
     ],
 )
 def test_failures_are_counted_by_kind(error: OSError, kind: str) -> None:
-    """And say in the system's words what was wrong, and where."""
-    world = World(FOUR)
-    world.delays, world.refusing = {FOUR: 0.04}, {FOUR: error}
+    """The system's message; `inside` adds name and address."""
+    network = Network(FOUR)
+    network.delays, network.refusing = {FOUR: 0.04}, {FOUR: error}
     with pytest.raises(ConnectFailed) as caught:
-        world.dial()
+        network.dial()
     assert caught.value.kind == kind
     words = error.strerror or str(error)
-    assert (str(caught.value), caught.value.inside) == (words, f"{words} (api.test: {FOUR}: {words})")
-    assert world.route.faults == {kind: 1}
+    assert str(caught.value) == words
+    assert f"api.test: {FOUR}: {words}" in caught.value.inside
+    assert network.route.faults == {kind: 1}
 
 
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.256, 0.27, 0.297, 0.5, 0.506, 0.547])
-def test_cancelled_at_any_time(after: float) -> None:
-    """Within the look-up, the first attempt, the second: nothing is left."""
-    world = World(SIX, FOUR)
-    world.delays = {SIX: 0.3, FOUR: 0.05}
-    with world.loop:
-        task = world.loop.create_task(dial(WaitQueue, "api.test", 80, 2.0, None, world.route))
+def test_cancellation_leaks_no_connection(after: float) -> None:
+    """During the look-up, the first attempt and the second."""
+    network = Network(SIX, FOUR)
+    network.delays = {SIX: 0.3, FOUR: 0.05}
+    with network.loop:
+        task = network.loop.create_task(dial(Connected, "api.test", 80, 2.0, None, network.route))
         if after:
-            world.loop.advance(after)
+            network.loop.advance(after)
         task.cancel()
-        world.loop.advance(20.0)
+        network.loop.advance(20.0)
     assert task.cancelled()
-    assert world.open == []
+    assert network.open == []
 
 
-def test_without_a_route() -> None:
-    """Whoever keeps nothing leaves the name to the loop."""
-    world = World()
-    world.delays = {"api.test": 0.3}
-    _, phases = world.run(dial(WaitQueue, "api.test", 80, 2.0))
-    assert world.asked == ["api.test"]
+def test_dial_without_a_route() -> None:
+    """Without a route the loop resolves the name."""
+    network = Network()
+    network.delays = {"api.test": 0.3}
+    _, phases = network.run(dial(Connected, "api.test", 80, 2.0))
+    assert network.dialled == ["api.test"]
     assert phases.namelookup <= phases.connect == phases.appconnect

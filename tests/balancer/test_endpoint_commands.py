@@ -1,4 +1,4 @@
-"""`balancer endpoints` against a unit that runs: what it prints, and one line for every mistake."""
+"""`balancer endpoints` against a running balancer: output and errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.balancer.test_admin import TOKEN
 
 
 async def run(stage: Stage, *words: str, token: str | None = None) -> Result:
-    """Beside the unit, in a thread."""
+    """Run the command in a thread."""
     url = f"http://{stage.server.address}" if stage.server is not None else "http://127.0.0.1:9"
     arguments = ["endpoints", "--url", url, *(("--token", token) if token is not None else ()), *words]
     return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
 
 
-async def test_a_worker_s_life(stage: Stage) -> None:
-    """Added, weighed, drained, taken down, brought up, removed; each line shows what came of it."""
+async def test_commands_of_an_endpoint(stage: Stage) -> None:
+    """Add, weight, drain, maintenance, ready, remove; each prints the resulting state."""
     fresh = await stage.worker(response(b"new"))
     await stage.serve(await stage.worker(response(b"old")))
     address = f"http://127.0.0.1:{fresh.port}"
@@ -42,8 +42,8 @@ async def test_a_worker_s_life(stage: Stage) -> None:
     assert (await stage.ask(get())).body == b"old"
 
 
-async def test_one_that_leaves_is_listed(stage: Stage) -> None:
-    """As long as something is in flight there."""
+async def test_leaving_endpoint_is_listed(stage: Stage) -> None:
+    """While it has requests in flight."""
     go = asyncio.Event()
     from tests.balancer.test_reload import holding
 
@@ -59,28 +59,30 @@ async def test_one_that_leaves_is_listed(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "fragments"),
     [
-        (["add", "w0", "http://a:1"], "id: 'w0' is used already (configuration); every id must be unique"),
-        (["add", "a", "a:1"], "address: must be http://host:port or https://host:port, got 'a:1'"),
-        (["drain", "w9"], "no endpoint 'w9'; known: w0"),
-        (["weight", "w0", "-1"], ""),
-        (["weight", "w0", "0"], "weight: input should be greater than 0, got 0.0"),
+        (["add", "w0", "http://a:1"], ("id", "'w0'", "configuration")),
+        (["add", "a", "a:1"], ("address", "http://host:port", "'a:1'")),
+        (["drain", "w9"], ("'w9'", "w0")),
+        (["weight", "w0", "-1"], ()),
+        (["weight", "w0", "0"], ("weight", "greater than 0")),
     ],
 )
-async def test_mistakes(stage: Stage, words: list[str], said: str) -> None:
-    """What the unit says of it, or the command line."""
+async def test_invalid_commands(stage: Stage, words: list[str], fragments: tuple[str, ...]) -> None:
+    """The message comes from the balancer or from the command line."""
     await stage.serve(await stage.worker(response()))
     ran = await run(stage, *words)
     assert ran.exit_code != 0
-    assert said in ran.output
+    assert all(fragment in ran.output for fragment in fragments), ran.output
 
 
-async def test_who_is_not_let_in(stage: Stage) -> None:
-    """Or finds nobody: it is said what to look at."""
+async def test_unreachable_balancer_and_token(stage: Stage) -> None:
+    """Without a balancer the message names `--url`; a token gives access."""
     ran = await run(stage, "list")
-    assert "--url: no answer from http://127.0.0.1:9: " in ran.output
+    assert "--url" in ran.output
+    assert "http://127.0.0.1:9" in ran.output
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     assert (await run(stage, "list", token=TOKEN)).exit_code == 0
     ran = await asyncio.to_thread(CliRunner().invoke, cli, ["endpoints", "--url", "nonsense", "list"])
-    assert "--url: no answer from nonsense" in ran.output
+    assert "--url" in ran.output
+    assert "nonsense" in ran.output

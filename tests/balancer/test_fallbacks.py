@@ -1,6 +1,6 @@
-"""The clients of docs/sidecar.md before a sidecar that lives, one that is away, and one that cannot reach the origin.
+"""Example clients of docs/sidecar.md with a working sidecar, without one, and with one that cannot reach the origin.
 
-Rule of this file: whether a request came through the sidecar tells the field Via, as the origin got it.
+The field Via, as the origin receives it, shows whether a request came through the sidecar.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def example(name: str) -> Any:
-    """A module of `examples`, which is no package."""
+    """A module of `examples`, which is not a package."""
     spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -42,7 +42,7 @@ ask = example("sidecar_aiohttp").ask
 
 Asked = tuple[int, bytes]
 Client = Callable[[str, str, str, Path], Awaitable[Asked]]
-"""Asks with a method for a URL, by way of a sidecar, trusting an authority."""
+"""Send a request (method, URL, URL of the sidecar, CA file); return status and body."""
 
 
 async def with_requests(method: str, url: str, sidecar: str, ca: Path) -> Asked:
@@ -82,7 +82,7 @@ CLIENTS = {"requests": with_requests, "httpx": with_httpx, "aiohttp": with_aioht
 
 @dataclass
 class Scene:
-    """An origin, and a client with a sidecar that may be there or not."""
+    """An origin, and a client with the URL of a sidecar."""
 
     stage: Stage
     shelf: Shelf
@@ -105,8 +105,8 @@ class Scene:
 
     @property
     def ways(self) -> list[str]:
-        """How each request came."""
-        return ["aside" if request.value(b"Via") else "direct" for request in self.origin.requests]
+        """How each request reached the origin."""
+        return ["sidecar" if request.value(b"Via") else "direct" for request in self.origin.requests]
 
 
 @pytest.fixture(params=CLIENTS)
@@ -125,19 +125,19 @@ def scenes(
 Scenes = Callable[[Script], Awaitable[Scene]]
 
 
-async def test_while_it_lives_requests_go_through_it(scenes: Scenes) -> None:
+async def test_requests_go_through_the_sidecar(scenes: Scenes) -> None:
     scene = await scenes(answering(response(b"ok")))
     await scene.serve(ca=str(scene.shelf.ca))
     for method in ("GET", "POST"):
         assert await scene.ask(method) == (200, b"ok")
-    assert scene.ways == ["aside", "aside"]
+    assert scene.ways == ["sidecar", "sidecar"]
     got, posted = scene.origin.requests
     assert (got.line, posted.body) == (b"GET /a?b=c HTTP/1.1", b"hello")
     assert got.value(b"Host") == b"localhost:%d" % scene.origin.port
 
 
-async def test_while_it_is_away_they_go_directly(scenes: Scenes) -> None:
-    """Nobody listens there: any method."""
+async def test_refused_sidecar_is_bypassed(scenes: Scenes) -> None:
+    """The connection is refused: any method goes directly."""
     scene = await scenes(answering(response(b"ok")))
     scene.sidecar = f"http://127.0.0.1:{scene.stage.dead_port()}"
     for method in ("GET", "POST"):
@@ -145,8 +145,8 @@ async def test_while_it_is_away_they_go_directly(scenes: Scenes) -> None:
     assert scene.ways == ["direct", "direct"]
 
 
-async def test_what_it_could_not_send_goes_directly(scenes: Scenes) -> None:
-    """It does not trust the origin, and the application does."""
+async def test_unsent_requests_go_directly(scenes: Scenes) -> None:
+    """The sidecar rejects the origin's certificate, so it sent nothing."""
     scene = await scenes(answering(response(b"ok")))
     await scene.serve()
     for method in ("GET", "POST"):
@@ -154,8 +154,8 @@ async def test_what_it_could_not_send_goes_directly(scenes: Scenes) -> None:
     assert scene.ways == ["direct", "direct"]
 
 
-async def test_what_may_have_been_done_is_not_done_twice(scenes: Scenes) -> None:
-    """The origin takes requests and breaks off those that came through the sidecar."""
+async def test_non_idempotent_requests_are_not_repeated(scenes: Scenes) -> None:
+    """The origin breaks off requests that came through the sidecar: only idempotent ones are repeated."""
 
     async def script(wire: Wire) -> None:
         asked = await wire.request()
@@ -165,27 +165,27 @@ async def test_what_may_have_been_done_is_not_done_twice(scenes: Scenes) -> None
     scene = await scenes(script)
     await scene.serve(ca=str(scene.shelf.ca))
     assert (await scene.ask("POST"))[0] == 502
-    assert scene.ways == ["aside"]
+    assert scene.ways == ["sidecar"]
     assert await scene.ask("GET") == (200, b"ok")
-    assert scene.ways == ["aside", "aside", "direct"]
+    assert scene.ways == ["sidecar", "sidecar", "direct"]
 
 
-async def test_what_the_origin_says_stands(scenes: Scenes) -> None:
-    """Its own 503 is an answer."""
+async def test_error_status_of_the_origin_is_final(scenes: Scenes) -> None:
+    """A 503 of the origin is forwarded."""
     scene = await scenes(answering(response(b"busy", status=b"503 Busy")))
     await scene.serve(ca=str(scene.shelf.ca))
     assert await scene.ask("GET") == (503, b"busy")
-    assert scene.ways == ["aside"]
+    assert scene.ways == ["sidecar"]
 
 
-async def test_a_sidecar_that_dies_under_a_request(scenes: Scenes) -> None:
-    """A GET is asked again; a POST is an error."""
+async def test_sidecar_closes_during_a_request(scenes: Scenes) -> None:
+    """A GET is sent directly; a POST fails."""
     scene = await scenes(answering(response(b"ok")))
 
-    async def dying(wire: Wire) -> None:
+    async def close_after_request(wire: Wire) -> None:
         await wire.request()
 
-    sidecar = await scene.stage.worker(dying)
+    sidecar = await scene.stage.worker(close_after_request)
     scene.sidecar = f"http://127.0.0.1:{sidecar.port}"
     assert await scene.ask("GET") == (200, b"ok")
     with pytest.raises((requests.ConnectionError, httpx.TransportError, aiohttp.ClientConnectionError)):

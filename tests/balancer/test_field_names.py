@@ -14,7 +14,7 @@ from balancer.http1.client import Client
 from balancer.http1.internal_fields import InternalFields
 from balancer.http1.request_head import outgoing_request
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
-from tests.balancer.talkers import Play, over_http1, over_http2, values
+from tests.balancer.scripted_transports import Play, over_http1, over_http2, values
 from tests.balancer.test_transports import TRANSPORTS, echo, run
 from tests.balancer.wireless import CLIENTS, Wireless
 

@@ -1,8 +1,4 @@
-"""Workers that send without end what answers nothing: interim responses, and control frames of HTTP/2.
-
-Each costs the unit time, and what it must answer or pass on costs memory; both are bounded, and the next request goes
-on as ever.
-"""
+"""Endless interim responses or HTTP/2 control frames of a worker: both are bounded, and later requests succeed."""
 
 from __future__ import annotations
 
@@ -12,17 +8,16 @@ import pytest
 
 from balancer.http1.response_head import INTERIM_LIMIT
 from balancer.http2.frames import IDLE_LIMIT
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, response
-from tests.balancer.talkers import Play, over_http1, over_http2
-from tests.balancer.test_http2 import before_frames, fault_of, headers
+from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.scripted_transports import Play, over_http1, over_http2
+from tests.balancer.test_http2 import fault_of, headers, serve_frames
 from tests.balancer.test_transports import hello, run
 
 HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
-TOO_MANY = f"more than {INTERIM_LIMIT} interim responses"
 
 
-async def hinted(client: Wire) -> int:
-    """Interim responses before the final one, which stands in `client.last`."""
+async def interim_responses(client: Wire) -> int:
+    """Count interim responses; the final response is appended to `client.requests`."""
     count = 0
     while (answer := await client.response()).status == 103:
         count += 1
@@ -30,12 +25,19 @@ async def hinted(client: Wire) -> int:
     return count
 
 
+def assert_limit(answer: Message, limit: int) -> None:
+    """A 502 whose detail names the limit."""
+    status, error, detail = fault_of(answer)
+    assert (status, error) == (502, "malformed_response")
+    assert str(limit) in detail
+
+
 # --- interim responses
 
 
 @pytest.mark.parametrize("is_at_once", [True, False])
-async def test_interim_responses_end(stage: Stage, is_at_once: bool) -> None:
-    """In one read or in many; those up to the bound have gone down."""
+async def test_interim_responses_are_limited(stage: Stage, is_at_once: bool) -> None:
+    """In one read or in many; those up to the limit are forwarded."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -47,13 +49,13 @@ async def test_interim_responses_end(stage: Stage, is_at_once: bool) -> None:
     await stage.serve(await stage.worker(script), retries=0)
     client = await stage.client()
     await client.send(get())
-    assert await hinted(client) == INTERIM_LIMIT
-    assert fault_of(client.requests[0]) == (502, "malformed_response", TOO_MANY)
+    assert await interim_responses(client) == INTERIM_LIMIT
+    assert_limit(client.requests[0], INTERIM_LIMIT)
 
 
 @pytest.mark.parametrize("is_at_once", [True, False])
-async def test_as_many_as_are_allowed(stage: Stage, is_at_once: bool) -> None:
-    """For each request on a connection."""
+async def test_interim_responses_up_to_the_limit(stage: Stage, is_at_once: bool) -> None:
+    """The limit is per request."""
 
     async def script(wire: Wire) -> None:
         for _ in range(2):
@@ -69,14 +71,14 @@ async def test_as_many_as_are_allowed(stage: Stage, is_at_once: bool) -> None:
     client = await stage.client()
     for _ in range(2):
         await client.send(get())
-        assert await hinted(client) == INTERIM_LIMIT
+        assert await interim_responses(client) == INTERIM_LIMIT
         assert client.requests.pop().body == b"done"
     assert len(worker.connections) == 1
 
 
 @pytest.mark.parametrize("transport", ["http2", "curl"])
-async def test_interim_responses_end_over_other_transports(stage: Stage, transport: str) -> None:
-    """aiohttp passes none of them on."""
+async def test_interim_responses_are_limited_over_other_transports(stage: Stage, transport: str) -> None:
+    """The transport `aiohttp` forwards no interim responses."""
     if transport == "curl":
         pytest.importorskip("pycurl", reason="pycurl is not installed")
 
@@ -92,8 +94,8 @@ async def test_interim_responses_end_over_other_transports(stage: Stage, transpo
     await run(stage, worker, transport, retries=0)
     client = await stage.client()
     await client.send(get(b"/hints"))
-    assert await hinted(client) == INTERIM_LIMIT
-    assert fault_of(client.requests[0]) == (502, "malformed_response", TOO_MANY)
+    assert await interim_responses(client) == INTERIM_LIMIT
+    assert_limit(client.requests[0], INTERIM_LIMIT)
     assert (await stage.ask(get())).body == b"hello"
 
 
@@ -116,20 +118,18 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("kind", [*FRAMES, "empty data"])
-async def test_frames_that_answer_nothing_end(stage: Stage, kind: str) -> None:
-    """Those that the library would take for ever, each at the cost of some microseconds, or of an answer."""
+async def test_frames_without_progress_are_limited(stage: Stage, kind: str) -> None:
+    """Frames that the HTTP/2 library would accept without limit."""
     head = headers((":status", "200")).serialize()
     flood = [head, *[frame(0, stream=1)] * (IDLE_LIMIT + 1)]
-    await before_frames(stage, *(flood if kind == "empty data" else [FRAMES[kind]] * (IDLE_LIMIT + 1)))
-    status, error, detail = fault_of(await stage.ask(get()))
-    assert (status, error) == (502, "malformed_response")
-    assert detail == f"HTTP/2: more than {IDLE_LIMIT} frames in a row without a response"
+    await serve_frames(stage, *(flood if kind == "empty data" else [FRAMES[kind]] * (IDLE_LIMIT + 1)))
+    assert_limit(await stage.ask(get()), IDLE_LIMIT)
     assert (await stage.ask(get())).status == 502  # on another connection
     assert stage.pool().counts.opened == 2
 
 
-async def test_frames_between_parts_of_a_response(stage: Stage) -> None:
-    """What brings it further begins the count anew, and so does time."""
+async def test_progress_restarts_the_count(stage: Stage) -> None:
+    """The count restarts after progress of a response, and after a second."""
     pings = FRAMES["ping"] * (IDLE_LIMIT - 10)
     parts = [headers((":status", "200")).serialize(), *[frame(0, b"x", stream=1)] * 3]
 
@@ -150,8 +150,8 @@ async def test_frames_between_parts_of_a_response(stage: Stage) -> None:
 
 
 @pytest.mark.second_tier
-async def test_a_worker_that_reads_no_answers(stage: Stage) -> None:
-    """A long body fills what the kernel takes; then answers to PING would wait here without end."""
+async def test_worker_that_reads_no_replies(stage: Stage) -> None:
+    """A long body fills the socket; replies to PING must not pile up in the balancer."""
     pings = FRAMES["ping"] * (IDLE_LIMIT - 100)
     batches = 0
 
@@ -163,7 +163,7 @@ async def test_a_worker_that_reads_no_answers(stage: Stage) -> None:
         await wire.send(
             frame(4, wide) + frame(8, struct.pack("!I", 2**30)) + headers((":status", "200")).serialize()
         )
-        wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        wire.stop_reading()
         try:
             while batches < 200:
                 await wire.send(pings + frame(0, b"x", stream=1))

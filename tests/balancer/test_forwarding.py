@@ -1,4 +1,4 @@
-"""One request after another through real sockets: what arrives at the worker, and what comes back."""
+"""Forwarding over real sockets: what arrives at the worker, and what comes back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.balancer.conftest import (
     Stage,
     Wire,
     answering,
+    answering_after,
     get,
     post,
     post_chunked,
@@ -18,8 +19,8 @@ from tests.balancer.conftest import (
 )
 
 
-async def test_a_get_and_its_answer(stage: Stage) -> None:
-    """The request reaches the worker, the answer the client, each with what the other said."""
+async def test_request_and_response(stage: Stage) -> None:
+    """Target, fields and body in both directions."""
     worker = await stage.worker(response(b"hello", b"X-Worker: 1", b"Set-Cookie: a", b"Set-Cookie: b"))
     await stage.serve(worker)
     answer = await stage.ask(get(b"/a?b=c", b"X-Client: 2"))
@@ -33,8 +34,8 @@ async def test_a_get_and_its_answer(stage: Stage) -> None:
     assert stage.outcomes() == {"ok": 1}
 
 
-async def test_a_trusted_network_is_believed(stage: Stage) -> None:
-    """`trusted_proxies` names who may speak for others."""
+async def test_forwarded_for_of_a_trusted_peer(stage: Stage) -> None:
+    """X-Forwarded-For of a trusted peer is extended."""
     worker = await stage.worker(response())
     await stage.serve(worker, trusted_proxies=["127.0.0.0/8"])
     await stage.ask(get(b"/", b"X-Forwarded-For: 192.0.2.1"))
@@ -42,7 +43,7 @@ async def test_a_trusted_network_is_believed(stage: Stage) -> None:
 
 
 async def test_request_ids_are_unique_and_kept(stage: Stage) -> None:
-    """Two requests without an id get two; one that brings its own keeps it."""
+    """Generated unless the request has one."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -56,8 +57,8 @@ async def test_request_ids_are_unique_and_kept(stage: Stage) -> None:
 # --- connections
 
 
-async def test_both_sides_are_kept_alive(stage: Stage) -> None:
-    """Ten requests on one client connection travel on one worker connection."""
+async def test_both_connections_are_kept_alive(stage: Stage) -> None:
+    """Ten requests of one client use one worker connection."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -68,7 +69,7 @@ async def test_both_sides_are_kept_alive(stage: Stage) -> None:
 
 
 async def test_clients_share_worker_connections(stage: Stage) -> None:
-    """The next client's request finds the connection that the first one's has left."""
+    """Requests of several clients reuse the idle connection."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     for _ in range(3):
@@ -85,7 +86,7 @@ async def test_clients_share_worker_connections(stage: Stage) -> None:
         (b"HTTP/1.0", [b"Connection: keep-alive"], True),
     ],
 )
-async def test_the_client_decides_whether_it_stays(
+async def test_client_connection_persistence(
     stage: Stage, version: bytes, fields: list[bytes], stays: bool
 ) -> None:
     """RFC 9112 § 9.3; the worker's connection is kept in any case."""
@@ -112,8 +113,8 @@ async def test_the_client_decides_whether_it_stays(
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
     ],
 )
-async def test_a_worker_that_says_it_closes_is_believed(stage: Stage, last: bytes) -> None:
-    """Its connection is not leased again, though the worker may be slow to close it; the client notices nothing."""
+async def test_connection_announced_as_closing_is_not_reused(stage: Stage, last: bytes) -> None:
+    """Such a connection is not leased again, even if the worker has not closed it yet."""
     worker = await stage.worker(last)
     await stage.serve(worker)
     client = await stage.client()
@@ -132,7 +133,7 @@ PIPELINED_BODIES = [b"", b"one\r\n\r\n", b"he\r\n\r\nllo" + b"!" * 20, b"", b"",
 
 
 async def echo(wire: Wire) -> None:
-    """Answers with the request's line and body."""
+    """Answer with the request's line and body."""
     while True:
         request = await wire.request()
         await wire.send(response(request.line + b"|" + request.body))
@@ -143,7 +144,7 @@ def echoed(answers: list[Message]) -> list[bytes]:
 
 
 async def test_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
-    """All of them in one segment, bodies between them (RFC 9112 § 9.3.2)."""
+    """All in one segment with bodies between them (RFC 9112 § 9.3.2)."""
     worker = await stage.worker(echo)
     await stage.serve(worker)
     client = await stage.client()
@@ -155,7 +156,7 @@ async def test_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
 
 @pytest.mark.parametrize("at", range(1, len(PIPELINE), 7))
 async def test_pipelined_requests_split_anywhere(stage: Stage, at: int) -> None:
-    """Wherever a segment ends, the same requests are read, and nothing is lost or read twice."""
+    """Segment boundaries do not matter."""
     worker = await stage.worker(echo)
     await stage.serve(worker)
     client = await stage.client()
@@ -167,8 +168,7 @@ async def test_pipelined_requests_split_anywhere(stage: Stage, at: int) -> None:
         assert echoed([await client.response() for _ in PIPELINED_BODIES]) == PIPELINED_BODIES
 
 
-async def test_a_request_byte_by_byte(stage: Stage) -> None:
-    """The smallest segments that TCP knows."""
+async def test_request_byte_by_byte(stage: Stage) -> None:
     worker = await stage.worker(echo)
     await stage.serve(worker)
     client = await stage.client()
@@ -178,17 +178,10 @@ async def test_a_request_byte_by_byte(stage: Stage) -> None:
     assert echoed([await client.response()]) == [PIPELINED_BODIES[2]]
 
 
-async def test_what_a_client_sends_ahead_is_not_sent_before_its_turn(stage: Stage) -> None:
-    """The second request reaches a worker only when the first has been answered."""
+async def test_pipelined_requests_are_sent_one_at_a_time(stage: Stage) -> None:
+    """The second request reaches a worker only after the first response."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response())
-
-    workers = [await stage.worker(script), await stage.worker(script)]
+    workers = [await stage.worker(answering_after(go)), await stage.worker(answering_after(go))]
     await stage.serve(*workers)
     client = await stage.client()
     await client.send(get(b"/1") * 5)
@@ -199,8 +192,8 @@ async def test_what_a_client_sends_ahead_is_not_sent_before_its_turn(stage: Stag
     assert [(await client.response()).status for _ in range(5)] == [200] * 5
 
 
-async def test_many_small_requests_in_one_segment(stage: Stage) -> None:
-    """A thousand requests sent at once are a thousand answers: nothing nests, nothing is lost."""
+async def test_thousand_pipelined_requests(stage: Stage) -> None:
+    """A thousand requests in one write get a thousand responses."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -210,8 +203,8 @@ async def test_many_small_requests_in_one_segment(stage: Stage) -> None:
     assert len(worker.connections) == 1
 
 
-async def test_after_connection_close_nothing_is_read(stage: Stage) -> None:
-    """What is sent after one's last request is not forwarded."""
+async def test_requests_after_connection_close_are_ignored(stage: Stage) -> None:
+    """What follows the last request is not forwarded."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -222,7 +215,7 @@ async def test_after_connection_close_nothing_is_read(stage: Stage) -> None:
 
 
 async def test_empty_lines_before_a_request_are_ignored(stage: Stage) -> None:
-    """RFC 9112 § 2.2: some clients end a body with one too many; in one segment with a request or alone."""
+    """RFC 9112 § 2.2; in one segment with a request, or alone."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -231,7 +224,7 @@ async def test_empty_lines_before_a_request_are_ignored(stage: Stage) -> None:
     assert (await client.ask(b"\r\n\r\n" + get())).status == 200
 
 
-# --- framing, both ways
+# --- framing in both directions
 
 FRAMED = {
     "length": response(b"x" * 300),
@@ -243,7 +236,7 @@ FRAMED = {
 }
 
 
-def once(data: bytes, step: int | None = None) -> list[bytes]:
+def pieces_of(data: bytes, step: int | None = None) -> list[bytes]:
     step = step or len(data)
     return [data[i : i + step] for i in range(0, len(data), step)]
 
@@ -251,14 +244,12 @@ def once(data: bytes, step: int | None = None) -> list[bytes]:
 @pytest.mark.parametrize("framing", FRAMED)
 @pytest.mark.parametrize("step", [None, 1, 50])
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-async def test_every_framing_of_a_response(
-    stage: Stage, framing: str, step: int | None, version: bytes
-) -> None:
-    """The client gets the same body, in a framing that it knows, however the worker cut it."""
+async def test_response_framing(stage: Stage, framing: str, step: int | None, version: bytes) -> None:
+    """The client gets the same body in a framing of its HTTP version, whatever the worker's segments."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
-        for piece in once(FRAMED[framing], step):
+        for piece in pieces_of(FRAMED[framing], step):
             await wire.send(piece)
             await asyncio.sleep(0)
 
@@ -277,8 +268,8 @@ async def test_every_framing_of_a_response(
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"]
 )
-async def test_an_empty_body_until_close(stage: Stage, head: bytes) -> None:
-    """No byte, and no chunk but the last one; the client stays."""
+async def test_empty_body_until_close(stage: Stage, head: bytes) -> None:
+    """No byte, only the last chunk; the client's connection is kept."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -292,12 +283,12 @@ async def test_an_empty_body_until_close(stage: Stage, head: bytes) -> None:
 
 @pytest.mark.parametrize("request_bytes", [post(b"x" * 300), post_chunked(*[b"x" * 100] * 3)])
 @pytest.mark.parametrize("step", [None, 1, 50])
-async def test_every_framing_of_a_request(stage: Stage, request_bytes: bytes, step: int | None) -> None:
-    """The worker gets the same body in the framing that the client chose."""
+async def test_request_framing(stage: Stage, request_bytes: bytes, step: int | None) -> None:
+    """The worker gets the same body in the client's framing."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
-    for piece in once(request_bytes, step):
+    for piece in pieces_of(request_bytes, step):
         await client.send(piece)
         await stage.turn(2)
     assert (await client.response()).status == 200
@@ -315,10 +306,10 @@ async def test_every_framing_of_a_request(stage: Stage, request_bytes: bytes, st
         ([], None, 2),  # it might have been until close, so that connection is not used again
     ],
 )
-async def test_head_is_answered_without_a_body(
+async def test_response_to_head(
     stage: Stage, fields: list[bytes], length: bytes | None, connections: int
 ) -> None:
-    """Whatever length the answer states, the client's next request follows on the same connection."""
+    """The stated length is forwarded, and the next request follows on the same connection."""
     head = b"\r\n".join((b"HTTP/1.1 200 OK", *fields)) + b"\r\n\r\n"
 
     async def script(wire: Wire) -> None:
@@ -357,12 +348,12 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @pytest.mark.parametrize("step", [None, 1])
 async def test_interim_responses_are_relayed(stage: Stage, step: int | None) -> None:
-    """RFC 9110 § 15.2: as many as there are, before the final one."""
+    """RFC 9110 § 15.2: all of them, before the final response."""
 
     async def script(wire: Wire) -> None:
         while True:
             await wire.request()
-            for piece in once(EARLY + EARLY + response(b"end"), step):
+            for piece in pieces_of(EARLY + EARLY + response(b"end"), step):
                 await wire.send(piece)
                 await asyncio.sleep(0)
 
@@ -376,13 +367,13 @@ async def test_interim_responses_are_relayed(stage: Stage, step: int | None) -> 
 
 
 async def test_http10_clients_get_no_interim_responses(stage: Stage) -> None:
-    """They would take it for the answer."""
+    """An HTTP/1.0 client would take it for the response."""
     await stage.serve(await stage.worker(EARLY + response(b"end")))
     assert (await stage.ask(get(version=b"HTTP/1.0"))).body == b"end"
 
 
-async def test_expect_continue_is_the_workers_to_answer(stage: Stage) -> None:
-    """The head goes up alone; the body follows when the worker asked for it."""
+async def test_expect_continue(stage: Stage) -> None:
+    """The head is sent alone; the body follows the worker's 100."""
 
     async def script(wire: Wire) -> None:
         head = await wire.head()
@@ -397,8 +388,8 @@ async def test_expect_continue_is_the_workers_to_answer(stage: Stage) -> None:
     assert (await client.ask(b"12345")).body == b"12345"
 
 
-async def test_a_worker_may_refuse_a_body_that_was_only_offered(stage: Stage) -> None:
-    """417 instead of 100: the answer comes, and the connection closes, for the body may or may not follow."""
+async def test_expectation_failed(stage: Stage) -> None:
+    """417 instead of 100 is forwarded, and the connection closes because the body may or may not follow."""
 
     async def script(wire: Wire) -> None:
         await wire.head()
@@ -429,14 +420,14 @@ H2C = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings
     ],
 )
 @pytest.mark.parametrize("step", [None, 1])
-async def test_an_offer_of_http_itself_is_left_out(
+async def test_upgrade_to_http2_is_removed(
     stage: Stage, request_bytes: bytes, body: bytes, step: int | None
 ) -> None:
-    """RFC 9110 § 7.8: it goes on as plain HTTP, body included, and so does what follows."""
+    """RFC 9110 § 7.8: forwarded without the Upgrade field, body included."""
     worker = await stage.worker(echo)
     await stage.serve(worker)
     client = await stage.client()
-    for piece in once(request_bytes + get(b"/next"), step):
+    for piece in pieces_of(request_bytes + get(b"/next"), step):
         await client.send(piece)
         await stage.turn(2)
     answers = [await client.response(), await client.response()]

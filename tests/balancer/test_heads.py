@@ -1,4 +1,4 @@
-"""Heads in, heads out: pure functions, no sockets."""
+"""Editing of request and response heads: pure functions, no sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from balancer.http1.fields import Framing
 from balancer.http1.request_head import Request, outgoing_request
 from balancer.http1.response_head import StatusLines, incoming_response, outgoing_head
 
-STRANGER = Client(b"192.0.2.7", b"127.0.0.1:8080")
+UNTRUSTED = Client(b"192.0.2.7", b"127.0.0.1:8080")
 PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)
 HOST = b"Host: example.org"
 
@@ -36,16 +36,18 @@ def parsed(head: bytes) -> tuple[bytes, Fields]:
     return first, [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
 
 
-def asked(head: bytes, client: Client = STRANGER) -> Request:
+def edit_request(head: bytes, client: Client = UNTRUSTED) -> Request:
     return outgoing_request(head, client, b"fresh")
 
 
-def sent(head: bytes, client: Client = STRANGER) -> tuple[bytes, Fields, Framing]:
-    outgoing = asked(head, client)
+def sent(head: bytes, client: Client = UNTRUSTED) -> tuple[bytes, Fields, Framing]:
+    outgoing = edit_request(head, client)
     return *parsed(outgoing.head), outgoing.fields.framing
 
 
-def relayed(line: bytes, given: bytes, to_head: bool, to_http10: bool, stays: bool) -> tuple[bytes, Framing]:
+def forwarded_response(
+    line: bytes, given: bytes, to_head: bool, to_http10: bool, stays: bool
+) -> tuple[bytes, Framing]:
     response = incoming_response(line + given)
     return outgoing_head(response, response.block, to_head, to_http10, stays)
 
@@ -57,8 +59,8 @@ def values(fields: Fields, name: bytes) -> list[bytes]:
 # --- requests
 
 
-def test_a_plain_request_gets_five_fields_and_keeps_its_own() -> None:
-    """Order, case and spelling of what came stay; what we know of the client is added behind."""
+def test_forwarding_fields_are_appended() -> None:
+    """Order, case and spelling are kept; forwarding fields are appended."""
     line, fields, framing = sent(request(HOST, b"accept: */*", b"X-A: 1", b"x-a: 2", target=b"/p?q"))
     assert line == b"GET /p?q HTTP/1.1"
     assert fields == [
@@ -91,15 +93,15 @@ def test_a_plain_request_gets_five_fields_and_keeps_its_own() -> None:
         ([b"Connection: a.b*c", b"A.B*C: 1"], b"a.b*c"),
     ],
 )
-def test_hop_by_hop_fields_end_here(lines: list[bytes], gone: bytes) -> None:
-    """RFC 9110 § 7.6.1: those listed, and those that Connection nominates; their neighbours stay."""
+def test_hop_by_hop_fields_are_removed(lines: list[bytes], gone: bytes) -> None:
+    """RFC 9110 § 7.6.1: listed and nominated fields are removed, their neighbours stay."""
     _, fields, _ = sent(request(HOST, b"Before: 1", *lines, b"After: 2"))
     assert values(fields, gone) == values(fields, b"connection") == []
     assert values(fields, b"Before") + values(fields, b"After") == [b"1", b"2"]
 
 
-def test_names_that_only_look_like_hop_by_hop_stay() -> None:
-    """A name is compared whole: `X-TE`, `Test` and `Connection-Id` are nobody's business."""
+def test_similar_names_are_not_hop_by_hop() -> None:
+    """`X-TE`, `Test` and `Connection-Id` are not hop-by-hop fields."""
     _, fields, _ = sent(request(HOST, b"X-TE: 1", b"Test: te: 2", b"Connection-Id: 3", b"TE: 4"))
     assert fields[1:4] == [(b"X-TE", b"1"), (b"Test", b"te: 2"), (b"Connection-Id", b"3")]
 
@@ -107,8 +109,8 @@ def test_names_that_only_look_like_hop_by_hop_stay() -> None:
 @pytest.mark.parametrize(
     "nominated", [b"host", b"content-length", b"transfer-encoding", b"Host, Content-Length"]
 )
-def test_a_client_cannot_nominate_what_framing_and_routing_need(nominated: bytes) -> None:
-    """Dropping Host or the length on request would let a client smuggle."""
+def test_essential_fields_cannot_be_nominated(nominated: bytes) -> None:
+    """Removing Host or the length at a client's request would allow smuggling."""
     _, fields, framing = sent(request(HOST, b"Connection: " + nominated, b"Content-Length: 3"))
     assert values(fields, b"Host") == [b"example.org"]
     assert values(fields, b"Content-Length") == [b"3"]
@@ -125,8 +127,8 @@ def test_a_client_cannot_nominate_what_framing_and_routing_need(nominated: bytes
         ([b"transfer-encoding:  Chunked "], Framing.CHUNKED),
     ],
 )
-def test_framing_of_a_request(lines: list[bytes], framing: Framing) -> None:
-    """One statement of the length is taken, and passed on with the value that was read."""
+def test_request_framing(lines: list[bytes], framing: Framing) -> None:
+    """One statement of the length is accepted and forwarded with the parsed value."""
     _, fields, found = sent(request(HOST, *lines))
     assert found is framing
     for line in lines:
@@ -147,8 +149,8 @@ def test_framing_of_a_request(lines: list[bytes], framing: Framing) -> None:
         ([b"Transfer-Encoding: chunked"], b"HTTP/1.0", 400, "bad_framing"),
     ],
 )
-def test_ambiguous_framing_is_refused(lines: list[bytes], version: bytes, status: int, reason: str) -> None:
-    """RFC 9112 § 6: two parsers could disagree on where such a request ends."""
+def test_ambiguous_framing_is_rejected(lines: list[bytes], version: bytes, status: int, reason: str) -> None:
+    """RFC 9112 § 6: two parsers could disagree about the end of such a request."""
     with pytest.raises(RequestRejected) as caught:
         sent(request(HOST, *lines, version=version))
     assert (caught.value.status, caught.value.reason) == (status, reason)
@@ -164,8 +166,8 @@ def test_ambiguous_framing_is_refused(lines: list[bytes], version: bytes, status
         ([], b"*"),
     ],
 )
-def test_a_request_has_exactly_one_host(lines: list[bytes], target: bytes) -> None:
-    """RFC 9112 § 3.2, whatever the target says."""
+def test_request_needs_exactly_one_host(lines: list[bytes], target: bytes) -> None:
+    """RFC 9112 § 3.2, whatever the target is."""
     with pytest.raises(RequestRejected) as caught:
         sent(request(*lines, target=target, method=b"OPTIONS"))
     assert (caught.value.status, caught.value.reason) == (400, "bad_host")
@@ -182,8 +184,8 @@ def test_a_request_has_exactly_one_host(lines: list[bytes], target: bytes) -> No
         (b"*", b"*", b"example.org"),
     ],
 )
-def test_an_absolute_target_replaces_host(target: bytes, path: bytes, host: bytes) -> None:
-    """RFC 9112 § 3.2.2: the worker sees a path, and the authority as Host."""
+def test_absolute_target_replaces_host(target: bytes, path: bytes, host: bytes) -> None:
+    """RFC 9112 § 3.2.2: the worker gets a path, and the authority as Host."""
     line, fields, _ = sent(request(b"Accept: */*", HOST, target=target, method=b"OPTIONS"))
     assert line == b"OPTIONS %b HTTP/1.1" % path
     assert values(fields, b"Host") == [host] == values(fields, b"X-Forwarded-Host")
@@ -202,15 +204,15 @@ def test_an_absolute_target_replaces_host(target: bytes, path: bytes, host: byte
         (b"GET", b"http://user@example.org/"),
     ],
 )
-def test_targets_that_name_nothing_are_refused(method: bytes, target: bytes) -> None:
-    """Neither a path, nor an http URL with a plain authority."""
+def test_invalid_targets_are_rejected(method: bytes, target: bytes) -> None:
+    """Neither a path nor an http URL with a plain authority."""
     with pytest.raises(RequestRejected) as caught:
         sent(request(HOST, target=target, method=method))
     assert (caught.value.status, caught.value.reason) == (400, "bad_target")
 
 
-def test_http10_may_come_without_host() -> None:
-    """Then the address that it connected to stands for it, and the worker is spoken to in HTTP/1.1."""
+def test_http10_without_host() -> None:
+    """The address of the connection stands in for Host, and the worker gets HTTP/1.1."""
     line, fields, _ = sent(request(b"Accept: */*", version=b"HTTP/1.0"))
     assert line == b"GET / HTTP/1.1"
     assert fields[:2] == [(b"Host", b"127.0.0.1:8080"), (b"Accept", b"*/*")]
@@ -225,8 +227,8 @@ FORGED = (
 )
 
 
-def test_a_strangers_forwarding_fields_are_replaced() -> None:
-    """Anybody can claim to be anybody: only what we see ourselves is told."""
+def test_forwarding_fields_of_an_untrusted_peer() -> None:
+    """An untrusted peer's fields are replaced by what the balancer sees."""
     _, fields, _ = sent(request(HOST, *FORGED))
     assert values(fields, b"X-Forwarded-For") == [b"192.0.2.7"]
     assert values(fields, b"X-Forwarded-Proto") == [b"http"]
@@ -234,8 +236,8 @@ def test_a_strangers_forwarding_fields_are_replaced() -> None:
     assert values(fields, b"Forwarded") == []
 
 
-def test_a_trusted_proxys_forwarding_fields_are_continued() -> None:
-    """The chain of addresses grows by the proxy's own; scheme and host are those of the first client."""
+def test_forwarding_fields_of_a_trusted_proxy() -> None:
+    """The proxy's address is appended; scheme and host of the first client are kept."""
     _, fields, _ = sent(request(HOST, *FORGED), PROXY)
     assert values(fields, b"X-Forwarded-For") == [b"1.2.3.4, 5.6.7.8, 9.9.9.9, 10.0.0.1"]
     assert values(fields, b"X-Forwarded-Proto") == [b"https"]
@@ -243,8 +245,8 @@ def test_a_trusted_proxys_forwarding_fields_are_continued() -> None:
     assert values(fields, b"Forwarded") == [b"for=1.2.3.4"]
 
 
-def test_a_trusted_proxy_that_says_nothing_adds_nothing() -> None:
-    """Then it is the client."""
+def test_trusted_proxy_without_forwarding_fields() -> None:
+    """Without forwarding fields the proxy counts as the client."""
     _, fields, _ = sent(request(HOST, b"TE: trailers"), PROXY)
     assert values(fields, b"X-Forwarded-For") == [b"10.0.0.1"]
     assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
@@ -261,9 +263,9 @@ def test_a_trusted_proxy_that_says_nothing_adds_nothing() -> None:
         ([b"X-Request-ID: " + b"x" * 129], b"fresh"),
     ],
 )
-def test_request_id_is_kept_or_made(lines: list[bytes], expected: bytes) -> None:
-    """One id, the same for the worker and for us; one that is too long for a log is replaced."""
-    outgoing = asked(request(HOST, *lines))
+def test_request_id(lines: list[bytes], expected: bytes) -> None:
+    """A given id is kept unless it is too long for a log."""
+    outgoing = edit_request(request(HOST, *lines))
     assert values(parsed(outgoing.head)[1], b"X-Request-ID") == [expected] == [outgoing.id]
 
 
@@ -278,9 +280,9 @@ def test_request_id_is_kept_or_made(lines: list[bytes], expected: bytes) -> None
         ([b"Connection: Keep-Alive"], b"HTTP/1.0", True),
     ],
 )
-def test_the_clients_wish_to_stay(lines: list[bytes], version: bytes, stays: bool) -> None:
-    """RFC 9112 § 9.3: HTTP/1.1 stays unless it says close, HTTP/1.0 goes unless it says keep-alive."""
-    outgoing = asked(request(HOST, *lines, version=version))
+def test_client_persistence(lines: list[bytes], version: bytes, stays: bool) -> None:
+    """RFC 9112 § 9.3: HTTP/1.1 persists unless `close`, HTTP/1.0 closes unless `keep-alive`."""
+    outgoing = edit_request(request(HOST, *lines, version=version))
     assert (outgoing.fields.keep_alive, outgoing.fields.is_http10) == (stays, version == b"HTTP/1.0")
 
 
@@ -295,10 +297,10 @@ def test_the_clients_wish_to_stay(lines: list[bytes], version: bytes, stays: boo
         (b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400, "bad_request_line"),
     ],
 )
-def test_requests_that_are_not_for_us(head: bytes, status: int, reason: str) -> None:
-    """Methods for tunnels and mirrors, versions that we do not speak, lines of other than three words."""
+def test_unsupported_requests_are_rejected(head: bytes, status: int, reason: str) -> None:
+    """Tunnel and trace methods, unsupported versions, malformed request lines."""
     with pytest.raises(RequestRejected) as caught:
-        asked(head)
+        edit_request(head)
     assert (caught.value.status, caught.value.reason) == (status, reason)
 
 
@@ -320,24 +322,24 @@ def test_requests_that_are_not_for_us(head: bytes, status: int, reason: str) -> 
         ([b"Connection: Upgrade", b"Upgrade: a", b"Transfer-Encoding: chunked"], b""),
     ],
 )
-def test_an_offer_to_upgrade(lines: list[bytes], offered: bytes) -> None:
-    """RFC 9110 § 7.8: named in Connection; without HTTP's own protocols, and not with a body."""
-    outgoing = asked(request(HOST, *lines))
+def test_upgrade(lines: list[bytes], offered: bytes) -> None:
+    """RFC 9110 § 7.8: needs `Connection: upgrade`; HTTP's own protocols and requests with a body are left out."""
+    outgoing = edit_request(request(HOST, *lines))
     _, fields = parsed(outgoing.head)
     named = [offered] if offered else []
     assert (outgoing.fields.upgrade, values(fields, b"upgrade")) == (offered, named)
     assert values(fields, b"connection") == [b"Upgrade" for _ in named]
     assert values(fields, b"http2-settings") == []
-    assert asked(request(HOST, *lines[:2], version=b"HTTP/1.0")).fields.upgrade == b""
+    assert edit_request(request(HOST, *lines[:2], version=b"HTTP/1.0")).fields.upgrade == b""
 
 
 ALLOWED = Client(b"192.0.2.7", b"198.51.100.1:80", allowed=frozenset((b"CONNECT", b"TRACE")))
 
 
 @pytest.mark.parametrize("target", [b"a:80", b"[::1]:443", b"192.0.2.1:65535"])
-def test_connect_where_it_is_allowed(target: bytes) -> None:
-    """RFC 9110 § 9.3.6: the target goes on as it is, and it is the host."""
-    outgoing = asked(request(HOST, method=b"CONNECT", target=target), ALLOWED)
+def test_allowed_connect(target: bytes) -> None:
+    """RFC 9110 § 9.3.6: the target is forwarded as it is, and is the host."""
+    outgoing = edit_request(request(HOST, method=b"CONNECT", target=target), ALLOWED)
     line, fields = parsed(outgoing.head)
     assert line == b"CONNECT %b HTTP/1.1" % target
     assert values(fields, b"host") == [target]
@@ -354,10 +356,10 @@ def test_connect_where_it_is_allowed(target: bytes) -> None:
         (request(HOST, b"Transfer-Encoding: chunked", method=b"TRACE"), "bad_framing"),
     ],
 )
-def test_connect_and_trace_that_may_not_be(head: bytes, reason: str) -> None:
-    """No other target than host:port, and no body."""
+def test_rejected_connect_and_trace(head: bytes, reason: str) -> None:
+    """Only host:port as target, and no body."""
     with pytest.raises(RequestRejected) as caught:
-        asked(head, ALLOWED)
+        edit_request(head, ALLOWED)
     assert (caught.value.status, caught.value.reason) == (400, reason)
 
 
@@ -386,15 +388,15 @@ TO_CHUNKED = (b"Transfer-Encoding", b"chunked")
         ([b"Connection: close"], False, True, Framing.CHUNKED, [TO_CHUNKED]),
     ],
 )
-def test_framing_of_a_response(
+def test_response_framing(
     lines: list[bytes],
     to_http10: bool,
     stays: bool,
     framing: Framing,
     added: Fields,
 ) -> None:
-    """RFC 9112 § 6: a length passes, everything else is chunked; to HTTP/1.0 it ends when we close."""
-    head, found = relayed(b"HTTP/1.1 200 OK", block(*lines), False, to_http10, stays)
+    """RFC 9112 § 6: a length is forwarded, everything else is chunked; to HTTP/1.0 it ends with the connection."""
+    head, found = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, to_http10, stays)
     line, fields = parsed(head)
     length = [(b"Content-Length", b"3")] if b"Content-Length: 3" in lines else []
     assert (line, fields, found) == (b"HTTP/1.1 200 OK", length + added, framing)
@@ -404,9 +406,9 @@ def test_framing_of_a_response(
 @pytest.mark.parametrize("lines", [LENGTH, CHUNKED, UNTIL_CLOSE])
 @pytest.mark.parametrize("to_http10", [False, True])
 def test_responses_without_a_body(status: int, to_head: bool, lines: list[bytes], to_http10: bool) -> None:
-    """To HEAD and with 204 and 304 nothing follows the head, whatever it says; a length is passed on."""
+    """HEAD, 204 and 304: no body whatever the head states; a length is forwarded."""
     line = b"HTTP/1.1 %d X" % status
-    head, framing = relayed(line, block(*lines), to_head, to_http10, True)
+    head, framing = forwarded_response(line, block(*lines), to_head, to_http10, True)
     _, fields = parsed(head)
     assert framing is Framing.NONE
     assert values(fields, b"Content-Length") == ([b"3"] if lines is LENGTH else [])
@@ -415,13 +417,13 @@ def test_responses_without_a_body(status: int, to_head: bool, lines: list[bytes]
 
 
 @pytest.mark.parametrize("lines", [LENGTH, CHUNKED, UNTIL_CLOSE])
-def test_an_interim_response_has_no_body(lines: list[bytes]) -> None:
-    """Its framing fields do not count (RFC 9112 § 6.3)."""
+def test_interim_response_has_no_body(lines: list[bytes]) -> None:
+    """Its framing fields are ignored (RFC 9112 § 6.3)."""
     assert incoming_response(b"HTTP/1.1 103 X" + block(*lines)).is_bodiless
 
 
-def test_response_fields_survive_but_those_of_the_hop() -> None:
-    """Order, case and repetition; Set-Cookie cannot be folded into one."""
+def test_response_fields_are_kept() -> None:
+    """Order, case and repetition stay; Set-Cookie cannot be combined."""
     lines = [
         b"Date: now",
         b"Set-Cookie: a=1; Expires=Mon, 1",
@@ -432,24 +434,24 @@ def test_response_fields_survive_but_those_of_the_hop() -> None:
         b"Upgrade: h2c",
         b"Content-Length: 3",
     ]
-    head, _ = relayed(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    head, _ = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
     assert head == b"HTTP/1.1 200 OK" + block(lines[0], lines[1], lines[3], lines[7]) + b"\r\n"
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_keep_alive_is_removed_wherever_it_stands(at: int) -> None:
-    """nginx says it in every response: the shortcut cuts one whole line, and nothing that begins alike."""
+def test_keep_alive_is_removed(at: int) -> None:
+    """nginx sends it in every response; only the whole field line is removed."""
     lines = [b"Content-Length: 3", b"Server: nginx"]
     lines.insert(at, b"Connection: keep-alive")
-    head, framing = relayed(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    head, framing = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
     assert head == b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nServer: nginx\r\n\r\n"
     assert framing is Framing.LENGTH
 
 
-def test_connection_options_behind_keep_alive_are_heeded() -> None:
-    """`keep-alive, X-Hop` nominates a field: neither may pass."""
+def test_connection_options_behind_keep_alive() -> None:
+    """`keep-alive, X-Hop` nominates a field: both are removed."""
     lines = [b"Connection: keep-alive, X-Hop", b"X-Hop: 1", b"Content-Length: 3"]
-    head, _ = relayed(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    head, _ = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
     assert parsed(head)[1] == [(b"Content-Length", b"3")]
 
 
@@ -464,9 +466,9 @@ def test_connection_options_behind_keep_alive_are_heeded() -> None:
     ],
 )
 def test_ambiguous_responses_are_malformed(lines: list[bytes]) -> None:
-    """A client could read their end elsewhere than we do."""
+    """A client could find another end of the response."""
     with pytest.raises(MalformedResponse):
-        relayed(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+        forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
 
 
 @pytest.mark.parametrize(
@@ -479,8 +481,8 @@ def test_ambiguous_responses_are_malformed(lines: list[bytes]) -> None:
         (b"HTTP/1.1 200", b"HTTP/1.1 200 "),
     ],
 )
-def test_status_lines_keep_their_own_phrase(line: bytes, outgoing: bytes) -> None:
-    """The version is ours, the code and the phrase the worker's."""
+def test_status_line_keeps_its_phrase(line: bytes, outgoing: bytes) -> None:
+    """The version is the balancer's, code and phrase are the worker's."""
     assert StatusLines()[line] == (int(line[9:12]), outgoing, line.startswith(b"HTTP/1.1"))
 
 
@@ -488,14 +490,14 @@ def test_status_lines_keep_their_own_phrase(line: bytes, outgoing: bytes) -> Non
     "line",
     [b"HTTP/2 200 OK", b"HTTP/1.1 20 OK", b"HTTP/1.1 099 X", b"HTTP/1.1 200 \x00", b"HTTP/1.1  200 OK", b""],
 )
-def test_bad_status_lines_are_malformed(line: bytes) -> None:
-    """What is not HTTP/1.x's is not passed on."""
+def test_malformed_status_lines(line: bytes) -> None:
+    """Not a status line of HTTP/1.x."""
     with pytest.raises(MalformedResponse):
         StatusLines()[line]
 
 
-def test_remembered_status_lines_are_bounded() -> None:
-    """A worker that invents phrases fills no memory."""
+def test_cached_status_lines_are_bounded() -> None:
+    """The cache of status lines is bounded against workers that vary the phrase."""
     lines = StatusLines()
     for number in range(2 * lines.LIMIT):
         assert lines[b"HTTP/1.1 200 %d" % number][1] == b"HTTP/1.1 200 %d" % number
@@ -521,12 +523,12 @@ LINES = st.lists(st.tuples(PLAIN, SPACE, VALUE), max_size=12)
 def test_any_other_field_of_a_request_passes_unchanged(
     lines: list[tuple[bytes, bytes, bytes]], specials: list[tuple[int, bytes]], is_trusted: bool
 ) -> None:
-    """Byte for byte and in order, whatever stands between: spacing, too."""
+    """Byte for byte and in order, spacing included."""
     plain = [name + b":" + space + value for name, space, value in lines]
     mixed = list(plain)
     for at, name in specials:
         mixed.insert(at, name + b": close")  # as an option of Connection it nominates no field
-    head = asked(request(HOST, *mixed), PROXY if is_trusted else STRANGER).head
+    head = edit_request(request(HOST, *mixed), PROXY if is_trusted else UNTRUSTED).head
     outgoing = head[:-4].split(b"\r\n")
     assert outgoing[:2] == [b"GET / HTTP/1.1", HOST]
     passed = [line for line in outgoing[2:-5] if not line.startswith(b"forwarded: close")]
@@ -537,10 +539,10 @@ def test_any_other_field_of_a_request_passes_unchanged(
 def test_any_other_field_of_a_response_passes_unchanged(
     lines: list[tuple[bytes, bytes, bytes]], has_length: bool, names_hop: bool
 ) -> None:
-    """Byte for byte and in order; the removed ones leave no trace."""
+    """Byte for byte and in order."""
     plain = [name + b":" + space + value for name, space, value in lines]
     framing = b"Content-Length: 3" if has_length else b"Transfer-Encoding: chunked"
     hop = [b"Keep-Alive: timeout=4", b"Connection: keep-alive, close"] if names_hop else []
     given_block = block(*plain, *hop, framing)
-    head, _ = relayed(b"HTTP/1.1 200 OK", given_block, False, False, True)
+    head, _ = forwarded_response(b"HTTP/1.1 200 OK", given_block, False, False, True)
     assert head[:-4].split(b"\r\n")[1:] == [*plain, framing]

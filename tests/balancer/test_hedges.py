@@ -1,4 +1,4 @@
-"""Two attempts at one request: who is asked, who wins, what becomes of the loser, and what is never hedged."""
+"""Hedged requests: second endpoint, winner, the losing attempt, and requests that are never hedged."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.balancer.conftest import (
     Stage,
     Wire,
     answering,
+    answering_after,
     get,
     post,
     post_chunked,
@@ -31,23 +32,11 @@ from tests.balancer.wireless import Peer, Wireless
 QUICK = response(b"quick")
 SLOW = response(b"slow")
 LATE = 1.1
-"""Seconds: what is late where nothing has been measured, and a bit."""
-
-
-def gated(go: asyncio.Event, answer: bytes = SLOW) -> Script:
-    """Answers when it is told to."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(answer)
-
-    return script
+"""Seconds: a little more than the default delay of a hedge without measurements."""
 
 
 class Hedged:
-    """A slow worker and another, and a client whose request is late at the first."""
+    """A slow worker, another worker, and a client whose request is late at the slow one."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -59,9 +48,9 @@ class Hedged:
     async def send(
         self, request: bytes, other: Script | bytes = QUICK, answer: bytes = SLOW, **more: Any
     ) -> None:
-        """The request is at the slow one, and late."""
+        """Send the request to the slow worker and let it become late."""
         stage = self.stage
-        self.slow = await stage.worker(gated(self.go, answer))
+        self.slow = await stage.worker(answering_after(self.go, answer))
         self.other = await stage.worker(other)
         hedging = {"enabled": True} | more.pop("hedging", {})
         await stage.serve(self.slow, self.other, hedging=hedging, **more)
@@ -72,7 +61,7 @@ class Hedged:
         stage.advance(LATE)
 
     async def end(self) -> None:
-        """The slow one answers, too."""
+        """Let the slow worker answer."""
         self.go.set()
         await self.stage.eventually(lambda: not self.stage.state("w0").in_flight)
 
@@ -82,8 +71,8 @@ def hedged(stage: Stage) -> Hedged:
     return Hedged(stage)
 
 
-async def test_the_first_answer_wins(stage: Stage, hedged: Hedged) -> None:
-    """The client gets the quick one, once; the slow one is learned from, and its connection is used again."""
+async def test_hedge_wins(stage: Stage, hedged: Hedged) -> None:
+    """The client gets one response; the loser's latency is recorded and its connection is reused."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     counts = stage.proxy.counts
@@ -100,10 +89,10 @@ async def test_the_first_answer_wins(stage: Stage, hedged: Hedged) -> None:
     assert (await hedged.client.ask(get())).status == 200
 
 
-async def test_the_slow_one_may_still_be_first(stage: Stage, hedged: Hedged) -> None:
-    """Then nothing was won, and nothing is lost."""
+async def test_first_attempt_wins(stage: Stage, hedged: Hedged) -> None:
+    """The hedge is then not counted as won."""
     late = asyncio.Event()
-    await hedged.send(get(), gated(late, QUICK))
+    await hedged.send(get(), answering_after(late, QUICK))
     await stage.eventually(lambda: hedged.other.requests)
     await hedged.end()
     assert (await hedged.client.response()).body == b"slow"
@@ -118,8 +107,8 @@ HINT = b"HTTP/1.1 103 Early Hints\r\n\r\n"
 
 
 @pytest.mark.parametrize("answer", [CHUNKS, b"HTTP/1.1 200 OK\r\n\r\nquick"])
-async def test_an_answer_in_pieces_wins_by_its_head(stage: Stage, hedged: Hedged, answer: bytes) -> None:
-    """Whatever frames it, and the loser's answer in pieces ends with its head."""
+async def test_head_of_a_streamed_response_wins(stage: Stage, hedged: Hedged, answer: bytes) -> None:
+    """For every framing; a streamed loser ends with its head."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -132,8 +121,8 @@ async def test_an_answer_in_pieces_wins_by_its_head(stage: Stage, hedged: Hedged
     assert stage.pool("w0").idle == 0
 
 
-async def test_an_interim_answer_wins(stage: Stage, hedged: Hedged) -> None:
-    """It is a head, and what follows it must be of the same worker."""
+async def test_interim_response_wins(stage: Stage, hedged: Hedged) -> None:
+    """An interim response decides, because the rest must come from the same worker."""
     await hedged.send(get(), answering(HINT + QUICK), HINT + SLOW)
     assert (await hedged.client.response()).status == 103
     assert (await hedged.client.response()).body == b"quick"
@@ -148,8 +137,8 @@ REFUSAL = response(b"no", status=b"503 No")
 @pytest.mark.parametrize(
     "refusal", [REFUSAL, b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
 )
-async def test_a_refusal_does_not_win(stage: Stage, hedged: Hedged, refusal: bytes) -> None:
-    """It is quick because it does nothing: the slow one answers, and nobody hears of the 503."""
+async def test_503_does_not_win(stage: Stage, hedged: Hedged, refusal: bytes) -> None:
+    """A 503 is quick because nothing is done: the client gets the slow response."""
     await hedged.send(get(), refusal)
     await stage.eventually(lambda: stage.outcomes("w1") == {"error_status": 1})
     assert not hedged.client.received
@@ -158,19 +147,19 @@ async def test_a_refusal_does_not_win(stage: Stage, hedged: Hedged, refusal: byt
     assert stage.proxy.counts.hedges_won == 0
 
 
-async def dies(wire: Wire) -> None:
+async def reset_after_request(wire: Wire) -> None:
     await wire.request()
     wire.reset()
 
 
-async def garbles(wire: Wire) -> None:
+async def answer_garbage(wire: Wire) -> None:
     await wire.request()
     await wire.send(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
-@pytest.mark.parametrize("script", [dies, garbles])
-async def test_a_failure_leaves_it_to_the_other(stage: Stage, hedged: Hedged, script: Script) -> None:
-    """It is charged; no error reaches the client, and no retry is needed."""
+@pytest.mark.parametrize("script", [reset_after_request, answer_garbage])
+async def test_failed_hedge(stage: Stage, hedged: Hedged, script: Script) -> None:
+    """The failure is counted; no error reaches the client, and no retry is needed."""
     await hedged.send(get(), script)
     await stage.eventually(lambda: stage.outcomes("w1") == {"reset": 1})
     hedged.go.set()
@@ -178,10 +167,10 @@ async def test_a_failure_leaves_it_to_the_other(stage: Stage, hedged: Hedged, sc
     assert (stage.proxy.counts.retried, stage.proxy.counts.errors) == (0, {})
 
 
-async def test_a_hedge_that_is_refused(stage: Stage) -> None:
-    """No connection: the first goes on, and may stream its answer."""
+async def test_refused_hedge(stage: Stage) -> None:
+    """The first attempt continues and may stream its response."""
     go = asyncio.Event()
-    slow = await stage.worker(gated(go, CHUNKS))
+    slow = await stage.worker(answering_after(go, CHUNKS))
     await stage.serve(slow, stage.dead_port(), hedging={"enabled": True})
     client = await stage.client()
     await client.send(get())
@@ -192,18 +181,18 @@ async def test_a_hedge_that_is_refused(stage: Stage) -> None:
     assert (await client.response()).body == b"quick"
 
 
-async def test_both_fail(stage: Stage, hedged: Hedged) -> None:
-    """A third endpoint is asked, if there is one: neither of the two again."""
+async def test_both_attempts_fail(stage: Stage, hedged: Hedged) -> None:
+    """A third endpoint is tried, and neither of the two again."""
     go = asyncio.Event()
 
-    async def dies_late(wire: Wire) -> None:
+    async def reset_late(wire: Wire) -> None:
         await wire.request()
         await go.wait()
         wire.reset()
 
-    bad = [await stage.worker(dies_late), await stage.worker(dies)]
-    well = await stage.worker(QUICK)
-    await stage.serve(*bad, well, hedging={"enabled": True}, retries=2)
+    bad = [await stage.worker(reset_late), await stage.worker(reset_after_request)]
+    healthy = await stage.worker(QUICK)
+    await stage.serve(*bad, healthy, hedging={"enabled": True}, retries=2)
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: bad[0].requests)
@@ -216,8 +205,8 @@ async def test_both_fail(stage: Stage, hedged: Hedged) -> None:
     assert len(bad[1].requests) <= 1
 
 
-async def test_a_loser_that_hangs_is_charged_its_timeout(stage: Stage, hedged: Hedged) -> None:
-    """It stays in flight until then, and so draws no requests; then its connection is closed."""
+async def test_timeout_of_the_loser(stage: Stage, hedged: Hedged) -> None:
+    """It stays in flight until the timeout, then its connection is closed."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     stage.advance(20.0)
@@ -228,15 +217,14 @@ async def test_a_loser_that_hangs_is_charged_its_timeout(stage: Stage, hedged: H
     assert not stage.proxy.hedges.losers
 
 
-async def test_a_loser_that_breaks_is_charged(stage: Stage, hedged: Hedged) -> None:
-    """It is no less broken for having lost."""
+async def test_failure_of_the_loser(stage: Stage, hedged: Hedged) -> None:
     await hedged.send(get(), answer=b"SSH-2.0-OpenSSH_9.2\r\n")
     assert (await hedged.client.response()).body == b"quick"
     await hedged.end()
     assert stage.outcomes("w0") == {"reset": 1}
 
 
-# --- who is not hedged
+# --- requests that are not hedged
 
 
 LONG = b"x" * 100_000
@@ -253,8 +241,8 @@ LONG = b"x" * 100_000
         get(b"/", b"Connection: Upgrade", b"Upgrade: websocket"),
     ],
 )
-async def test_what_is_never_hedged(stage: Stage, hedged: Hedged, request_bytes: bytes) -> None:
-    """What may not be done twice, is not kept, has not come whole, or becomes a tunnel."""
+async def test_requests_that_are_not_hedged(stage: Stage, hedged: Hedged, request_bytes: bytes) -> None:
+    """Not idempotent, too large to repeat, incomplete, or an upgrade."""
     await hedged.send(request_bytes, retry={"idempotency_key": True})
     for _ in range(4):
         stage.advance(LATE)
@@ -265,8 +253,8 @@ async def test_what_is_never_hedged(stage: Stage, hedged: Hedged, request_bytes:
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"])
-async def test_what_is_hedged(stage: Stage, hedged: Hedged, method: bytes) -> None:
-    """Idempotent methods, with a body that is kept."""
+async def test_idempotent_requests_are_hedged(stage: Stage, hedged: Hedged, method: bytes) -> None:
+    """Idempotent methods, with a buffered body."""
     request = post(b"body", method=method)
     await hedged.send(request, QUICK[: -len(b"quick")] if method == b"HEAD" else QUICK)
     assert (await hedged.client.response(to_head=method == b"HEAD")).status == 200
@@ -274,8 +262,8 @@ async def test_what_is_hedged(stage: Stage, hedged: Hedged, method: bytes) -> No
     await hedged.end()
 
 
-async def test_an_answer_that_has_begun_is_not_hedged(stage: Stage, hedged: Hedged) -> None:
-    """Not even where only an interim one has come: the rest must be of the same worker."""
+async def test_no_hedge_after_a_response_began(stage: Stage, hedged: Hedged) -> None:
+    """Not after an interim response either: the rest must come from the same worker."""
 
     async def hints(wire: Wire) -> None:
         await wire.request()
@@ -293,10 +281,9 @@ async def test_an_answer_that_has_begun_is_not_hedged(stage: Stage, hedged: Hedg
     assert (await client.response()).body == b"slow"
 
 
-async def test_nobody_else_to_ask(stage: Stage) -> None:
-    """A lone endpoint is not asked twice."""
+async def test_single_endpoint_is_not_hedged(stage: Stage) -> None:
     go = asyncio.Event()
-    worker = await stage.worker(gated(go))
+    worker = await stage.worker(answering_after(go, SLOW))
     await stage.serve(worker, hedging={"enabled": True})
     client = await stage.client()
     await client.send(get())
@@ -307,8 +294,8 @@ async def test_nobody_else_to_ask(stage: Stage) -> None:
     assert (await client.response()).body == b"slow"
 
 
-async def test_the_budget(stage: Stage, hedged: Hedged) -> None:
-    """One is there to begin with; the next needs twenty requests."""
+async def test_budget(stage: Stage, hedged: Hedged) -> None:
+    """One hedge is available at the start; the next needs twenty requests."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     second = await stage.client()
@@ -323,20 +310,19 @@ async def test_the_budget(stage: Stage, hedged: Hedged) -> None:
     assert (await second.response()).body == b"slow"
 
 
-async def test_it_is_off_by_default(stage: Stage) -> None:
-    """And then nothing of it exists."""
+async def test_off_by_default(stage: Stage) -> None:
     await stage.serve(await stage.worker(QUICK))
     assert stage.proxy.hedges is None
 
 
-async def test_it_is_reported(stage: Stage, hedged: Hedged) -> None:
+async def test_status_and_metrics(stage: Stage, hedged: Hedged) -> None:
     """In status and metrics."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
-    told = proxy_status(stage.control_plane)["hedging"]
-    late_after = told.pop("late_after")
+    report = proxy_status(stage.control_plane)["hedging"]
+    late_after = report.pop("late_after")
     assert late_after == {"r": pytest.approx(1.1, rel=0.01)}
-    assert told == {"hedged": 1, "won": 1, "denied": 0, "withheld": 0, "losers": 1}
+    assert report == {"hedged": 1, "won": 1, "denied": 0, "withheld": 0, "losers": 1}
     text = metrics_text(stage.control_plane)[0].decode()
     for line in (
         "steelyard_hedges_total 1.0",
@@ -348,8 +334,8 @@ async def test_it_is_reported(stage: Stage, hedged: Hedged) -> None:
     await hedged.end()
 
 
-async def test_the_unit_stops_while_a_loser_runs(stage: Stage, hedged: Hedged) -> None:
-    """Nobody waits for it; it is not blamed."""
+async def test_stop_while_a_loser_runs(stage: Stage, hedged: Hedged) -> None:
+    """The stop does not wait for it; the outcome is abandoned."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     await hedged.client.close()
@@ -360,11 +346,11 @@ async def test_the_unit_stops_while_a_loser_runs(stage: Stage, hedged: Hedged) -
     stage.server = None
 
 
-# --- the wheel
+# --- timing and memory
 
 
 def answers(latency: Callable[[], float], stage: Wireless) -> Callable[[Peer], None]:
-    """A worker's part: each request is answered after so many seconds."""
+    """Answer each request after `latency()` seconds."""
     seen: dict[int, int] = {}
 
     def script(peer: Peer) -> None:
@@ -376,8 +362,8 @@ def answers(latency: Callable[[], float], stage: Wireless) -> Callable[[Peer], N
     return script
 
 
-def test_a_hedge_goes_out_within_a_tick() -> None:
-    """Of the instant when its request is late; and nothing is left of it when all is over."""
+def test_delay_of_a_hedge() -> None:
+    """Within a tick after the request is late; nothing is left at the end."""
     with Wireless(2, hedging=(("enabled", True), ("minimum", 0.05))) as stage:
         hedges = stage.proxy.hedges
         assert hedges is not None
@@ -403,9 +389,9 @@ def test_a_hedge_goes_out_within_a_tick() -> None:
         assert stage.left_behind() == []
 
 
-def test_a_race_leaves_no_cycle() -> None:
-    """Nobody has to wait for the collector."""
-    gc.collect()  # what other tests have left
+def test_hedged_request_leaves_no_cycle() -> None:
+    """All objects are freed by reference counting."""
+    gc.collect()  # garbage of other tests
     with Wireless(2, hedging=(("enabled", True),)) as stage:
         stage.worker_script = answers(iter((3.0, 0.1)).__next__, stage)
         client = stage.client()
@@ -422,8 +408,8 @@ def test_a_race_leaves_no_cycle() -> None:
             gc.enable()
 
 
-def test_the_wheel_keeps_no_request_that_is_answered() -> None:
-    """A bucket holds what is to be learned from, never a request or its connections."""
+def test_timer_wheel_keeps_no_answered_request() -> None:
+    """A bucket holds latencies, not requests or connections."""
     with Wireless(1, hedging=(("enabled", True),)) as stage:
         stage.worker_script = answers(lambda: 0.001, stage)
         client = stage.client()

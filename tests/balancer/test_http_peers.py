@@ -1,7 +1,6 @@
-"""Every row of the table before nginx and HAProxy: they agree with us, or it is known why not.
+"""Every row of the HTTP table through nginx and HAProxy: same verdict, or a documented difference.
 
-Rule of this file: the worker listens on one socket for the whole session, and each row gets its own worker on it, so
-that a proxy is started once.
+The worker's listening socket lasts for the session, so that a proxy is started once.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tests.balancer.http_rows.verdicts import observed, wanted
 pytestmark = pytest.mark.second_tier
 
 WAITS = 0.2
-"""Seconds after which a peer that is known to wait is believed to."""
+"""Seconds after which a peer that is known to wait is considered waiting."""
 
 
-class Proxy:
-    """A peer that runs: its `port`, what is `known` of it, and whether that was seen with its version."""
+class RunningPeer:
+    """A running peer: `port`, `known` differences, and whether they were recorded with its version."""
 
     def __init__(self, peer: Peer, port: int, sock: socket.socket) -> None:
         self.port = port
@@ -38,7 +37,7 @@ class Proxy:
         self._sock = sock
 
     def worker_socket(self) -> socket.socket:
-        """Each worker closes its own."""
+        """A duplicate, because each worker closes its own."""
         return self._sock.dup()
 
 
@@ -48,20 +47,20 @@ def port_of(sock: socket.socket) -> int:
 
 
 @pytest.fixture(scope="session", params=PEERS, ids=lambda peer: peer.name)
-def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """One for all rows."""
+def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPeer]:
+    """One peer process for all rows."""
     peer: Peer = request.param
     if peer.path is None:
         pytest.skip(f"{peer.name} is not on PATH")
     folder = tmp_path_factory.mktemp(peer.name)
     with socket.create_server(("127.0.0.1", 0)) as sock, running(peer, folder, worker=port_of(sock)) as port:
-        yield Proxy(peer, port, sock)
+        yield RunningPeer(peer, port, sock)
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("row", ROWS, ids=str)
-async def test_row_before_a_peer(stage: Stage, proxy: Proxy, row: Row) -> None:
-    """Its verdict is ours, or the one that is known; with another version of it, any where one is known."""
+async def test_row_through_a_peer(stage: Stage, proxy: RunningPeer, row: Row) -> None:
+    """The balancer's verdict or the recorded one; with another version of the peer, any for a recorded row."""
     recorder = Recorder()
     worker = ScriptedWorker(recorder)
     await worker.start(proxy.worker_socket())
@@ -79,8 +78,8 @@ async def test_row_before_a_peer(stage: Stage, proxy: Proxy, row: Row) -> None:
         assert observed(row, seen) in (known or wanted(row)).split(" or "), seen
 
 
-def test_a_difference_is_explained_once() -> None:
-    """For rows that exist, and not for what is no difference."""
+def test_differences_are_explained() -> None:
+    """Differences name existing rows and are real."""
     rows = {row.name: row for row in ROWS}
     for peer in PEERS:
         names = Counter(name for because in reasons() for name in because.verdicts.get(peer.name, {}))
@@ -88,7 +87,7 @@ def test_a_difference_is_explained_once() -> None:
         assert [n for n, verdict in differences(peer.name).items() if verdict == wanted(rows[n])] == []
 
 
-def test_the_page_is_not_stale() -> None:
-    """`python -m tests.balancer.http_rows.page` writes it anew."""
+def test_documentation_is_up_to_date() -> None:
+    """`python -m tests.balancer.http_rows.page` rewrites it."""
     page = PAGE.read_text(encoding="utf-8")
     assert page == replaced(page)

@@ -1,7 +1,6 @@
-"""Every row of the table, through a real socket: what reached the worker, what came back, and the request after it.
+"""Every row of the HTTP table over a real socket: requests at the worker, the response, and the request after it.
 
-Rule of this file: a row that is not so yet stands in `not_yet.py` with the reason. It is struck off when it is: a row
-that passes while it stands there is an error too.
+A row that is not satisfied yet is listed in `not_yet.py` with the reason; a listed row that passes is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ STEPS = {"at-once": 0, "bytewise": 1}
 
 
 def cases() -> list[Any]:
-    """Each row both ways."""
+    """Each row in one write and byte by byte."""
     reasons = {name: reason for reason, names in NOT_YET.items() for name in names}
     found = []
     for row in ROWS:
@@ -37,7 +36,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("row", "step"), cases())
 async def test_row(stage: Stage, row: Row, step: int) -> None:
-    """The verdict is the row's; the connection ends as it says; the worker saw these requests and no other."""
+    """Verdict and connection end as in the row; the worker sees these requests and no other."""
     recorder = Recorder()
     settings: dict[str, Any] = {"limits": row.limits} if row.limits else {}
     await stage.serve(await stage.worker(recorder), **settings)
@@ -46,11 +45,11 @@ async def test_row(stage: Stage, row: Row, step: int) -> None:
     await stage.turn()
     seen.begun, seen.whole = recorder.begun, recorder.whole
     assert observed(row, seen) == wanted(row), [*changes(row, seen)] if of_row(seen.whole) else seen
-    has_ended_well(row, seen)
+    assert_ending(row, seen)
 
 
-def has_ended_well(row: Row, seen: Seen) -> None:
-    """What a verdict leaves out."""
+def assert_ending(row: Row, seen: Seen) -> None:
+    """The end of the connection, and the next request."""
     if row.end == "cut":
         return
     if row.status[0] != 502 or seen.end != "closed":
@@ -61,11 +60,11 @@ def has_ended_well(row: Row, seen: Seen) -> None:
         assert len(of_row(seen.begun)) == len(row.lines)
 
 
-def test_the_table_is_as_long_as_it_should_be() -> None:
+def test_table_has_its_minimum_length() -> None:
     assert len(ROWS) >= 200
 
 
-def test_rows_have_names_of_their_own() -> None:
+def test_row_names_are_unique() -> None:
     assert [name for name, times in Counter(row.name for row in ROWS).items() if times > 1] == []
 
 
@@ -74,6 +73,6 @@ def test_every_row_names_its_clause() -> None:
     assert unnamed == []
 
 
-def test_rows_that_are_not_yet_so_exist() -> None:
+def test_exceptions_name_existing_rows() -> None:
     known = {row.name for row in ROWS} | {f"{row.name}-{way}" for row in ROWS for way in STEPS}
     assert {name for names in NOT_YET.values() for name in names} <= known

@@ -1,4 +1,4 @@
-"""Fields that are for our own network: which lines leave a block, byte for byte."""
+"""Internal fields (`headers.internal`): which lines are removed from a field block."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ INTERNAL = InternalFields(["X-Shard", "x-shard-key", "steel-int-*"])
         (["Cookie: x-shard: 1", "x-shard: x-shard: 2"], ["Cookie: x-shard: 1"]),
     ],
 )
-def test_lines_that_leave(lines: list[str], left: list[str]) -> None:
+def test_removed_lines(lines: list[str], left: list[str]) -> None:
     assert INTERNAL.without(block(lines)) == block(left)
 
 
-def test_nothing_found_is_the_same_object() -> None:
-    """A request without any costs no copy."""
+def test_unchanged_block_is_the_same_object() -> None:
+    """A block without internal fields is not copied."""
     whole = block(["Host: a"])
     assert INTERNAL.without(whole) is whole
 
@@ -40,8 +40,8 @@ def head(date: str) -> bytes:
     return f"HTTP/1.1 200 OK\r\nDate: {date}\r\nX-Shard: 1\r\nX-Other: 2\r\nContent-Length: 0\r\n".encode()
 
 
-def test_a_head_that_repeats_is_looked_through_once() -> None:
-    """It is the same object then; the next second's Date makes another head."""
+def test_repeated_head_is_cached() -> None:
+    """The result is cached; another Date makes another head."""
     heads = ResponseHeads()
     first = heads.incoming(head("now")).block_without(INTERNAL)
     assert first == block(["Date: now", "X-Other: 2", "Content-Length: 0"])
@@ -49,8 +49,8 @@ def test_a_head_that_repeats_is_looked_through_once() -> None:
     assert b"Date: then" in heads.incoming(head("then")).block_without(INTERNAL)
 
 
-def test_what_is_remembered_belongs_to_one_set_of_names() -> None:
-    """A reload may bring another while the connection stays."""
+def test_cache_belongs_to_one_set_of_names() -> None:
+    """A reload may change the names while the connection stays."""
     response = ResponseHeads().incoming(head("now"))
     for _ in range(2):
         assert b"X-Other" in response.block_without(INTERNAL)
@@ -67,7 +67,7 @@ def test_what_is_remembered_belongs_to_one_set_of_names() -> None:
         (["Host: a", "X-Forwarded-For: c", "X-Shard-Key: 1"], [b"host", b"x-forwarded-for", b"x-shard-key"]),
     ],
 )
-def test_a_request_is_read_for_them_in_the_same_pass(lines: list[str], found: list[bytes]) -> None:
+def test_internal_fields_of_a_request(lines: list[str], found: list[bytes]) -> None:
     assert [name for name, _ in INTERNAL.find_special(block(lines).lower())] == found
 
 
@@ -75,15 +75,15 @@ def test_a_request_is_read_for_them_in_the_same_pass(lines: list[str], found: li
     ("name", "is_one"),
     [(b"x-shard", True), (b"steel-int-", True), (b"steel-int-a", True), (b"steel-int", False), (b"x", False)],
 )
-def test_a_name_is_one_of_them_or_not(name: bytes, is_one: bool) -> None:
+def test_names_that_match(name: bytes, is_one: bool) -> None:
     assert INTERNAL.has(name) is is_one
     assert not InternalFields(["x-other"]).has(name)
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_they_leave_a_request_whatever_else_it_has(is_trusted: bool, version: bytes) -> None:
-    """Believed as the client may be, and where they are read for other ends, too."""
+def test_removal_beside_forwarding_fields(is_trusted: bool, version: bytes) -> None:
+    """For trusted and untrusted clients, also when other ends read the fields."""
     names = InternalFields(["X-Shard", "x-real-ip", "steel-*"])
     client = Client(b"10.0.0.1", b"a", is_trusted=is_trusted, internal=names)
     lines = [

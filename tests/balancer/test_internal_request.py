@@ -71,13 +71,13 @@ def head(line: bytes = b"200 OK") -> Response:
     return ResponseHeads().incoming(b"HTTP/1.1 " + line + b"\r\nTransfer-Encoding: chunked\r\n")
 
 
-def test_the_head_names_host_and_sender() -> None:
+def test_host_and_user_agent() -> None:
     assert HEAD == (
         b"GET /up HTTP/1.1\r\nHost: a.example:81\r\nUser-Agent: steelyard-check\r\nAccept: */*\r\n\r\n"
     )
 
 
-def test_the_connection_is_released_before_the_result() -> None:
+def test_connection_is_released_before_the_result() -> None:
     scene = Scene()
     scene.now = 10.5
     scene.request.response_started(head(b"404 Not Found"))
@@ -89,21 +89,21 @@ def test_the_connection_is_released_before_the_result() -> None:
     assert result.is_reachable
 
 
-def test_without_a_head_a_connection_is_enough() -> None:
+def test_request_without_a_head_only_connects() -> None:
     scene = Scene(None, has_idle=False, is_trial=True)
     scene.connect()
     assert scene.log == ["open, trial", "release", "result"]
     assert (scene.results[0].error, scene.results[0].status) == (None, 0)
 
 
-def test_a_stale_connection_is_replaced_once() -> None:
+def test_stale_connection_is_replaced_once() -> None:
     scene = Scene(is_trial=True)
     scene.request.response_failed(ConnectionBroken("gone"))
     scene.connect()
     assert scene.log == ["send", "close", "open, trial", "send"]
     scene.request.response_failed(ConnectionBroken("gone again"))
     assert scene.log[4:] == ["close", "result"]
-    assert scene.results[0].fault == "connection_broken: gone again"
+    assert "gone again" in (scene.results[0].fault or "")
     assert scene.results[0].is_reachable
 
 
@@ -130,7 +130,7 @@ def test_no_retry(
     assert (result.error, result.fault, result.is_reachable) == (error, fault, is_reachable)
 
 
-def test_a_body_over_the_limit_ends_it_once() -> None:
+def test_body_over_the_limit() -> None:
     scene = Scene()
     scene.request.response_started(head())
     for _ in range(3):  # of one read
@@ -157,7 +157,7 @@ def test_interim_responses_are_skipped_and_101_is_a_fault() -> None:
         (False, "no connection within 2 s", ["open", "result"]),
     ],
 )
-def test_it_ends_at_its_deadline(has_idle: bool, fault: str, log: list[str]) -> None:
+def test_timeout(has_idle: bool, fault: str, log: list[str]) -> None:
     scene = Scene(has_idle=has_idle)
     scene.request.end_if_overdue(11.9)
     assert scene.results == []
@@ -168,7 +168,7 @@ def test_it_ends_at_its_deadline(has_idle: bool, fault: str, log: list[str]) -> 
 
 
 @pytest.mark.parametrize("end", [InternalRequest.cancel, lambda request: request.end_if_overdue(99.0)])
-def test_a_connection_that_comes_too_late_goes_to_the_pool(end: Callable[[InternalRequest], None]) -> None:
+def test_late_connection_goes_to_the_pool(end: Callable[[InternalRequest], None]) -> None:
     scene = Scene(has_idle=False)
     end(scene.request)
     before = len(scene.results)
@@ -177,7 +177,7 @@ def test_a_connection_that_comes_too_late_goes_to_the_pool(end: Callable[[Intern
     assert len(scene.results) == before
 
 
-def test_a_cancelled_request_has_no_result() -> None:
+def test_cancelled_request_has_no_result() -> None:
     scene = Scene()
     scene.request.cancel()
     scene.request.response_failed(ConnectionBroken("gone"))

@@ -1,4 +1,4 @@
-"""Other people's clients and workers: what they send and what they get is the same, byte for byte."""
+"""Interoperability with other clients and servers: bodies arrive unchanged in both directions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = [0, 1, MIB]
 
 
 def body_of(size: int) -> bytes:
-    """The same bytes for a size every time, no two alike in a row."""
+    """Deterministic bytes for each size."""
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
@@ -43,7 +43,7 @@ async def apieces(data: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-# --- workers: each answers with the body it was sent, with a length or, at /chunked, in chunks
+# --- workers: each echoes the request body, with a length or, at /chunked, in chunks
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ http {{
 
 @asynccontextmanager
 async def nginx(path: Path) -> AsyncIterator[int]:
-    """Files named by their size; at /chunked/ they are compressed on the way, and so in chunks."""
+    """Files named by their size; below /chunked/ they are compressed on the fly and therefore chunked."""
     program = shutil.which("nginx")
     if program is None:
         pytest.skip("nginx is not on PATH")
@@ -122,7 +122,7 @@ async def nginx(path: Path) -> AsyncIterator[int]:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    user = "user root;" if os.geteuid() == 0 else ""  # or it drops rights, and may not read our files
+    user = "user root;" if os.geteuid() == 0 else ""  # as root nginx would drop the rights to read the files
     (path / "nginx.conf").write_text(NGINX.format(path=path, port=port, user=user))
     arguments = (program, "-p", str(path), "-c", str(path / "nginx.conf"))
     process = await asyncio.create_subprocess_exec(*arguments, stderr=DEVNULL)
@@ -140,26 +140,26 @@ async def nginx(path: Path) -> AsyncIterator[int]:
         await process.wait()
 
 
-# --- clients: each sends `body`, with a length or in chunks, and returns what it gets
+# --- clients: each sends `body`, with a length or in chunks, and returns the response
 
 Ask = Callable[[str, bytes, bool], Awaitable[tuple[int, bytes]]]
 
 
-async def by_aiohttp(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
+async def ask_with_aiohttp(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
     async with ClientSession() as session:
         data = apieces(body) if is_chunked else body
         async with session.post(url, data=data) as answer:
             return answer.status, await answer.read()
 
 
-async def by_httpx(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
+async def ask_with_httpx(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
     httpx = pytest.importorskip("httpx", reason="httpx is not installed")
     async with httpx.AsyncClient() as client:
         answer = await client.post(url, content=apieces(body) if is_chunked else body)
         return answer.status_code, answer.content
 
 
-async def by_requests(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
+async def ask_with_requests(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
     requests = pytest.importorskip("requests", reason="requests is not installed")
 
     def post() -> tuple[int, bytes]:
@@ -170,7 +170,7 @@ async def by_requests(url: str, body: bytes, is_chunked: bool) -> tuple[int, byt
     return await asyncio.to_thread(post)
 
 
-async def by_curl(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
+async def ask_with_curl(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
     program = shutil.which("curl")
     if program is None:
         pytest.skip("curl is not on PATH")
@@ -182,10 +182,10 @@ async def by_curl(url: str, body: bytes, is_chunked: bool) -> tuple[int, bytes]:
 
 
 CLIENTS: dict[str, Ask] = {
-    "aiohttp": by_aiohttp,
-    "httpx": by_httpx,
-    "requests": by_requests,
-    "curl": by_curl,
+    "aiohttp": ask_with_aiohttp,
+    "httpx": ask_with_httpx,
+    "requests": ask_with_requests,
+    "curl": ask_with_curl,
 }
 WORKERS = {"aiohttp": aiohttp_worker, "uvicorn": uvicorn_worker}
 
@@ -193,8 +193,8 @@ WORKERS = {"aiohttp": aiohttp_worker, "uvicorn": uvicorn_worker}
 @pytest.mark.peer
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("worker", WORKERS)
-async def test_bodies_both_ways(stage: Stage, tmp_path: Path, client: str, worker: str) -> None:
-    """Nothing, a byte, a MiB; with a length and in chunks, either way: the same hash comes back."""
+async def test_echoed_bodies(stage: Stage, tmp_path: Path, client: str, worker: str) -> None:
+    """No byte, one byte, a MiB; with a length and chunked."""
     async with WORKERS[worker](tmp_path) as port:
         server = await stage.serve(port)
         for size in SIZES:
@@ -210,7 +210,7 @@ async def test_bodies_both_ways(stage: Stage, tmp_path: Path, client: str, worke
 
 @pytest.mark.peer
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_files_of_nginx(stage: Stage, tmp_path: Path, is_chunked: bool) -> None:
+async def test_files_from_nginx(stage: Stage, tmp_path: Path, is_chunked: bool) -> None:
     """With a length, and compressed in chunks; HEAD and a conditional GET have no body."""
     async with nginx(tmp_path) as port:
         server = await stage.serve(port)

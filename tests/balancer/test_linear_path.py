@@ -1,5 +1,4 @@
-"""Heads with long runs of one byte through the whole data path: steps of all expressions grow linearly with the head,
-and values are read and passed on as those of short heads."""
+"""Heads with long runs of one byte through the data path: steps of all expressions grow linearly, values are kept."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ from balancer.http1.response_head import INTERIM_LIMIT
 from balancer.http2.settings import new_connection
 from tests.balancer.conftest import Stage, get
 from tests.balancer.expressions import IS_COMPILED, watch
-from tests.balancer.talkers import Play, over_http1, over_http2, values
+from tests.balancer.scripted_transports import Play, over_http1, over_http2, values
 from tests.balancer.test_transports import TRANSPORTS, hello, run
 from tests.balancer.wireless import CLIENTS, Wireless
 
 LONG = 31_000
-"""Bytes of a run; a head may have 32,768."""
+"""Length of a run; a head may have 32,768 bytes."""
 
 TOO_MUCH = 2.5
-"""Growth of the steps with twice the run that is more than linear."""
+"""Growth of the steps for twice the run that is more than linear."""
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -65,7 +64,7 @@ RUNS = (b" ", b" \t", b"a,", b"; sid=")
 
 
 def steps(options: dict[str, Any], lines: bytes) -> int:
-    """What the unit takes for a request with these lines, which reaches the worker."""
+    """Steps of the balancer's expressions for a request with these lines."""
     with pytest.MonkeyPatch.context() as patch:
         tally = watch(patch)
         with Wireless(policy="maglev", **options) as stage:
@@ -83,8 +82,8 @@ def steps(options: dict[str, Any], lines: bytes) -> int:
 
 @watching
 @pytest.mark.parametrize(("setting", "field"), ASKED)
-def test_a_request_with_a_long_run(setting: str, field: bytes) -> None:
-    """In each of the fields that are read."""
+def test_request_with_a_long_run(setting: str, field: bytes) -> None:
+    """In each field that is read."""
     for run_ in RUNS:
         few, many = (field % (run_ * (size // len(run_))) for size in (LONG // 2, LONG))
         assert steps(SETTINGS[setting], many) < TOO_MUCH * steps(SETTINGS[setting], few), run_
@@ -101,7 +100,7 @@ def test_a_request_with_a_long_run(setting: str, field: bytes) -> None:
         ("key.by = client", b"X-Forwarded-For:%b198.51.100.7%b, 10.0.0.1", "198.51.100.7"),
     ],
 )
-def test_the_key_behind_a_long_run(setting: str, field: bytes, key: str | None) -> None:
+def test_key_behind_a_long_run(setting: str, field: bytes, key: str | None) -> None:
     """The key has no white space around it; the field reaches the worker unchanged."""
     runs = field.count(b"%b")
     line = field % ((b" \t" * (LONG // 2 // runs),) * runs)
@@ -119,17 +118,17 @@ def test_the_key_behind_a_long_run(setting: str, field: bytes, key: str | None) 
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % line)
         stage.turn()
         assert keys == [key]
-        if setting != "key.by = client":  # where that field is written anew
+        if setting != "key.by = client":  # where that field is rewritten
             assert b"\r\n%b\r\n" % line in stage.workers[0].received
         stage.leave()
 
 
 @watching
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_long_run_over_another_transport(
+async def test_long_run_over_another_transport(
     stage: Stage, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """These transports take every field apart; the value arrives without the white space around it."""
+    """These transports parse every field; the value arrives without surrounding white space."""
     plays: list[Play] = []
     tally = watch(monkeypatch)
     await run(
@@ -147,8 +146,8 @@ async def test_a_long_run_over_another_transport(
 
 @watching
 @pytest.mark.parametrize("run_", RUNS)
-def test_an_answer_with_a_long_run(run_: bytes) -> None:
-    """In each of the fields that are read; a worker's head may be twice as long."""
+def test_response_with_a_long_run(run_: bytes) -> None:
+    """In each field that is read; a worker's head may be twice as long."""
     for field in (b"Connection: keep-alive,%b", b"Keep-Alive: %b", b"X-Worker-In-Flight:%b", b"Upgrade:%b"):
         taken = []
         for size in (LONG, 2 * LONG):
@@ -171,8 +170,8 @@ def test_an_answer_with_a_long_run(run_: bytes) -> None:
         assert taken[1] < TOO_MUCH * taken[0], field
 
 
-def test_no_expression_is_made_of_what_a_peer_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connection with thousands of options compiles nothing."""
+def test_no_expression_is_compiled_from_peer_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Connection field with thousands of options compiles nothing."""
     options = b"Connection: " + b", ".join(b"x-%d" % number for number in range(3000))
     with Wireless() as stage:
         made: list[object] = []
@@ -198,7 +197,7 @@ def test_no_expression_is_made_of_what_a_peer_sends(monkeypatch: pytest.MonkeyPa
 
 
 def interim(count: int) -> bytes:
-    """What the client gets for an answer behind `count` interim responses, all in one read."""
+    """What the client gets for a response behind `count` interim responses in one read."""
     with Wireless() as stage:
         client = stage.client()
         client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
@@ -210,7 +209,7 @@ def interim(count: int) -> bytes:
 
 
 def test_interim_responses_in_one_read() -> None:
-    """A hundred pass; sixteen thousand, each of which copies the rest of the read, are a malformed response."""
+    """A hundred pass; sixteen thousand, each of which copies the rest of the read, are malformed."""
     assert interim(100) == b"HTTP/1.1 100 \r\n\r\n" * 100 + interim(0)
     received = interim(16_000)
     assert received.count(b"HTTP/1.1 100 \r\n\r\n") == INTERIM_LIMIT
@@ -218,8 +217,8 @@ def test_interim_responses_in_one_read() -> None:
 
 
 @pytest.mark.parametrize("value", [b"a" * LONG, b"\xff" * LONG, b"~" * 300])
-def test_a_long_field_in_http2(value: bytes) -> None:
-    """It is sent without Huffman code, which hpack makes in quadratic time; a short one is coded."""
+def test_long_field_in_http2(value: bytes) -> None:
+    """Sent without Huffman code, which hpack computes in quadratic time; a short value is coded."""
     connection = new_connection()
     connection.initiate_connection()
     connection.clear_outbound_data_buffer()
@@ -236,7 +235,7 @@ def test_a_long_field_in_http2(value: bytes) -> None:
 
 
 def frames_of(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where each frame begins, and the size of its payload."""
+    """Offset and payload size of each frame."""
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 3], "big")

@@ -1,4 +1,4 @@
-"""Workers asked for their load: on a policy's word, within bounds, and never at a request's cost."""
+"""Load probes: sent when a policy requests them, bounded, and without delaying requests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering, get,
 REPORT = (b"X-Worker-In-Flight: 3", b"X-Worker-Utilization: 0.5")
 
 
-class Curious:
-    """The first that is on offer; after each pick it would like to know of everybody."""
+class ProbingPolicy:
+    """A policy that picks the first endpoint and requests a probe of every endpoint after each pick."""
 
-    made: Curious
+    made: ProbingPolicy
 
     def __init__(self, rng: Random) -> None:
         self.states: Sequence[EndpointState] = ()
         self.heard: list[tuple[str, ReportedLoad, float, float]] = []
-        Curious.made = self
+        ProbingPolicy.made = self
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         return available[0]
@@ -45,12 +45,12 @@ class Curious:
 
 
 @pytest.fixture(autouse=True)
-def curious(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.TABLE, "curious", Curious)
+def register_probing_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.TABLE, "register_probing_policy", ProbingPolicy)
 
 
 def reporting(probe: bytes = response(b"", *REPORT)) -> Callable[[Wire], Any]:
-    """Answers probes with `probe`, and everything else with what is usual."""
+    """Answer probes with `probe`, and other requests with 200."""
 
     async def script(wire: Wire) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -62,7 +62,7 @@ def reporting(probe: bytes = response(b"", *REPORT)) -> Callable[[Wire], Any]:
 
 
 async def serve(stage: Stage, *workers: ScriptedWorker | int, **settings: Any) -> None:
-    settings = {"policy": "curious", "load_probes": {"path": "/load"}, **settings}
+    settings = {"policy": "register_probing_policy", "load_probes": {"path": "/load"}, **settings}
     await stage.serve(*workers, **settings)
 
 
@@ -75,7 +75,7 @@ async def settled(stage: Stage) -> None:
     await stage.eventually(lambda: not stage.control_plane.load_probes.under_way)
 
 
-async def test_nobody_is_asked_without_a_path(stage: Stage) -> None:
+async def test_no_probes_without_a_path(stage: Stage) -> None:
     worker = await stage.worker(response())
     await serve(stage, worker, load_probes={})
     await stage.ask(get())
@@ -83,21 +83,23 @@ async def test_nobody_is_asked_without_a_path(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
-async def test_a_policy_hears_what_workers_say(stage: Stage) -> None:
+async def test_reports_reach_the_policy(stage: Stage) -> None:
     workers = [await stage.worker(reporting()) for _ in range(2)]
     await serve(stage, *workers)
     await stage.ask(get())
     await settled(stage)
-    assert sorted(Curious.made.heard) == [(f"w{n}", ReportedLoad(3, None, 0.5), 0.0, 1000.0) for n in (0, 1)]
+    assert sorted(ProbingPolicy.made.heard) == [
+        (f"w{n}", ReportedLoad(3, None, 0.5), 0.0, 1000.0) for n in (0, 1)
+    ]
     assert counts(stage) == (2, 2, 0, 0, 0)
     asked = workers[1].requests[0]
     assert asked.line == b"GET /load HTTP/1.1"
     assert asked.value(b"User-Agent") == b"steelyard-load-probe"
-    assert stage.outcomes("w1") == {}  # nobody's request
+    assert stage.outcomes("w1") == {}  # probes are not requests
 
 
-async def test_a_request_has_its_connection_first(stage: Stage) -> None:
-    """The only idle one is the request's; the probe opens another, which is kept."""
+async def test_requests_take_idle_connections_first(stage: Stage) -> None:
+    """The request takes the only idle connection; the probe dials another, which is kept."""
     worker = await stage.worker(reporting())
     await serve(stage, worker)
     await stage.ask(get())
@@ -110,8 +112,8 @@ async def test_a_request_has_its_connection_first(stage: Stage) -> None:
     ]
 
 
-async def test_one_at_a_time_to_an_endpoint(stage: Stage) -> None:
-    """A worker that hangs at the probe goes on serving; when the time is up the next is sent."""
+async def test_one_probe_at_a_time_per_endpoint(stage: Stage) -> None:
+    """A worker that does not answer a probe still serves; after the timeout the next probe is sent."""
     hang = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -135,7 +137,7 @@ async def test_one_at_a_time_to_an_endpoint(stage: Stage) -> None:
     assert counts(stage) == (2, 1, 0, 1, 4)
 
 
-async def test_so_many_in_all(stage: Stage) -> None:
+async def test_limit_of_concurrent_probes(stage: Stage) -> None:
     workers = [await stage.worker(reporting()) for _ in range(3)]
     await serve(stage, *workers, load_probes={"path": "/load", "max_in_flight": 2})
     await stage.ask(get())
@@ -155,15 +157,15 @@ async def test_so_many_in_all(stage: Stage) -> None:
         (b"what?\r\n\r\n", (1, 0, 0, 1, 0)),
     ],
 )
-async def test_answers_of_every_kind(stage: Stage, answer: bytes, expected: tuple[int, ...]) -> None:
+async def test_responses_to_probes(stage: Stage, answer: bytes, expected: tuple[int, ...]) -> None:
     await serve(stage, await stage.worker(reporting(answer)))
     await stage.ask(get())
     await settled(stage)
     assert counts(stage) == expected
 
 
-async def test_who_cannot_be_reached_costs_nothing(stage: Stage) -> None:
-    """And says nothing of health either: that is for checks and requests."""
+async def test_unreachable_endpoint(stage: Stage) -> None:
+    """No effect on health, which is up to checks and requests."""
     await serve(stage, await stage.worker(reporting()), stage.dead_port())
     assert (await stage.ask(get())).status == 200
     await settled(stage)
@@ -171,7 +173,7 @@ async def test_who_cannot_be_reached_costs_nothing(stage: Stage) -> None:
     assert stage.state("w1").passes_health
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_replaced(stage: Stage) -> None:
+async def test_stale_connection_is_replaced(stage: Stage) -> None:
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -191,7 +193,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_replaced(stage: Stage) 
     go.set()
 
 
-async def test_a_reload_turns_them_on_and_off(stage: Stage) -> None:
+async def test_reload_enables_and_disables_probes(stage: Stage) -> None:
     worker = await stage.worker(reporting())
     await serve(stage, worker, load_probes={})
     await stage.reload(load_probes={"path": "/load"})
@@ -202,8 +204,8 @@ async def test_a_reload_turns_them_on_and_off(stage: Stage) -> None:
     assert counts(stage) == (1, 1, 0, 0, 0)
 
 
-async def test_a_probe_requested_before_they_are_turned_off_is_not_sent(stage: Stage) -> None:
-    """The reload comes between the request for a probe and its sending, in the next loop iteration."""
+async def test_requested_probe_is_dropped_when_disabled(stage: Stage) -> None:
+    """The reload happens between the policy's request and the sending in the next loop iteration."""
     worker = await stage.worker(reporting())
     await serve(stage, worker)
     probes = stage.control_plane.load_probes
@@ -214,7 +216,7 @@ async def test_a_probe_requested_before_they_are_turned_off_is_not_sent(stage: S
     assert worker.connections == []
 
 
-async def test_when_the_unit_stops_nothing_is_waited_for(stage: Stage) -> None:
+async def test_stop_does_not_wait_for_probes(stage: Stage) -> None:
     async def script(wire: Wire) -> None:
         while True:
             request = await wire.request()
@@ -228,8 +230,8 @@ async def test_when_the_unit_stops_nothing_is_waited_for(stage: Stage) -> None:
     assert stage.control_plane.load_probes.under_way == {}
 
 
-async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) -> None:
-    """Without a probe: whole answers, and streamed ones. A policy that does not observe costs no look at them."""
+async def test_reports_in_responses_reach_observe(stage: Stage) -> None:
+    """From complete and streamed responses, without a probe; a policy without `observe` skips the parsing."""
     heard: list[ReportedLoad | None] = []
     stream = (
         b"HTTP/1.1 200 OK\r\nX-Worker-In-Flight: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
@@ -238,20 +240,20 @@ async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) 
     await serve(stage, worker, load_probes={})
     assert stage.proxy.reads_load is False
 
-    class Observing(Curious):
+    class Observing(ProbingPolicy):
         def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
             heard.append(outcome.reported_load)
 
-    registry.TABLE["curious"] = Observing
-    stage.control_plane.apply_policy(PolicySpec(name="curious"))
+    registry.TABLE["register_probing_policy"] = Observing
+    stage.control_plane.apply_policy(PolicySpec(name="register_probing_policy"))
     client = await stage.client()
     for _ in range(3):
         await client.ask(get())
     assert heard == [ReportedLoad(3, None, 0.5), ReportedLoad(9, None, None), None]
 
 
-async def test_prequal_probes_out_of_band(stage: Stage) -> None:
-    """The real policy on a real server: it has heard of both workers after a few requests."""
+async def test_prequal_policy(stage: Stage) -> None:
+    """The policy `prequal` receives reports of both workers after a few requests."""
     workers = [await stage.worker(reporting()) for _ in range(2)]
     await serve(stage, *workers, policy="prequal")
     for _ in range(10):

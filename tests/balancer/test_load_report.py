@@ -1,4 +1,4 @@
-"""What workers say of their load is read, and nonsense is nothing."""
+"""Load reports in response fields; an invalid report is ignored."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from balancer.http1.load_report import reported_load
 from policies.facts import ReportedLoad
 
 
-def test_a_whole_report() -> None:
+def test_complete_report() -> None:
     block = b"\r\nDate: x\r\nX-Worker-In-Flight: 3\r\nx-worker-service-time:0.020100\r\nX-Worker-Utilization: 0.5\r\n"
     assert reported_load(block) == ReportedLoad(3, 0.0201, 0.5)
 
 
-def test_a_part_is_a_report_too() -> None:
+def test_partial_report() -> None:
     assert reported_load(b"\r\nX-Worker-Utilization: 1.25 ") == ReportedLoad(None, None, 1.25)
 
 
@@ -30,5 +30,5 @@ def test_a_part_is_a_report_too() -> None:
         b"\r\nNX-Worker-In-Flight: 3\r\n",
     ],
 )
-def test_nonsense_is_no_report(block: bytes) -> None:
+def test_invalid_report(block: bytes) -> None:
     assert reported_load(block) is None

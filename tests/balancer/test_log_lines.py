@@ -1,4 +1,4 @@
-"""Lines of the access log: what each field says, and that nobody can forge one."""
+"""Lines of the access log: fields, units, escaping."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ENDPOINT = Endpoint("emea-0", "http://127.0.0.1:9001", "emea")
 
 
 def entry(**changes: Any) -> Entry:
-    """A request that went well: 1 s in the queue, 2 ms to connect, 20 ms to the first byte, 21 ms in all."""
+    """A successful request: 1 s in the queue, 2 ms to connect, 20 ms to the first byte, 21 ms in all."""
     usual = Entry(
         ended_at=1001.023, fault=None, status=200, method=b"GET", target=b"/work", id=b"abc-1", head=HEAD,
         is_http10=False, client=Client(b"10.0.0.2", b"10.0.0.9:80"), endpoint=ENDPOINT, attempts=1,
@@ -57,8 +57,8 @@ def entry(**changes: Any) -> Entry:
     return usual._replace(**changes)
 
 
-def test_a_line_of_text() -> None:
-    """Names, order and units are those of the documents."""
+def test_text_line() -> None:
+    """Names, order and units as documented."""
     assert text_line(entry(), CONTEXT) == (
         'time=2023-11-14T22:30:00.000000Z at=info method=GET path="/work" host=example.org request_id=abc-1 '
         'fwd="10.0.0.1, 10.0.0.2" dyno=emea-0 connect=2.000ms service=21.000ms status=200 bytes=17 '
@@ -67,8 +67,8 @@ def test_a_line_of_text() -> None:
     )
 
 
-def test_a_line_of_json() -> None:
-    """The same in seconds."""
+def test_json_line() -> None:
+    """The same values in seconds."""
     line = json_line(entry(), CONTEXT)
     assert line.endswith("}\n")
     assert json.loads(line) == {
@@ -102,8 +102,8 @@ def test_a_line_of_json() -> None:
     }
 
 
-def test_a_failure_as_text() -> None:
-    """Heroku's `at=error`, with our own code; what was never reached is a hyphen."""
+def test_text_line_of_a_failure() -> None:
+    """`at=error` as on Heroku, with the reason as code; absent values are a hyphen."""
     failed = entry(
         fault=fault_of(ConnectFailed('Connection "refused"')), status=0, connection=NOT_CONNECTED, attempts=2
     )
@@ -112,8 +112,8 @@ def test_a_failure_as_text() -> None:
     assert " connect=23.000ms service=- status=502 " in line
     assert " attempts=2 connection=- " in line
     assert line.endswith(" end=refused\n")
-    told = json.loads(json_line(failed, CONTEXT))
-    assert (told["reason"], told["connection"], told["service"]) == ("connect_failed", None, None)
+    record = json.loads(json_line(failed, CONTEXT))
+    assert (record["reason"], record["connection"], record["service"]) == ("connect_failed", None, None)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,8 @@ def test_a_failure_as_text() -> None:
         (CLIENT_LEFT, 200, ("abandoned", 200, 17)),
     ],
 )
-def test_how_it_ended(
-    error: ForwardingError | None, status: int, expected: tuple[str, int, int | None]
-) -> None:
-    """The kind, the status that the client saw, and the bytes of body that it was sent."""
+def test_outcomes(error: ForwardingError | None, status: int, expected: tuple[str, int, int | None]) -> None:
+    """Outcome, status and body bytes sent to the client."""
     end, seen, size = expected
     if size is None:
         assert error is not None
@@ -144,8 +142,8 @@ def test_how_it_ended(
     assert outcome(entry(fault=fault_of(error), status=status)) == (end, seen, size)
 
 
-def test_head_gets_no_body() -> None:
-    """An answer of our own to HEAD has none."""
+def test_no_body_bytes_for_head() -> None:
+    """A generated response to HEAD has no body."""
     assert outcome(entry(fault=fault_of(QueueTimeout("x")), status=0, method=b"HEAD"))[2] == 0
 
 
@@ -161,7 +159,7 @@ def test_head_gets_no_body() -> None:
     ],
 )
 def test_phases(changes: dict[str, Any], expected: tuple[float | None, ...]) -> None:
-    """head, queue, connect, first byte, service, total: what was not reached is None, and parts make the whole."""
+    """head, queue, connect, first byte, service, total: None for a phase that was not reached."""
     spent = phases(entry(**changes))
     assert [None if value is None else round(value, 6) for value in spent] == list(expected)
     parts = (spent.head, spent.queue, spent.connect or 0, spent.service or 0)
@@ -183,8 +181,8 @@ def test_phases(changes: dict[str, Any], expected: tuple[float | None, ...]) -> 
         ("é\x7f\x1b[", '"\\xe9\\x7f\\x1b["'),
     ],
 )
-def test_values_of_text(value: str, expected: str) -> None:
-    """Bare where that cannot be mistaken, else in quotes, with everything else escaped."""
+def test_escaping_of_text_values(value: str, expected: str) -> None:
+    """Bare if unambiguous, else quoted and escaped."""
     assert bare(value) == expected
 
 
@@ -194,8 +192,8 @@ NAMES = FIELD.sub(r"\1 ", text_line(entry(), CONTEXT)).split()
 
 @pytest.mark.parametrize("line", [text_line, json_line])
 @given(data=st.tuples(*[st.binary(max_size=40)] * 4))
-def test_nobody_forges_a_line(line: Callable[[Entry, Context], str], data: tuple[bytes, ...]) -> None:
-    """Whatever bytes stand in method, target, id and Host: one line, the same fields, nothing unprintable."""
+def test_lines_cannot_be_forged(line: Callable[[Entry, Context], str], data: tuple[bytes, ...]) -> None:
+    """Any bytes in method, target, id and Host: one line with the same fields, all printable."""
     method, target, request_id, host = data
     head = b"x\r\nHost: %b\r\n\r\n" % host
     text = line(entry(method=method, target=target, id=request_id, head=head), CONTEXT)
@@ -210,8 +208,8 @@ def test_nobody_forges_a_line(line: Callable[[Entry, Context], str], data: tuple
         assert [name for name, _ in FIELD.findall(text)] == NAMES
 
 
-def test_a_line_in_the_path_stays_in_the_path() -> None:
-    """The classical attempt: end the value, end the line, begin another."""
+def test_line_end_in_the_path_is_escaped() -> None:
+    """An attempt to end the value and the line."""
     path = b'/x" status=200\ntime=2020-01-01T00:00:00Z at=info path="/'
     assert ' path="/x\\" status=200\\x0atime=2020-01-01T00:00:00Z at=info path=\\"/" ' in text_line(
         entry(target=path), CONTEXT
@@ -229,13 +227,13 @@ def test_a_line_in_the_path_stays_in_the_path() -> None:
         (b"", (b"", b"")),
     ],
 )
-def test_what_was_asked_for_in_a_refused_head(head: bytes, expected: tuple[bytes, bytes]) -> None:
-    """As far as it can be told; else the first line as it stands."""
+def test_target_of_a_rejected_head(head: bytes, expected: tuple[bytes, bytes]) -> None:
+    """Method and target if they can be parsed, else the first line."""
     assert requested(head) == expected
 
 
-def test_what_is_kept_is_bounded() -> None:
-    """Of a long head whole lines from both ends, of a long refused target its beginning."""
+def test_logged_bytes_are_bounded() -> None:
+    """Whole lines from both ends of a long head; the beginning of a long rejected target."""
     long = (
         b"GET / HTTP/1.1\r\nHost: a\r\nCookie: "
         + b"X-Forwarded-For: forged " * 1000

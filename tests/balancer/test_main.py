@@ -1,4 +1,4 @@
-"""The program: what it prints, how it refuses, how it ends."""
+"""The program: output, errors, shutdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLE = 'policy = "random"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.
 
 @pytest.fixture
 async def run() -> AsyncIterator[Run]:
-    """Runs `python -m balancer …`; whatever still runs at the end is killed."""
+    """Run `python -m balancer …`; kill what still runs at the end."""
     processes: list[Process] = []
 
     async def start(*arguments: str, descriptors: int | None = None, **environment: str) -> Process:
@@ -53,7 +53,7 @@ async def run() -> AsyncIterator[Run]:
 
 
 async def port_of(process: Process) -> int:
-    """From the ready line."""
+    """From the line that reports the listening address."""
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     match = re.search(r"balancer ready on http://127\.0\.0\.1:(\d+) ", line)
@@ -78,8 +78,8 @@ async def refused(process: Process) -> str:
     return lines[0]
 
 
-async def test_serve_forwards_and_ends_on_sigterm(run: Run, stage: Stage) -> None:
-    """A ready line with the real port; then requests are forwarded; SIGTERM ends it with 0, silently."""
+async def test_serve_until_sigterm(run: Run, stage: Stage) -> None:
+    """A line with the port, then forwarding; SIGTERM exits with 0 and no output."""
     worker = await stage.worker(response(b"hello"))
     process = await run("serve", *options(worker), "--policy", "round-robin", "--port", "0")
     client = await client_of(await port_of(process))
@@ -92,8 +92,8 @@ async def test_serve_forwards_and_ends_on_sigterm(run: Run, stage: Stage) -> Non
     await client.close()
 
 
-async def test_sigterm_finishes_what_is_in_flight(run: Run, stage: Stage) -> None:
-    """The request on its way is answered after the signal, several sweeps later; new clients are refused."""
+async def test_sigterm_finishes_requests_in_flight(run: Run, stage: Stage) -> None:
+    """A request in flight is answered several sweeps after the signal; new clients are refused."""
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -110,7 +110,7 @@ async def test_sigterm_finishes_what_is_in_flight(run: Run, stage: Stage) -> Non
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"balancer stopping: 1 in flight\n"
-    await gone(port)
+    await wait_until_closed(port)
     await asyncio.sleep(0.6)  # the process's own sweeps must not stumble over the closed socket
     go.set()
     answer = await client.response()
@@ -120,7 +120,7 @@ async def test_sigterm_finishes_what_is_in_flight(run: Run, stage: Stage) -> Non
     await client.close()
 
 
-async def gone(port: int) -> None:
+async def wait_until_closed(port: int) -> None:
     """Wait until the port is closed. A connection in the backlog of a socket that is being closed is reset."""
     async with asyncio.timeout(5):
         while True:
@@ -132,8 +132,8 @@ async def gone(port: int) -> None:
                 return
 
 
-async def test_a_second_sigterm_ends_the_grace_period(run: Run, stage: Stage) -> None:
-    """What is in flight is cut off, and the exit code says that it was not finished."""
+async def test_second_sigterm_ends_the_grace_period(run: Run, stage: Stage) -> None:
+    """Requests in flight are aborted, which the exit code shows."""
 
     async def script(wire: Wire) -> None:
         await wire.closed()
@@ -153,16 +153,16 @@ async def test_a_second_sigterm_ends_the_grace_period(run: Run, stage: Stage) ->
     await client.close()
 
 
-async def test_a_port_in_use(run: Run) -> None:
-    """One line that names it."""
+async def test_port_in_use(run: Run) -> None:
+    """One line that names the address."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         port = sock.getsockname()[1]
         process = await run("serve", "--worker", "r=http://127.0.0.1:9", "--port", str(port))
-        assert (
-            await refused(process) == f"balancer: listen: cannot use 127.0.0.1:{port}: Address already in use"
-        )
+        message = await refused(process)
+        assert message.startswith("balancer: listen: ")
+        assert f"127.0.0.1:{port}: Address already in use" in message
 
 
 WORKER = ("--worker", "r=http://127.0.0.1:9")
@@ -182,13 +182,13 @@ WORKER = ("--worker", "r=http://127.0.0.1:9")
         (("chek",), "chek"),
     ],
 )
-def test_mistakes(
+def test_invalid_arguments(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
     named: str,
 ) -> None:
-    """One line that names what is wrong, exit code 2, no traceback."""
+    """One line with the cause, exit code 2, no traceback."""
     monkeypatch.delenv("PORT", raising=False)
     monkeypatch.setattr("sys.argv", ["balancer", *arguments])
     with pytest.raises(SystemExit) as caught:
@@ -209,7 +209,7 @@ def test_mistakes(
     ],
 )
 def test_host_and_port(host: str | None, port: int | None, listen: str | None) -> None:
-    """Either may be left out; both left out, the environment or the file decides."""
+    """Either may be omitted; without both, environment or file decide."""
     given = overrides(None, ("r=http://a:1",), None, None, host, port, None)
     assert given.get("listen") == listen
 
@@ -218,26 +218,25 @@ def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     """Examples and the names of all policies."""
     monkeypatch.setattr("sys.argv", ["balancer", "serve", "--help"])
     main()
-    told = capsys.readouterr().out
-    assert "balancer serve --config balancer.toml" in told
-    assert all(name in told for name in registry.known())
+    output = capsys.readouterr().out
+    assert "balancer serve --config balancer.toml" in output
+    assert all(name in output for name in registry.known())
 
 
 async def test_check(run: Run, tmp_path: Path) -> None:
-    """Says what a file means, or what is wrong with it, and does not listen."""
+    """Prints the meaning of a file or its error, and does not listen."""
     path = tmp_path / "balancer.toml"
     path.write_text(SAMPLE)
     process = await run("check", str(path))
     stdout, stderr = await process.communicate()
     assert (process.returncode, stderr) == (0, b"")
-    assert b"is valid: policy random, listening on 127.0.0.1:8080" in stdout
-    assert b"http://127.0.0.1:9" in stdout
+    assert all(part in stdout for part in (b"policy random", b"127.0.0.1:8080", b"http://127.0.0.1:9"))
     path.write_text(SAMPLE.replace("emea", "e m e a"))
     assert "endpoints.0.region" in await refused(await run("check", str(path)))
 
 
-async def test_heroku(run: Run, stage: Stage, tmp_path: Path) -> None:
-    """$PORT and a file: all addresses, that port; the command line's worker replaces the file's."""
+async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path: Path) -> None:
+    """$PORT and a file: all addresses, that port; `--worker` replaces the file's endpoints."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -247,14 +246,14 @@ async def test_heroku(run: Run, stage: Stage, tmp_path: Path) -> None:
     process = await run("serve", "--config", str(path), *options(worker), PORT=str(port))
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
-    assert line == f"balancer ready on http://0.0.0.0:{port} (policy random, 1 endpoint)\n"
+    assert f"http://0.0.0.0:{port} " in line
     client = await client_of(port)
     assert (await client.ask(get())).body == b"here"
     await client.close()
 
 
 async def test_more_clients_than_descriptors(run: Run, stage: Stage) -> None:
-    """64 descriptors, 200 clients at once, three requests each: they wait their turn, and nobody sees an error."""
+    """64 descriptors, 200 concurrent clients, three requests each: clients wait, and no request fails."""
     worker = await stage.worker(response(b"fine"))
     process = await run("serve", *options(worker), "--port", "0", descriptors=64)
     port = await port_of(process)

@@ -1,4 +1,4 @@
-"""Thousands of endpoints that are added, changed and removed one by one: each costs what it costs, and no more."""
+"""Thousands of endpoints that are added, changed and removed one by one: linear cost."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ COMMANDS = (add, weigh, drain, remove)
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("what", COMMANDS, ids=lambda command: command.__name__)
-def test_n_commands_are_linear(what: Callable[[ControlPlane, int], None]) -> None:
-    """Twice as many commands over twice as many endpoints take twice as many steps."""
-    units = {}
+def test_commands_are_linear(what: Callable[[ControlPlane, int], None]) -> None:
+    """Twice as many commands on twice as many endpoints take twice as many steps."""
+    control_planes = {}
     for number in (150, 300):
-        units[number] = Wireless().control_plane
+        control_planes[number] = Wireless().control_plane
         for before in COMMANDS[: COMMANDS.index(what)]:
-            before(units[number], number)
-    assert growth(lambda number: what(units[number], number), 150) <= 2.3
+            before(control_planes[number], number)
+    assert growth(lambda number: what(control_planes[number], number), 150) <= 2.3
 
 
-def test_each_is_there_and_gone() -> None:
-    """In the router, the pools, the routes and the names that are looked up; two share a name."""
+def test_added_and_removed_endpoints() -> None:
+    """In router, pools, routes and names; two endpoints share a name."""
     control_plane = Wireless().control_plane
     proxy = control_plane.proxy
     for id_, host in (("a", "one.test"), ("b", "one.test"), ("c", "two.test")):
@@ -66,8 +66,8 @@ def test_each_is_there_and_gone() -> None:
     assert [*routes.names.known] == ["one.test"]
 
 
-def test_a_removed_one_leaves_its_id_to_discovery() -> None:
-    """Where a source of discovery names it as well, that one takes its place, with the weight that was ordered."""
+def test_removed_id_is_left_to_discovery() -> None:
+    """A discovered endpoint with the same id takes its place, with the weight set by command."""
     control_plane = Wireless().control_plane
     proxy = control_plane.proxy
     control_plane.registry.add(EndpointConfig(id="a", address="http://192.0.2.1:80"))
@@ -82,8 +82,8 @@ def test_a_removed_one_leaves_its_id_to_discovery() -> None:
     assert state.connections is proxy.pools.by_id["a"]
 
 
-def test_a_table_tls_and_keep_alive_go_with_their_endpoint() -> None:
-    """Its id may be taken by another that has none."""
+def test_tls_and_keep_alive_belong_to_their_endpoint() -> None:
+    """Another endpoint with the same id does not inherit them."""
     control_plane = Wireless().control_plane
     proxy = control_plane.proxy
     own = {"id": "a", "address": "https://192.0.2.1:443", "tls": {"verify": False}, "keep_alive": False}

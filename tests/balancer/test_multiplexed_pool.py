@@ -1,7 +1,4 @@
-"""A pool whose connections carry many requests: how long one lives, what is counted, and what is opened or not at all.
-
-Rule of this file: HTTP/2 stands for all of them; what only a library has is at the end.
-"""
+"""Pool of multiplexed connections: lifetime, counters, preconnect. HTTP/2 stands for all; the last tests add others."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.stream import MultiplexedConnection
 from policies.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
-from tests.balancer.talkers import Http1, Http2, Play, over_http1, over_http2
+from tests.balancer.scripted_transports import Http1, Http2, Play, over_http1, over_http2
 from tests.balancer.test_admin import status
-from tests.balancer.test_http2 import before, before_frames
+from tests.balancer.test_http2 import serve_frames, serve_script
 from tests.balancer.test_transports import TRANSPORTS, hello, run
 
 
-class Waiting:
-    """A `LeaseWaiter` that writes down what it hears, and asks again `times` times."""
+class RecordingWaiter:
+    """A `LeaseWaiter` that records its calls and leases again `times` times."""
 
     def __init__(self, pool: MultiplexedPool, times: int = 0) -> None:
         self.heard: list[UpstreamRequest | ConnectFailed] = []
@@ -52,15 +49,15 @@ def pool_of(opener: Any) -> MultiplexedPool:
     return MultiplexedPool(Endpoint("w0", "http://192.0.2.1", "r"), pools, "http2", opener)
 
 
-async def test_a_fault_of_ours_is_told_at_once() -> None:
-    """All who wait hear of it, and the loop does; nothing is left behind."""
+async def test_internal_fault_fails_all_waiters() -> None:
+    """Every waiter and the event loop get the exception; nothing is left behind."""
 
     async def opener(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
         await asyncio.sleep(0)
         raise RuntimeError("out of order")
 
     pool = pool_of(opener)
-    waiters = [Waiting(pool) for _ in range(3)]
+    waiters = [RecordingWaiter(pool) for _ in range(3)]
     with quiet_loop() as complaints:
         for waiter in waiters:
             pool.wait(waiter)
@@ -77,8 +74,8 @@ async def test_a_fault_of_ours_is_told_at_once() -> None:
     assert (pool.opening, pool.pools.open_connections, pool.route.faults) == (0, 0, {"other": 1})
 
 
-async def test_one_connect_at_a_time_in_trouble() -> None:
-    """Who asks again and again does not connect again and again; a trial may, and ends the trouble."""
+async def test_backoff_allows_one_dial_at_a_time() -> None:
+    """Repeated leases do not dial again during back-off; a trial may, and its success ends the back-off."""
     opened = 0
 
     async def opener(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
@@ -87,7 +84,7 @@ async def test_one_connect_at_a_time_in_trouble() -> None:
         raise ConnectFailed("refused")
 
     pool = pool_of(opener)
-    waiter = Waiting(pool, times=20)
+    waiter = RecordingWaiter(pool, times=20)
     pool.wait(waiter)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -97,39 +94,44 @@ async def test_one_connect_at_a_time_in_trouble() -> None:
         21 - FAILURES,
     )
     assert len(waiter.heard) == 21
-    pool.open(Waiting(pool), is_trial=True)
+    pool.open(RecordingWaiter(pool), is_trial=True)
     await asyncio.sleep(0)
     assert (opened, pool.counts.cold) == (FAILURES + 1, 21)
 
 
-async def test_what_the_status_says(stage: Stage) -> None:
-    """The transport, streams under way in all and on each connection, and how long its setting up took."""
+async def test_status(stage: Stage) -> None:
+    """Transport, concurrent streams in all and per connection, and durations of the set-up."""
     gate = asyncio.Event()
 
     async def script(play: Play) -> None:
         await gate.wait()
         await hello(play)
 
-    plays = await before(stage, script)
+    plays = await serve_script(stage, script)
     asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(5)]
     await stage.eventually(lambda: len(plays) == 5)
     (endpoint,) = (await status(stage))["endpoints"]
-    told = endpoint["connections"]
-    assert (endpoint["transport"], told["streams"], told["leased"], told["idle"]) == ("http2", 5, 1, 0)
-    (one,) = told["each"]
+    connections = endpoint["connections"]
+    assert (endpoint["transport"], connections["streams"], connections["leased"], connections["idle"]) == (
+        "http2",
+        5,
+        1,
+        0,
+    )
+    (one,) = connections["each"]
     assert (one["streams"], one["requests"], one["idle"]) == (5, 5, None)
     assert one["name"].startswith("127.0.0.1:")
     assert set(one["setup"]) == {"namelookup", "connect", "appconnect"}
-    assert (told["opened"], told["idle_timeout"], told["learned"]) == (1, 30.0, False)
-    assert 1 <= told["cold"] <= 5
+    assert (connections["opened"], connections["idle_timeout"], connections["learned"]) == (1, 30.0, False)
+    assert 1 <= connections["cold"] <= 5
     gate.set()
     await asyncio.gather(*asking)
     (one,) = proxy_status(stage.control_plane)["endpoints"][0]["connections"]["each"]
     assert (one["streams"], one["idle"]) == (0, 0)
 
 
-async def test_who_closed(stage: Stage) -> None:
-    """The worker, by a GOAWAY or an end while idle; we, what is old; an error, what breaks the rules."""
+async def test_closes_by_cause(stage: Stage) -> None:
+    """By the worker (GOAWAY, or end while idle), by the balancer (age), or by a protocol error."""
     acts = ["goaway", "end", "rubbish", "old"]
 
     async def script(play: Play) -> None:
@@ -143,7 +145,7 @@ async def test_who_closed(stage: Stage) -> None:
         elif act == "rubbish":
             play.peer.writer.write(b"\xff" * 100)
 
-    await before(stage, script, pool={"idle_timeout": 60, "max_age": 5})
+    await serve_script(stage, script, pool={"idle_timeout": 60, "max_age": 5})
     for _ in range(3):
         await stage.ask(get())
         await stage.eventually(lambda: not stage.pool().idle)
@@ -155,9 +157,9 @@ async def test_who_closed(stage: Stage) -> None:
     assert (counts.lost_idle, sum(counts.lost_ages)) == (2, 2)
 
 
-async def test_pings_are_heartbeats(stage: Stage) -> None:
-    """Counted as such, and as failed where no answer comes."""
-    worker = await before_frames(stage, timeouts={"first_byte": 100})
+async def test_pings_count_as_heartbeats(stage: Stage) -> None:
+    """Counted as heartbeats, and as failed without a reply."""
+    worker = await serve_frames(stage, timeouts={"first_byte": 100})
     asking = asyncio.ensure_future(stage.ask(post(b"")))
     await stage.eventually(lambda: worker.connections and len(worker.received) > 150)
     stage.advance(PING_AFTER + 1)
@@ -168,9 +170,9 @@ async def test_pings_are_heartbeats(stage: Stage) -> None:
     assert (counts.heartbeats, counts.heartbeats_failed, counts.closed_by_error) == (1, 1, 1)
 
 
-async def test_so_many_requests_on_a_connection(stage: Stage) -> None:
-    """Ten, less at most one by lot; then another is opened and the old one ends with its last response."""
-    await before(stage, hello, pool={"max_requests": 10})
+async def test_max_requests(stage: Stage) -> None:
+    """Ten, less a random 0 or 1; then the connection ends with its last response, and another is opened."""
+    await serve_script(stage, hello, pool={"max_requests": 10})
     for _ in range(30):
         assert (await stage.ask(get())).body == b"hello"
     counts = stage.pool().counts
@@ -178,10 +180,9 @@ async def test_so_many_requests_on_a_connection(stage: Stage) -> None:
     await stage.eventually(lambda: counts.closed_by_balancer >= counts.opened - 1)
 
 
-async def test_one_is_kept_warm(stage: Stage) -> None:
-    """Opened before anybody asks, not closed for being idle, opened again when it is lost; not while the endpoint is
-    down."""
-    plays = await before(stage, hello, pool={"preconnect": 1, "idle_timeout": 5})
+async def test_preconnect(stage: Stage) -> None:
+    """Opened in advance, not closed for being idle, replaced when lost, and not opened in maintenance."""
+    plays = await serve_script(stage, hello, pool={"preconnect": 1, "idle_timeout": 5})
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 1)
     for _ in range(8):
@@ -199,9 +200,8 @@ async def test_one_is_kept_warm(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_without_keep_alive(stage: Stage, transport: str) -> None:
-    """Each request has a connection of its own, whatever carries it, those at the same time too; a reload may change
-    it."""
+async def test_keep_alive_disabled(stage: Stage, transport: str) -> None:
+    """Each request has its own connection, also concurrent ones; a reload may change it."""
     wires: list[Wire] = []
     gate = asyncio.Event()
 

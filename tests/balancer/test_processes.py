@@ -68,7 +68,7 @@ async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
     assert merged["requests"] == 40
     assert merged["endpoints"][0]["outcomes"]["ok"] == merged["endpoints"][0]["latency"]["count"] == 40
     assert all(row["clients"] for row in rows), "one of them has taken all clients"
-    client = await program.control_client()
+    client = await program.admin_client()
     metrics = (await client.ask(control(b"GET", b"/-/metrics"))).body.decode().splitlines()
     assert 'steelyard_endpoint_outcomes_total{endpoint="r-0",outcome="ok",region="r"} 40.0' in metrics
     program.signal(signal.SIGTERM)

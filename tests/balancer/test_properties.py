@@ -9,7 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.balancer import messages
-from tests.balancer.diligence import tries
+from tests.balancer.example_counts import examples
 from tests.balancer.messages import Fields, Sent, pieces
 from tests.balancer.readers import Read, requests_seen, responses_seen
 from tests.balancer.wireless import Peer, Wireless
@@ -56,7 +56,7 @@ def check_forwarded(read: Read, sent: Sent) -> None:
     assert (read.trailers or []) == sent.trailers
 
 
-@tries(60)
+@examples(60)
 @given(st.data())
 def test_requests_are_forwarded_unchanged_however_split(data: st.DataObject) -> None:
     """Fields keep order and case, the body is exact; several requests share one connection."""
@@ -74,7 +74,7 @@ def test_requests_are_forwarded_unchanged_however_split(data: st.DataObject) -> 
         stage.leave()
 
 
-@tries(60)
+@examples(60)
 @given(st.data())
 def test_pipelined_requests_are_forwarded_unchanged(data: st.DataObject) -> None:
     """Split anywhere in the stream; each is forwarded only after the response to the one before."""
@@ -95,7 +95,7 @@ def test_pipelined_requests_are_forwarded_unchanged(data: st.DataObject) -> None
         stage.leave()
 
 
-@tries(60)
+@examples(60)
 @given(st.data())
 def test_responses_are_forwarded_unchanged_however_split(data: st.DataObject) -> None:
     """Status, reason, fields in order and case, exact body, and interim responses (RFC 9110 § 15.2)."""

@@ -18,7 +18,7 @@ from policies.overload.wait_queue import Ticket
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 from tests.balancer.conftest import ManualClock
-from tests.balancer.diligence import tries
+from tests.balancer.example_counts import examples
 
 TIMEOUT = 30.0
 SWEEP = 0.25
@@ -198,7 +198,7 @@ EVENTS = st.lists(
 )
 
 
-@tries(200)
+@examples(200)
 @given(EVENTS, st.integers(1, 3), st.integers(0, 6), st.booleans())
 def test_arbitrary_events_keep_the_invariants(
     events: list[Event], places: int, limit: int, is_adaptive: bool

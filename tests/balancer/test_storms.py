@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.balancer.damage import damaged
-from tests.balancer.diligence import tries
+from tests.balancer.example_counts import examples
 from tests.balancer.storm import ANSWER, REQUESTS, Event, Storm, decode, encode
 
 CORPUS = Path(__file__).resolve().parent.parent / "fuzz" / "corpus"
@@ -54,14 +54,14 @@ def storms(side: str) -> st.SearchStrategy[list[Event]]:
     return st.lists(st.one_of(bytes_of_client, bytes_of_worker, other), max_size=10)
 
 
-@tries(250)
+@examples(250)
 @given(storms("c"))
 def test_unruly_clients(events: list[Event]) -> None:
     """Workers answer or do anything else; every request is settled once, and every connection ends."""
     Storm("c").run(events)
 
 
-@tries(250)
+@examples(250)
 @given(storms("w"))
 def test_unruly_workers(events: list[Event]) -> None:
     """Clients that keep to HTTP get one response each, or an error."""

@@ -18,7 +18,7 @@ import pytest
 
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, post_chunked
-from tests.balancer.talkers import Play, Script, over_http1, over_http2, values
+from tests.balancer.scripted_transports import Play, Script, over_http1, over_http2, values
 
 MEBI = bytes(range(256)) * 4096
 
@@ -83,7 +83,7 @@ async def begin(stage: Stage, transport: str) -> Begin:
 async def run(stage: Stage, worker: ScriptedWorker, transport: str, **settings: Any) -> None:
     """Start the worker and a server before it."""
     await worker.start()
-    stage._workers.append(worker)
+    stage.started_workers.append(worker)
     address = f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
     endpoints = [{"id": "w0", "address": address, "region": "r", "transport": transport}]
     await stage.serve(**{"endpoints": endpoints, **settings})
@@ -434,7 +434,7 @@ async def test_worker_is_verified_over_tls(stage: Stage, transport: str, tmp_pat
     for worker, context in zip(workers, (good, bad), strict=True):
         worker.tls = context
         await worker.start()
-        stage._workers.append(worker)
+        stage.started_workers.append(worker)
     endpoints = [
         {"id": f"w{i}", "address": f"https://127.0.0.1:{worker.port}", "transport": transport}
         for i, worker in enumerate(workers)
@@ -459,7 +459,7 @@ async def test_active_checks(stage: Stage, begin: Begin) -> None:
     await pass_time(stage, 4)
     assert plays[0].target == b"/healthz"
     assert stage.state().passes_checks
-    await stage._workers[0].stop()
+    await stage.started_workers[0].stop()
     await pass_time(stage, 8)
     assert not stage.state().passes_checks
     assert not stage.state().is_reachable

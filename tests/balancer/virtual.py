@@ -1,6 +1,6 @@
 """An event loop without a kernel: callbacks run in order, and time advances by command.
 
-It knows neither HTTP nor the balancer. Ready callbacks run in the order of their calls, timers at their instant, and
+Independent of HTTP and of the balancer. Ready callbacks run in the order of their calls, timers at their instant, and
 no time passes in between, so the same calls give the same run. `dial` makes connections. An exception that escapes a
 callback is raised by `turn`.
 """
@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, cast
 
 
 class Due(Protocol):
-    """What a timer runs: a handle of asyncio or a lighter object."""
+    """Callback of a timer: a handle of asyncio or a lighter object."""
 
     def cancelled(self) -> bool: ...
     def _run(self) -> None: ...
@@ -26,7 +26,7 @@ Dial = Callable[[Callable[[], asyncio.Protocol], str, int], "asyncio.Future[Any]
 
 
 class Escaped(Exception):
-    """An unhandled exception that the loop would have to report."""
+    """An unhandled exception of a callback."""
 
 
 class VirtualLoop:

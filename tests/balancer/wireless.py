@@ -30,7 +30,7 @@ from balancer.server import build
 from tests.balancer.virtual import Escaped, VirtualLoop
 
 _END = b""
-"""In a transport's inbox: end of the peer's data."""
+"""End of the peer's data, in a transport's inbox."""
 
 OURS = ("127.0.0.1", 8080)
 CLIENTS = "192.0.2.7"
@@ -40,7 +40,7 @@ QUIET, _HELD_OPEN = os.pipe()
 
 
 class Socket:
-    """What the balancer uses of a socket."""
+    """The part of a socket that the balancer uses."""
 
     def __init__(self) -> None:
         self.is_abortive = False
@@ -235,7 +235,7 @@ class Peer:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is open as far as this end knows."""
+        """Whether the connection is open at this end."""
         return self.wire is not None and not self.wire.is_closing()
 
     @property
@@ -275,7 +275,7 @@ class Peer:
             self.on_received(self)
 
 
-class Control:
+class AdminStub:
     """In place of the admin application: admits every request, and closes connections that it takes over."""
 
     is_ready = True
@@ -337,10 +337,10 @@ class Wireless:
         return peer
 
     def _admin_exchange(self, connection: DownstreamConnection, request: Request) -> AdminExchange:
-        return AdminExchange(connection, cast(AdminApplication, Control()), request, Entrance.TRAFFIC)
+        return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
 
     def turn(self) -> None:
-        """Run all that can happen without time passing. Raises `Escaped`."""
+        """Run all callbacks that are due without time passing. Raises `Escaped`."""
         self.loop.turn()
 
     def advance(self, seconds: float) -> None:

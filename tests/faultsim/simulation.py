@@ -25,7 +25,7 @@ from balancer.server import build
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint
-from tests.balancer.wireless import CLIENTS, Control
+from tests.balancer.wireless import CLIENTS, AdminStub
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd
 from tests.faultsim.ledger import Ledger
@@ -145,7 +145,7 @@ class Simulation:
     # --- connections
 
     def _admin_exchange(self, connection: DownstreamConnection, request: Request) -> AdminExchange:
-        return AdminExchange(connection, cast(AdminApplication, Control()), request, Entrance.TRAFFIC)
+        return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
 
     def _connect(self, client: Client) -> None:
         if self._is_stopped:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.errors import WaitQueueFull
 from policies.overload.wait_queue import INTERVAL, SHARE, SLACK, TARGET, Ticket, WaitQueue
 from policies.stats.rate import RateMeter
-from tests.balancer.diligence import tries
+from tests.balancer.example_counts import examples
 
 
 def filled(*levels: int, limit: int = 1000, is_adaptive: bool = False) -> WaitQueue[str]:
@@ -174,7 +174,7 @@ EVENTS = st.lists(
 )
 
 
-@tries(200)
+@examples(200)
 @given(EVENTS, st.integers(0, 8))
 def test_the_rules_hold_whatever_happens(events: list[Event], limit: int) -> None:
     """Never more than the limit; refused only when full; first come, first served within a level; who left or was
@@ -203,7 +203,7 @@ def test_the_rules_hold_whatever_happens(events: list[Event], limit: int) -> Non
         assert line.oldest_wait(now) == (now - min(p.joined_at for p in waiting) if waiting else 0.0)
 
 
-@tries(100)
+@examples(100)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=60))
 def test_nobody_starves(levels: list[int]) -> None:
     """Though a newcomer of the highest level comes before every turn, everybody's turn comes: `SHARE` turns for each

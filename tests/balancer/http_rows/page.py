@@ -1,4 +1,4 @@
-"""The part of `docs/http.md` that is made from the rows: how many there are, and where other proxies differ.
+"""Generated part of `docs/http.md`: number of rows, and differences of other proxies.
 
 `python -m tests.balancer.http_rows.page` regenerates it; a test compares it with the rows.
 """
@@ -25,29 +25,27 @@ BEGIN, END = "<!-- made from the rows: begin -->\n", "<!-- made from the rows: e
 
 
 @dataclass(frozen=True)
-class Because:
-    """A reason, and the rows it explains: for each peer, name -> verdict."""
+class Reason:
+    """A reason and the rows that it explains: for each peer, name -> verdict."""
 
     why: str
     verdicts: dict[str, dict[str, str]]
 
 
-def reasons() -> list[Because]:
-    """What is known, in the order of the file."""
+def reasons() -> list[Reason]:
+    """Known differences, in the order of the file."""
     known = tomllib.loads(KNOWN.read_text(encoding="utf-8"))["because"]
     names = [peer.name for peer in PEERS]
-    return [
-        Because(" ".join(each["why"].split()), {n: each[n] for n in names if n in each}) for each in known
-    ]
+    return [Reason(" ".join(each["why"].split()), {n: each[n] for n in names if n in each}) for each in known]
 
 
 def differences(peer: str) -> dict[str, str]:
-    """Row -> the verdict of `peer`, where it is not ours."""
+    """Row -> verdict of `peer`, where it differs from the balancer's."""
     return {row: verdict for because in reasons() for row, verdict in because.verdicts.get(peer, {}).items()}
 
 
 def made() -> str:
-    """The text between the marks."""
+    """The generated text between the marks."""
     return "\n".join([*_counts(), *_reasons()])
 
 
@@ -76,7 +74,7 @@ def _reasons() -> Iterator[str]:
 
 
 def _of(name: str) -> str:
-    """The row, of a row or one of the ways to play it."""
+    """Name of the row, without the way of sending."""
     return name.removesuffix("-at-once").removesuffix("-bytewise")
 
 
@@ -86,12 +84,12 @@ def _here(row: Row) -> str:
 
 
 def _bold(text: str) -> str:
-    """The first sentence stands out."""
+    """Set the first sentence in bold."""
     return re.sub(r"^(.*?[.:])(?= )", r"\1**", text, count=1) if re.search(r"[.:] ", text) else f"{text}**"
 
 
 def replaced(page: str) -> str:
-    """The page, with that part anew."""
+    """The page with the generated part replaced."""
     before, _, rest = page.partition(BEGIN)
     return before + BEGIN + "\n" + made() + "\n" + END + rest.partition(END)[2]
 

@@ -1,7 +1,6 @@
-"""Other proxies before the worker of the table: plain configurations, one thread, connections kept on both sides.
+"""nginx and HAProxy in front of the table's worker: plain configurations, one thread, keep-alive on both sides.
 
-Rule of this file: nothing is set that makes a proxy stricter or laxer than it is by itself; only limits that rows name
-are those of our unit where there is a setting.
+Strictness stays at the defaults; limits that rows name are set to the balancer's where there is a setting.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ backend back
 """
 
 PATIENCE = 10.0
-"""Seconds in which a program must have begun to listen."""
+"""Seconds for a program to begin to listen."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """`version` is the one that the known differences were seen with."""
+    """Another proxy; `version` is the one with which the known differences were recorded."""
 
     name: str
     configuration: str
@@ -70,7 +69,7 @@ class Peer:
         return shutil.which(self.name)
 
     def installed_version(self) -> str:
-        """As far as differences may depend on it: 1.22 of 1.22.1."""
+        """Major and minor version: 1.22 of 1.22.1."""
         ran = subprocess.run([self.name, "-v"], capture_output=True, text=True, check=True)
         found = re.search(r"(\d+\.\d+)\.\d", ran.stdout + ran.stderr)
         return found[1] if found else "unknown"
@@ -91,9 +90,11 @@ def free_port() -> int:
 
 @contextmanager
 def running(peer: Peer, folder: Path, worker: int) -> Iterator[int]:
-    """The port of a `peer` before the port `worker`."""
+    """Start `peer` with `worker` as its backend port; yield its port."""
     port = free_port()
-    user = "user root; " if os.geteuid() == 0 else ""  # or nginx drops rights, and may not write its files
+    user = (
+        "user root; " if os.geteuid() == 0 else ""
+    )  # as root nginx would drop the rights to write its files
     file = folder / "configuration"
     file.write_text(peer.configuration.format(user=user, folder=folder, port=port, worker=worker))
     arguments = (argument.format(folder=folder) for argument in peer.arguments)
@@ -107,7 +108,7 @@ def running(peer: Peer, folder: Path, worker: int) -> Iterator[int]:
 
 
 def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until it listens."""
+    """Wait until the process listens."""
     until = time.monotonic() + PATIENCE
     while True:
         assert process.poll() is None, f"the peer ended with {process.returncode}"

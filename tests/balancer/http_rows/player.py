@@ -1,7 +1,4 @@
-"""The client of the table: it plays a row on a connection, and tries the next request on it.
-
-Rule of this file: it says what was seen and judges nothing; `verdicts.py` does.
-"""
+"""Client of the table: sends a row, reads the response, and tries another request; `verdicts.py` judges the result."""
 
 from __future__ import annotations
 
@@ -10,19 +7,19 @@ from asyncio import IncompleteReadError
 from dataclasses import dataclass, field
 
 from tests.balancer.conftest import Wire
-from tests.balancer.http_rows.recorder import Recorder, Taken, chunks, deliver, value_of
+from tests.balancer.http_rows.recorder import RecordedRequest, Recorder, chunks, deliver, value_of
 from tests.balancer.http_rows.row import CRLF, NEXT, Row
 
 
 @dataclass
 class Answer:
-    """A response as the client got it; `body` without its framing."""
+    """A received response; `body` without its framing."""
 
     head: bytes
     body: bytes = b""
     trailers: list[bytes] = field(default_factory=list)
     is_last: bool = False
-    """The connection ends with it."""
+    """The connection ends with the response."""
 
     @property
     def status(self) -> int:
@@ -31,17 +28,17 @@ class Answer:
 
 @dataclass
 class Seen:
-    """What came of a row: at the client and at the worker."""
+    """Observations of a row at client and worker."""
 
     interims: list[Answer] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     end: str = ""
-    begun: list[Taken] = field(default_factory=list)
-    whole: list[Taken] = field(default_factory=list)
+    begun: list[RecordedRequest] = field(default_factory=list)
+    whole: list[RecordedRequest] = field(default_factory=list)
 
 
 async def read_answer(wire: Wire, to_head: bool) -> Answer:
-    """One response; raises IncompleteReadError or ConnectionError where it is not whole."""
+    """Read a response; raises IncompleteReadError or ConnectionError if it is truncated."""
     answer = Answer(await wire.until(CRLF + CRLF))
     length, coding = value_of(answer.head, b"content-length"), value_of(answer.head, b"transfer-encoding")
     answer.is_last = (value_of(answer.head, b"connection") or b"").lower() == b"close"
@@ -58,15 +55,15 @@ async def read_answer(wire: Wire, to_head: bool) -> Answer:
 
 
 async def _worker_has_closed() -> None:
-    """If it does: its FIN must be with the proxy before the next request is, or the two race."""
+    """Give the worker's FIN time to reach the proxy before the next request."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 class Client:
-    """Plays one row on `wire`; `step`: bytes that are sent at a time, 0: all at once.
+    """Plays one row on `wire`; `step`: bytes per write, 0: one write.
 
-    `is_ahead`: the next request comes in the same write, where the row allows it.
+    `is_ahead`: the next request is sent in the same write where the row allows it.
     """
 
     def __init__(self, row: Row, wire: Wire, step: int, is_ahead: bool) -> None:
@@ -77,7 +74,7 @@ class Client:
         self.seen = Seen()
 
     async def play(self, recorder: Recorder) -> Seen:
-        """Send the row, read what comes back, and try the next request."""
+        """Send the row, read the responses, and try the next request."""
         recorder.play(self._row, self._step)
         seen = self.seen
         try:
@@ -101,7 +98,7 @@ class Client:
             self._wire.half_close()
 
     async def _final(self) -> Answer:
-        """The next final response; what waits for a 100 is sent when it comes."""
+        """Read the next final response; after a 100 send the rest."""
         to_head = self._row.sent.startswith(b"HEAD ") and not self.seen.answers
         while (answer := await read_answer(self._wire, to_head)).status in range(100, 200):
             self.seen.interims.append(answer)
@@ -110,7 +107,7 @@ class Client:
         return answer
 
     async def _next(self) -> str:
-        """Whether the connection serves the next request."""
+        """How the connection serves the next request."""
         try:
             if self.seen.answers[-1].is_last or self._row.leaves:
                 return "more bytes" if await self._wire.some() else "closed"

@@ -1,7 +1,4 @@
-"""The worker behind the table: it writes down what reaches it, and answers as the row says.
-
-Rule of this file: it reads HTTP on its own, forgives everything that can be read at all, and keeps the raw bytes.
-"""
+"""Worker of the table: records raw requests with a lenient parser of its own, and answers as the row specifies."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from tests.balancer.http_rows.row import CRLF, Row
 
 
 @dataclass
-class Taken:
-    """A request as the worker got it; `body` without its framing."""
+class RecordedRequest:
+    """A received request; `body` without its framing."""
 
     head: bytes
     body: bytes = b""
@@ -32,7 +29,7 @@ class Taken:
 
 
 def value_of(head: bytes, name: bytes) -> bytes | None:
-    """The first value of a field, its name in lower case."""
+    """First value of a field; `name` in lower case."""
     for line in head.split(CRLF)[1:]:
         before, colon, value = line.partition(b":")
         if colon and before.strip().lower() == name:
@@ -41,7 +38,7 @@ def value_of(head: bytes, name: bytes) -> bytes | None:
 
 
 async def chunks(wire: Wire) -> tuple[bytes, list[bytes]]:
-    """A body in chunks and its trailers."""
+    """Read a chunked body and its trailers."""
     body, trailers = b"", []
     while size := int((await wire.until(CRLF)).split(b";")[0], 16):
         body += await wire.exactly(size)
@@ -52,37 +49,37 @@ async def chunks(wire: Wire) -> tuple[bytes, list[bytes]]:
     return body, trailers
 
 
-def echo(request: Taken) -> bytes:
-    """What a worker answers that has no other orders: what it was asked for."""
+def echo(request: RecordedRequest) -> bytes:
+    """Default response: 200 with the target as the body."""
     body = request.target
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
     return head if request.line.startswith(b"HEAD ") else head + body
 
 
 class Recorder:
-    """`begun` are the requests whose head has come, `whole` those that came to their end."""
+    """Records requests: `begun` with a complete head, `whole` with a complete body."""
 
     def __init__(self) -> None:
         self.row: Row | None = None
         self.step = 0
-        self.begun: list[Taken] = []
-        self.whole: list[Taken] = []
+        self.begun: list[RecordedRequest] = []
+        self.whole: list[RecordedRequest] = []
 
     def play(self, row: Row, step: int) -> None:
-        """From now on it is about `row`; its answer is sent in pieces of `step` bytes, 0: in one."""
+        """Switch to `row`; its response is sent in pieces of `step` bytes, 0: in one."""
         self.row, self.step = row, step
         self.begun, self.whole = [], []
 
     async def __call__(self, wire: Wire) -> None:
         with suppress(TimeoutError, ValueError):
             while True:
-                request = Taken(await wire.until(CRLF + CRLF))
+                request = RecordedRequest(await wire.until(CRLF + CRLF))
                 self.begun.append(request)
                 if not await self._answer(request, wire):
                     break
 
-    async def _answer(self, request: Taken, wire: Wire) -> bool:
-        """Returns whether the connection serves on."""
+    async def _answer(self, request: RecordedRequest, wire: Wire) -> bool:
+        """Answer; return whether the connection stays open."""
         row = self.row
         assert row is not None
         is_next = request.target == b"/next"
@@ -101,7 +98,7 @@ class Recorder:
             wire.reset()
         return not row.last
 
-    async def _read_body(self, request: Taken, wire: Wire) -> None:
+    async def _read_body(self, request: RecordedRequest, wire: Wire) -> None:
         if value_of(request.head, b"transfer-encoding") is not None:
             request.body, request.trailers = await chunks(wire)
         else:
@@ -110,7 +107,7 @@ class Recorder:
 
 
 async def deliver(wire: Wire, data: bytes, step: int) -> None:
-    """Send, in pieces of `step` bytes that leave one by one; long ones in about a thousand."""
+    """Send in pieces of `step` bytes; at most about a thousand pieces."""
     size = max(step, len(data) // 1000) if step else len(data)
     for at in range(0, len(data), max(size, 1)):
         await wire.send(data[at : at + size])

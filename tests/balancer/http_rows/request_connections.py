@@ -207,7 +207,9 @@ EXPECTATIONS = under(
         stopped(
             "expect-final-at-once", "", post(EXPECT, b"Content-Length: 5"), 401, early=NO, gets_body=b"no"
         ),
-        passed("expect-nobody-waits", "", post(EXPECT, b"Content-Length: 5", body=b"hello"), body=b"hello"),
+        passed(
+            "expect-without-waiting", "", post(EXPECT, b"Content-Length: 5", body=b"hello"), body=b"hello"
+        ),
         passed("expect-no-body", "", request(EXPECT)),
         passed(
             "expect-10",

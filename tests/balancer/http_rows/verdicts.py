@@ -1,7 +1,6 @@
-"""What came of a row, in a few words that can be compared between proxies.
+"""Verdicts: the result of a row in a few words that can be compared between proxies.
 
-Rule of this file: the same words for what comes to the same. How a refusal, or an error of the proxy's own, ends the
-client's connection is left out; a test that wants to know asks `Seen`.
+How the client's connection ends after a rejection or a generated error is not part of a verdict; `Seen` has it.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tests.balancer.http_rows.player import Answer, Seen
-from tests.balancer.http_rows.recorder import Taken, echo
+from tests.balancer.http_rows.recorder import RecordedRequest, echo
 from tests.balancer.http_rows.row import CRLF, Reach, Row
 
 UNFINISHED = ("short", "cut", "waits", "unreadable")
 
 
 def wanted(row: Row) -> str:
-    """The verdict that the row asks for."""
+    """The verdict that the row requires."""
     words = " ".join(map(str, (*row.interims, row.status[0], *row.more)))
     if row.reach is not Reach.WHOLE:
         return "no answer, short" if row.end == "short" else f"refused {words}"
@@ -26,7 +25,7 @@ def wanted(row: Row) -> str:
 
 
 def observed(row: Row, seen: Seen) -> str:
-    """The verdict on what was seen."""
+    """The verdict on the observations."""
     words = " ".join(map(str, _statuses(row, seen)))
     if not of_row(seen.whole):
         is_known = bool(seen.begun) and row.reach is Reach.NOTHING
@@ -43,18 +42,18 @@ def observed(row: Row, seen: Seen) -> str:
 
 
 def _statuses(row: Row, seen: Seen) -> list[int]:
-    """With the first of several that are as good."""
+    """Statuses, with the preferred one for any accepted one."""
     found = [answer.status for answer in (*seen.interims, *seen.answers)]
     return [row.status[0] if status in row.status and row.end != "cut" else status for status in found]
 
 
-def of_row(requests: Iterable[Taken]) -> list[Taken]:
-    """Without the one behind it."""
+def of_row(requests: Iterable[RecordedRequest]) -> list[RecordedRequest]:
+    """Without the request after the row."""
     return [request for request in requests if request.target != b"/next"]
 
 
 def changes(row: Row, seen: Seen) -> Iterator[tuple[str, object]]:
-    """What is not as the row wants it, at the worker and at the client: a name, and what was found."""
+    """Deviations from the row at worker and client: name and observation."""
     taken, answer = of_row(seen.whole), seen.answers[0]
     lines = [request.line for request in taken]
     if len(lines) != len(row.lines):
@@ -81,7 +80,7 @@ def _changes_of_answer(row: Row, seen: Seen, answer: Answer) -> Iterator[tuple[s
 
 
 def _bodies(row: Row, seen: Seen) -> Iterator[tuple[bytes, bytes]]:
-    """What came as a body, and what should have."""
+    """Received and expected bodies."""
     if row.gets_body is not None:
         yield seen.answers[0].body, row.gets_body
     elif not row.answer and not row.early:
@@ -90,7 +89,7 @@ def _bodies(row: Row, seen: Seen) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _is_like(head: bytes, holds: Iterable[bytes], lacks: Iterable[bytes], exact: Iterable[bytes]) -> bool:
-    """`lacks` are names of fields, or whole lines."""
+    """Whether a head has all of `holds` and none of `lacks` (field names or whole lines)."""
     found = _plain(head.split(CRLF))
     names = {line.partition(b":")[0] for line in found}
     is_clean = not any(line in found or line in names for line in _plain(lacks))
@@ -98,6 +97,6 @@ def _is_like(head: bytes, holds: Iterable[bytes], lacks: Iterable[bytes], exact:
 
 
 def _plain(lines: Iterable[bytes]) -> list[bytes]:
-    """Without what case and outer space may differ in."""
+    """Lines in lower case and without outer space."""
     parts = (line.partition(b":") for line in lines)
     return [(name.strip() + colon + value.strip()).lower() for name, colon, value in parts]

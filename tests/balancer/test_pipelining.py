@@ -1,4 +1,4 @@
-"""Requests that a client sends ahead: kept as bytes, parsed in their turn, and bounded. RFC 9112 § 9.3.2."""
+"""Pipelined requests: kept as bytes, parsed in order, bounded. RFC 9112 § 9.3.2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.balancer.readers import Read, requests_seen, responses_seen
 from tests.balancer.wireless import Peer, Wireless
 
 ONE_READ = 262_144
-"""Bytes that the event loop reads at once."""
+"""Bytes of one read of the event loop."""
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 OFFER = b"GET /offer HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n"
@@ -42,8 +42,8 @@ def statuses(client: Peer, methods: int) -> list[bytes]:
     return [response.line[1] for response in seen]
 
 
-def sent_behind_a_slow_one(stage: Wireless, *reads: bytes) -> Peer:
-    """A client whose first request the worker has, and that has sent these reads ahead."""
+def pipelined_behind_a_slow_request(stage: Wireless, *reads: bytes) -> Peer:
+    """A client whose first request is at the worker and that has pipelined these reads."""
     client = stage.client()
     client.send(get(b"/slow"))
     stage.turn()
@@ -54,21 +54,21 @@ def sent_behind_a_slow_one(stage: Wireless, *reads: bytes) -> Peer:
 
 
 def answer(stage: Wireless, data: bytes = ANSWER) -> None:
-    """The worker answers what it has."""
+    """Respond to the request that the worker has."""
     stage.workers[-1].send(data)
     stage.turn()
 
 
-class Empty(Wireless):
-    """A unit without endpoints: it answers every request with 503, at once."""
+class WithoutEndpoints(Wireless):
+    """A balancer without endpoints: it answers every request with 503 at once."""
 
     def __init__(self) -> None:
         super().__init__(limits=(("buffer", 16_384),))
         self.control_plane.replace_endpoints([])
 
 
-class Log:
-    """A journal that keeps its entries."""
+class RecordingLog:
+    """An access log that keeps its entries."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -80,7 +80,7 @@ class Log:
         self.entries.append(entry)
 
 
-# --- what it costs
+# --- memory and back-pressure
 
 
 def requests_alive() -> int:
@@ -89,12 +89,12 @@ def requests_alive() -> int:
 
 
 @pytest.mark.parametrize("target", [b"/", b"/" + b"x" * 3000])
-def test_what_is_sent_ahead_costs_about_its_bytes(target: bytes) -> None:
-    """Many requests in one read: a few of them are objects at a time, the others are the bytes that came."""
+def test_memory_of_pipelined_requests(target: bytes) -> None:
+    """Many requests in one read: only a few are request objects at a time, the others stay bytes."""
     ahead = get(target) * (ONE_READ // len(get(target)))
     before = requests_alive()
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage)
+        client = pipelined_behind_a_slow_request(stage)
         assert client.wire is not None
         tracemalloc.start()
         try:
@@ -112,10 +112,10 @@ def test_what_is_sent_ahead_costs_about_its_bytes(target: bytes) -> None:
         assert not client.wire.is_reading()
 
 
-def test_reading_stops_at_the_first_byte_ahead_and_goes_on_when_none_is_left() -> None:
-    """A second read is left to the kernel."""
+def test_reading_pauses_while_requests_are_pipelined() -> None:
+    """A second read stays in the kernel."""
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, b"G", get()[1:] + get(b"/third"))
+        client = pipelined_behind_a_slow_request(stage, b"G", get()[1:] + get(b"/third"))
         assert client.wire is not None
         assert not client.wire.is_reading()
         for number in range(1, 4):
@@ -125,9 +125,9 @@ def test_reading_stops_at_the_first_byte_ahead_and_goes_on_when_none_is_left() -
         assert statuses(client, 3) == [b"200"] * 3
 
 
-def test_requests_that_are_answered_on_the_spot_do_not_nest() -> None:
-    """As many as fit one read, and each gets its answer."""
-    with Empty() as stage:
+def test_immediate_responses_do_not_recurse() -> None:
+    """5000 requests in one read are answered without recursion."""
+    with WithoutEndpoints() as stage:
         client = stage.client()
         client.send(get() * 5000)
         stage.turn()
@@ -136,9 +136,9 @@ def test_requests_that_are_answered_on_the_spot_do_not_nest() -> None:
 
 
 @pytest.mark.parametrize("is_one_read", [True, False])
-def test_a_client_that_takes_no_answers_asks_no_more(is_one_read: bool) -> None:
-    """Answers of our own are larger than the smallest requests: they fill one write buffer, then the rest waits."""
-    with Empty() as stage:
+def test_client_that_does_not_read_is_not_read(is_one_read: bool) -> None:
+    """The write buffer is bounded although 503 responses are larger than the smallest requests."""
+    with WithoutEndpoints() as stage:
         client = stage.client()
         client.stall()
         for data in [get() * 1000] if is_one_read else [get()] * 1000:
@@ -150,16 +150,16 @@ def test_a_client_that_takes_no_answers_asks_no_more(is_one_read: bool) -> None:
         assert client.received.count(b"HTTP/1.1 503 ") == 1000
 
 
-# --- what comes of it
+# --- order and framing
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("size", [0, 1, WINDOW - 100, WINDOW, 5 * WINDOW])
-def test_bodies_ahead_arrive_whole(size: int, is_chunked: bool) -> None:
-    """Larger ones than what is parsed at a time, and with the head in one write."""
+def test_pipelined_bodies_arrive_complete(size: int, is_chunked: bool) -> None:
+    """Also bodies larger than the parser's window, in the same write as the head."""
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, post(body, b"/1", is_chunked) * 2 + get(b"/last"))
+        client = pipelined_behind_a_slow_request(stage, post(body, b"/1", is_chunked) * 2 + get(b"/last"))
         for _ in range(4):
             answer(stage)
         seen = got(stage)
@@ -169,10 +169,10 @@ def test_bodies_ahead_arrive_whole(size: int, is_chunked: bool) -> None:
         assert statuses(client, 4) == [b"200"] * 4
 
 
-def test_a_head_ahead_that_is_longer_than_what_is_parsed_at_a_time() -> None:
+def test_pipelined_head_longer_than_the_window() -> None:
     long = get(b"/long", b"X: " + b"x" * (WINDOW + 1000))
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, get(b"/2") + long + get(b"/4"))
+        client = pipelined_behind_a_slow_request(stage, get(b"/2") + long + get(b"/4"))
         for _ in range(4):
             answer(stage)
         assert [request.line[1] for request in got(stage)] == [b"/slow", b"/2", b"/long", b"/4"]
@@ -188,10 +188,10 @@ def test_a_head_ahead_that_is_longer_than_what_is_parsed_at_a_time() -> None:
         post(b"", is_chunked=True)[:-3],
     ],
 )
-def test_a_malformed_request_ahead_is_refused_in_its_turn(bad: bytes) -> None:
-    """The requests before it are answered, then 400, then the connection closes; what follows it is dropped."""
+def test_malformed_pipelined_request_is_rejected_in_order(bad: bytes) -> None:
+    """Earlier requests are answered, then 400, then the connection closes; what follows is dropped."""
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, get(b"/2") + bad + b"\n" + get(b"/ghost"))
+        client = pipelined_behind_a_slow_request(stage, get(b"/2") + bad + b"\n" + get(b"/ghost"))
         assert client.received == b""
         answer(stage)
         answer(stage)
@@ -203,9 +203,11 @@ def test_a_malformed_request_ahead_is_refused_in_its_turn(bad: bytes) -> None:
         assert client.ending == "end"
 
 
-def test_after_connection_close_nothing_ahead_is_parsed() -> None:
+def test_nothing_is_parsed_after_connection_close() -> None:
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, get(b"/last", b"Connection: close") + get(b"/ghost") * 9)
+        client = pipelined_behind_a_slow_request(
+            stage, get(b"/last", b"Connection: close") + get(b"/ghost") * 9
+        )
         answer(stage)
         answer(stage)
         assert [request.line[1] for request in got(stage)] == [b"/slow", b"/last"]
@@ -218,15 +220,15 @@ def test_after_connection_close_nothing_ahead_is_parsed() -> None:
 @pytest.mark.parametrize(
     ("rest", "answers"), [(b"", 2), (get(b"/3"), 3), (get(b"/3")[:-3], 2), (post(b"ab")[:-1], 2)]
 )
-def test_what_came_before_a_half_close_is_answered(
+def test_requests_before_a_half_close_are_answered(
     rest: bytes, answers: int, is_reported_at_once: bool
 ) -> None:
-    """An end is reported when the bytes before it have been read, or, by TLS, though reading is paused."""
+    """The end is reported after the bytes before it, or, by TLS, although reading is paused."""
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, get(b"/2") + rest)
+        client = pipelined_behind_a_slow_request(stage, get(b"/2") + rest)
         assert client.wire is not None
         if is_reported_at_once:
-            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
         else:
             client.end()
         stage.turn()
@@ -239,21 +241,21 @@ def test_what_came_before_a_half_close_is_answered(
         assert stage.left_behind() == []
 
 
-def test_a_half_close_behind_a_control_request_is_not_the_balancers() -> None:
-    """The connection has been handed over by then."""
+def test_half_close_behind_an_admin_request() -> None:
+    """The connection has been handed to the admin interface."""
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, get(b"/-/status"))
+        client = pipelined_behind_a_slow_request(stage, get(b"/-/status"))
         assert client.wire is not None
-        client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+        client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
         answer(stage)
         assert statuses(client, 1) == [b"200"]
         assert not stage.proxy.downstreams
 
 
-def test_a_partial_head_ahead_has_its_time_from_its_turn_on() -> None:
-    """While the client waits for us, no deadline of its own runs."""
+def test_head_timeout_of_a_pipelined_head() -> None:
+    """No deadline of the client runs while it waits for the balancer."""
     with Wireless(timeouts=(("head", 5.0), ("first_byte", 100.0))) as stage:
-        client = sent_behind_a_slow_one(stage, get(b"/2")[:-2])
+        client = pipelined_behind_a_slow_request(stage, get(b"/2")[:-2])
         stage.advance(20)
         assert client.received == b""
         answer(stage)
@@ -264,19 +266,19 @@ def test_a_partial_head_ahead_has_its_time_from_its_turn_on() -> None:
 
 
 @pytest.mark.parametrize("ahead", [b"\r\n", get(b"/2")])
-def test_what_came_ahead_does_not_shorten_the_time_of_the_request_before_it(ahead: bytes) -> None:
-    """Reading is paused for the order, not because the worker takes nothing of a body."""
+def test_pipelined_bytes_do_not_start_the_body_timeout(ahead: bytes) -> None:
+    """Reading is paused to keep the order, not because the worker has stopped reading the body."""
     with Wireless(retries=0, timeouts=(("body_idle", 5.0), ("first_byte", 30.0))) as stage:
-        client = sent_behind_a_slow_one(stage, ahead)
+        client = pipelined_behind_a_slow_request(stage, ahead)
         stage.advance(20)
         answer(stage)
         assert statuses(client, 1) == [b"200"]
 
 
-def test_a_drain_answers_what_is_on_its_way_and_no_more() -> None:
-    """The client is told with the next answer; what it sent ahead is not begun."""
+def test_drain_drops_pipelined_requests() -> None:
+    """The next response carries `Connection: close`; pipelined requests are not begun."""
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, get(b"/2") * 3)
+        client = pipelined_behind_a_slow_request(stage, get(b"/2") * 3)
         stage.proxy.drain(0.0)
         stage.advance(1)
         assert stage.proxy.in_flight == 1
@@ -287,18 +289,18 @@ def test_a_drain_answers_what_is_on_its_way_and_no_more() -> None:
         assert stage.proxy.in_flight == 0
 
 
-# --- offers
+# --- upgrades
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_what_came_ahead_behind_an_offer_is_the_tunnels(has_ended: bool) -> None:
-    """All of it, in order, and the end of it, more than is parsed at a time."""
+def test_early_bytes_behind_an_upgrade_enter_the_tunnel(has_ended: bool) -> None:
+    """All early bytes, in order, and the end; more than the parser's window."""
     early = bytes(range(256)) * 200
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, OFFER + early)
+        client = pipelined_behind_a_slow_request(stage, OFFER + early)
         assert client.wire is not None
         if has_ended:
-            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
         answer(stage)
         worker = stage.workers[-1]
         assert bytes(worker.received).endswith(b"Upgrade: chat\r\n\r\n") or b"/offer" in worker.received
@@ -312,13 +314,15 @@ def test_what_came_ahead_behind_an_offer_is_the_tunnels(has_ended: bool) -> None
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_what_came_ahead_behind_a_declined_offer_is_http(has_ended: bool) -> None:
-    """Each request in its turn; offers that are declined one after the other too."""
+def test_requests_behind_a_declined_upgrade(has_ended: bool) -> None:
+    """Each request in order, also after several declined upgrades."""
     with Wireless() as stage:
-        client = sent_behind_a_slow_one(stage, OFFER + post(b"x" * 2 * WINDOW) + OFFER + get(b"/last"))
+        client = pipelined_behind_a_slow_request(
+            stage, OFFER + post(b"x" * 2 * WINDOW) + OFFER + get(b"/last")
+        )
         assert client.wire is not None
         if has_ended:
-            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
         for _ in range(5):
             answer(stage)
         assert [request.line[1] for request in got(stage)] == [b"/slow", b"/offer", b"/", b"/offer", b"/last"]
@@ -326,15 +330,15 @@ def test_what_came_ahead_behind_a_declined_offer_is_http(has_ended: bool) -> Non
         assert client.ending == ("end" if has_ended else None)
 
 
-# --- accounts
+# --- counters and log
 
 
-def test_requests_ahead_are_counted_when_they_begin_and_logged_with_their_wait() -> None:
-    """In order; the time behind their predecessors is time in the queue."""
-    log = Log()
+def test_counts_and_queue_times_of_pipelined_requests() -> None:
+    """In order; the time behind earlier requests is queueing."""
+    log = RecordingLog()
     with Wireless() as stage:
         stage.proxy.journal = log
-        sent_behind_a_slow_one(stage, get(b"/2") + get(b"/3"))
+        pipelined_behind_a_slow_request(stage, get(b"/2") + get(b"/3"))
         assert stage.proxy.counts.requests == 1
         for number in range(1, 4):
             stage.advance(1)

@@ -1,4 +1,4 @@
-"""The memory that processes share: rows, generations, what a reader makes of them, and what is left of the dead."""
+"""Shared counters: rows of a page, generations, and what a reader sees after a process has ended."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def page(capacity: int = 4) -> Page:
     return Page(memoryview(bytearray(page_size(capacity))), capacity)
 
 
-def test_a_row_is_found_by_its_key() -> None:
-    """Rows are given in order, and a reader finds them by what they stand for."""
+def test_rows_are_found_by_key() -> None:
+    """Rows are assigned in order and found by key."""
     one = page()
     assert [one.enter(key_of(name)) for name in ("a", "b", "c")] == [0, 1, 2]
     assert one.rows() == {key_of("a"): 0, key_of("b"): 1, key_of("c"): 2}
 
 
-def test_a_row_that_is_left_is_given_again() -> None:
-    """And means nothing of what it meant: neither its count nor its latency."""
+def test_released_row_is_reused() -> None:
+    """Count and latency of the previous row are cleared."""
     one = page()
     for name in ("a", "b"):
         one.enter(key_of(name))
@@ -35,8 +35,8 @@ def test_a_row_that_is_left_is_given_again() -> None:
     assert (one.in_flight[0], one.latency_of(0)) == (0, SharedLatency())
 
 
-def test_the_generation_tells_that_rows_have_changed() -> None:
-    """With every row that is given or left, and when the page is cleared; not with what is counted in it."""
+def test_generation_changes_with_the_rows() -> None:
+    """It grows when a row is assigned or released or the page is cleared, not when counts change."""
     one = page()
     seen = [one.generation]
     one.enter(key_of("a"))
@@ -50,15 +50,15 @@ def test_the_generation_tells_that_rows_have_changed() -> None:
     assert one.generation == seen[-1]
 
 
-def test_a_full_page_has_no_row() -> None:
+def test_full_page_has_no_row() -> None:
     one = page(2)
     assert [one.enter(key) for key in (1, 2, 3)] == [0, 1, None]
     one.leave(1)
     assert one.enter(3) == 1
 
 
-def test_latency_arrives_as_it_was_told() -> None:
-    """Written as means, so that a mean read beside an older count is a mean still; nothing measured stays nothing."""
+def test_latency_is_read_as_published() -> None:
+    """Stored as means, so that a mean read beside an older count stays plausible; unmeasured stays unmeasured."""
     one = page()
     one.enter(key_of("a"))
     one.tell(0, MEASURED)
@@ -67,7 +67,7 @@ def test_latency_arrives_as_it_was_told() -> None:
     assert one.latency_of(0) == SharedLatency(0.0, 0.0, 0.0, 2.0, inf, inf, 5.0)
 
 
-def test_what_a_dead_process_had_in_flight_is_cleared() -> None:
+def test_clear_resets_counts_and_latency() -> None:
     one = page()
     one.enter(key_of("a"))
     one.in_flight[0] = 3
@@ -79,38 +79,38 @@ def test_what_a_dead_process_had_in_flight_is_cleared() -> None:
 
 
 def test_pages_do_not_overlap() -> None:
-    """The last word of one is not the first of the next, whatever is written."""
-    board = SharedCounters(3, 2)
-    for number, each in enumerate(board.pages, 1):
+    """Writing the last word of a page leaves the next page unchanged."""
+    counters = SharedCounters(3, 2)
+    for number, each in enumerate(counters.pages, 1):
         for key in (number, -number):
             each.in_flight[each.enter(key) or 0] = number
             each.tell(1, SharedLatency(*[float(number)] * len(SharedLatency._fields)))
-    assert [each.in_flight.tolist() for each in board.pages] == [[1, 1], [2, 2], [3, 3]]
-    assert [set(each.rows()) for each in board.pages] == [{1, -1}, {2, -2}, {3, -3}]
+    assert [each.in_flight.tolist() for each in counters.pages] == [[1, 1], [2, 2], [3, 3]]
+    assert [set(each.rows()) for each in counters.pages] == [{1, -1}, {2, -2}, {3, -3}]
 
 
-def test_a_board_is_shared_by_those_who_are_forked_after_it() -> None:
-    """What a child writes the parent reads."""
-    board = SharedCounters(2)
+def test_counters_are_shared_with_forked_processes() -> None:
+    """The parent reads what a forked child writes."""
+    counters = SharedCounters(2)
     child = os.fork()
     if not child:
-        board.pages[1].enter(key_of("a"))
-        board.pages[1].in_flight[0] = 5
+        counters.pages[1].enter(key_of("a"))
+        counters.pages[1].in_flight[0] = 5
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert (board.pages[1].rows(), board.pages[1].in_flight[0]) == ({key_of("a"): 0}, 5)
+    assert (counters.pages[1].rows(), counters.pages[1].in_flight[0]) == ({key_of("a"): 0}, 5)
 
 
-def test_keys_are_the_same_everywhere_and_apart() -> None:
-    """They do not hang on the interpreter's seed for hashes."""
+def test_keys_are_stable_and_distinct() -> None:
+    """Keys do not depend on the interpreter's hash seed."""
     assert key_of("emea-0") == 7964864234008886091
     assert len({key_of(f"worker-{at}") for at in range(CAPACITY)}) == CAPACITY
     assert 0 not in {key_of(f"worker-{at}") for at in range(CAPACITY)}
 
 
-def test_grace() -> None:
-    """How long a process may take to end outlives it: the next one begins as it did."""
-    board = SharedCounters(2, 8)
-    board.pages[1].grace = 12.5
-    board.pages[1].clear()
-    assert [page.grace for page in board.pages] == [0.0, 12.5]
+def test_clear_keeps_the_grace_period() -> None:
+    """Clearing a page keeps its process's grace period."""
+    counters = SharedCounters(2, 8)
+    counters.pages[1].grace = 12.5
+    counters.pages[1].clear()
+    assert [page.grace for page in counters.pages] == [0.0, 12.5]

@@ -1,7 +1,6 @@
-"""Workers a long way off, on a virtual clock: what is said takes half a round trip, and idle connections are closed.
+"""Delayed workers on a virtual clock: bytes take half a round trip, and idle connections are closed.
 
-Rule of this file: bytes are late, and nothing else is different from `wireless.py`. A worker that has closed answers
-what still comes with a reset, as a kernel does.
+Like a kernel, a worker that has closed a connection answers further bytes with a reset.
 """
 
 from __future__ import annotations
@@ -18,79 +17,79 @@ from tests.balancer.wireless import Peer, Wireless
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b\r\nok"
 
 
-class FarWorker:
-    """One connection's other end. `life` draws how many seconds it is kept idle."""
+class DelayedWorker:
+    """Worker's end of a connection. `life` draws how many seconds it is kept idle."""
 
-    def __init__(self, far: Far, peer: Peer) -> None:
-        self._far = far
+    def __init__(self, delayed: DelayedWorkers, peer: Peer) -> None:
+        self._delayed = delayed
         self._peer = peer
         self._seen = 0
         self._is_closed = False
-        self._idle = 0  # times that it became idle: of which one is counted down
+        self._idle = 0  # number of idle periods: a timer belongs to one of them
         self._rest()
 
     def react(self, peer: Peer) -> None:
-        """Bytes have left the unit."""
+        """Receive bytes of the balancer."""
         data = bytes(peer.received[self._seen :])
         self._seen += len(data)
-        self._far.later(self._far.trip / 2, self._arrived, data)
+        self._delayed.later(self._delayed.trip / 2, self._arrived, data)
 
     def _arrived(self, data: bytes) -> None:
         if self._is_closed:
-            self._far.later(self._far.trip / 2, self._peer.vanish)
+            self._delayed.later(self._delayed.trip / 2, self._peer.vanish)
             return
         self._idle += 1
-        self._far.requests.append(data)
-        self._far.later(self._far.service, self._answer, data.startswith(b"HEAD"))
+        self._delayed.requests.append(data)
+        self._delayed.later(self._delayed.service, self._answer, data.startswith(b"HEAD"))
 
     def _answer(self, is_head: bool) -> None:
-        answer = OK % self._far.says
-        self._far.later(self._far.trip / 2, self._peer.send, answer[:-2] if is_head else answer)
+        answer = OK % self._delayed.extra_field
+        self._delayed.later(self._delayed.trip / 2, self._peer.send, answer[:-2] if is_head else answer)
         self._rest()
 
     def _rest(self) -> None:
-        self._far.later(self._far.life(), self._close, self._idle)
+        self._delayed.later(self._delayed.life(), self._close, self._idle)
 
     def _close(self, idle: int) -> None:
         if idle == self._idle and not self._is_closed:
             self._is_closed = True
-            self._far.later(self._far.trip / 2, self._peer.end)
+            self._delayed.later(self._delayed.trip / 2, self._peer.end)
 
 
-class Far(Wireless):
-    """A unit whose workers are `trip` seconds away and back, take `service` seconds, and say `says` in each head."""
+class DelayedWorkers(Wireless):
+    """A balancer whose workers have a round trip of `trip` s, a service time of `service` s, and send `extra_field`."""
 
     def __init__(self, life: Callable[[], float], endpoints: int = 1, **options: Any) -> None:
         super().__init__(endpoints, **options)
         self.life = life
         self.trip = 0.09
         self.service = 0.02
-        self.says = b""
+        self.extra_field = b""
         self.requests: list[bytes] = []
         self.failed = 0
         self.before: dict[Pool, PoolCounts] = {}
 
     def later(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
-        """It happens then."""
+        """Schedule a call."""
         self.loop.call_later(seconds, call, *args)
 
     def pass_time(self, seconds: float) -> None:
-        """As long, with a sweep every quarter of a second."""
+        """Advance the clock, with a sweep every quarter of a second."""
         for _ in range(round(seconds / 0.25)):
             self.advance(0.25)
 
     def traffic(self, rng: Random, rate: float, number: int, request: bytes) -> list[Peer]:
-        """So many requests at random instants, `rate` a second, each of a client of its own, and what they take."""
+        """Send `number` requests at random instants, `rate` a second, each from its own client; return the clients."""
         clients: list[Peer] = []
 
-        def come() -> None:
+        def arrive() -> None:
             client = self.client()
             client.send(request)
             clients.append(client)
             if len(clients) < number:
-                self.later(rng.expovariate(rate), come)
+                self.later(rng.expovariate(rate), arrive)
 
-        self.later(rng.expovariate(rate), come)
+        self.later(rng.expovariate(rate), arrive)
         while len(clients) < number:
             self.advance(0.25)
         self.pass_time(1.0)
@@ -109,4 +108,4 @@ class Far(Wireless):
             return
         future.set_result(super()._dial(factory, host, port).result())
         peer = self.workers[-1]
-        peer.on_received = FarWorker(self, peer).react
+        peer.on_received = DelayedWorker(self, peer).react

@@ -1,4 +1,4 @@
-"""Workers that fail, at every step: what the client sees, who is charged, and who is asked instead."""
+"""Failing workers at every step: the response to the client, the counted outcome, and retries."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.balancer.conftest import Message, Script, Stage, Wire, answering, get
 OK = response(b"fine")
 
 
-async def dies_at_once(wire: Wire) -> None:
-    """Reads the request and hangs up."""
+async def reset_after_request(wire: Wire) -> None:
+    """Read a request and reset."""
     await wire.request()
     wire.reset()
 
 
-async def closes_at_once(wire: Wire) -> None:
-    """Reads the request and closes in good order."""
+async def close_after_request(wire: Wire) -> None:
+    """Read a request and close."""
     await wire.request()
 
 
-def dies_after(data: bytes, *, cleanly: bool = False) -> Script:
-    """Answers with `data`, and is gone when it has been read."""
+def send_then_disconnect(data: bytes, *, cleanly: bool = False) -> Script:
+    """Answer with `data` and reset, or close if `cleanly`."""
 
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -37,21 +37,21 @@ def dies_after(data: bytes, *, cleanly: bool = False) -> Script:
 
 
 def check_error(answer: Message, status: int, reason: str) -> None:
-    """JSON with the reason, a sentence, and the request's id."""
+    """Assert a JSON error with reason, detail and request id."""
     assert (answer.status, answer.value(b"Content-Type")) == (status, b"application/json")
-    told = json.loads(answer.body)
-    assert set(told) == {"error", "detail", "request_id"}
-    assert told["error"] == reason
-    assert told["detail"]
-    assert told["request_id"]
+    report = json.loads(answer.body)
+    assert set(report) == {"error", "detail", "request_id"}
+    assert report["error"] == reason
+    assert report["detail"]
+    assert report["request_id"]
 
 
-# --- before anything was sent
+# --- no connection
 
 
 @pytest.mark.parametrize("request_bytes", [get(), post(b"body"), post_chunked(b"body")])
-async def test_any_request_that_was_not_sent_is_tried_elsewhere(stage: Stage, request_bytes: bytes) -> None:
-    """A refused connection costs the client nothing, not even a POST's."""
+async def test_refused_connection_is_retried_for_any_method(stage: Stage, request_bytes: bytes) -> None:
+    """A refused connection is retried elsewhere for every method."""
     worker = await stage.worker(OK)
     await stage.serve(stage.dead_port(), worker)
     for _ in range(2):
@@ -63,8 +63,8 @@ async def test_any_request_that_was_not_sent_is_tried_elsewhere(stage: Stage, re
     assert stage.outcomes("w1") == {"ok": 2}
 
 
-async def test_nobody_listens(stage: Stage) -> None:
-    """502 after the retry budget; the client keeps its connection, and its id stands in the answer."""
+async def test_all_endpoints_refuse(stage: Stage) -> None:
+    """502 after the retries; the client's connection stays open, and its request id is in the body."""
     await stage.serve(stage.dead_port(), stage.dead_port())
     client = await stage.client()
     for _ in range(2):
@@ -75,8 +75,8 @@ async def test_nobody_listens(stage: Stage) -> None:
     assert stage.proxy.counts.retried == 2
 
 
-async def test_a_head_request_is_told_without_a_body(stage: Stage) -> None:
-    """Errors of our own obey HEAD, too."""
+async def test_error_to_head_has_no_body(stage: Stage) -> None:
+    """A generated error to HEAD has no body."""
     await stage.serve(stage.dead_port())
     client = await stage.client()
     answer = await client.ask(get(method=b"HEAD"), to_head=True)
@@ -84,17 +84,17 @@ async def test_a_head_request_is_told_without_a_body(stage: Stage) -> None:
     assert (await client.ask(get())).status == 502
 
 
-async def test_retries_can_be_switched_off(stage: Stage) -> None:
-    """`retries = 0`: the first failure is the answer."""
+async def test_retries_can_be_disabled(stage: Stage) -> None:
+    """`retries = 0`: the first failure is final."""
     worker = await stage.worker(OK)
     await stage.serve(stage.dead_port(), worker, retries=0)
     check_error(await stage.ask(get()), 502, "connect_failed")
     assert worker.requests == []
 
 
-async def test_a_lone_endpoint_is_tried_again(stage: Stage) -> None:
-    """Where there is no other, the one that failed gets the second attempt, on a fresh connection."""
-    scripts = iter([closes_at_once, answering(OK)])
+async def test_single_endpoint_is_retried(stage: Stage) -> None:
+    """Without another endpoint the failed one gets the second attempt, on a new connection."""
+    scripts = iter([close_after_request, answering(OK)])
 
     async def script(wire: Wire) -> None:
         await next(scripts)(wire)
@@ -105,8 +105,8 @@ async def test_a_lone_endpoint_is_tried_again(stage: Stage) -> None:
     assert len(worker.connections) == 2
 
 
-async def test_a_body_is_read_only_so_far_without_a_connection(stage: Stage) -> None:
-    """While nobody takes it, no more than the hold limit and a read is held; the answer still arrives."""
+async def test_body_without_a_connection_is_bounded(stage: Stage) -> None:
+    """At most the hold limit and one read are buffered; the error response still arrives."""
     await stage.serve(stage.dead_port())
     client = await stage.client()
     client.write(post(b"x" * (8 << 20)))
@@ -114,45 +114,46 @@ async def test_a_body_is_read_only_so_far_without_a_connection(stage: Stage) -> 
     assert client.unsent > 1 << 20
 
 
-# --- before the first byte of the answer
+# --- before the first byte of a response
 
 
-@pytest.mark.parametrize("script", [dies_at_once, closes_at_once, dies_after(b"HTTP/1.1 200 O")])
-@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"])
-async def test_an_idempotent_request_is_tried_once_elsewhere(
-    stage: Stage, script: Script, method: bytes
-) -> None:
-    """The connection broke, mid-head at the latest: the other endpoint answers, body and all."""
+@pytest.mark.parametrize(
+    "script", [reset_after_request, close_after_request, send_then_disconnect(b"HTTP/1.1 200 O")]
+)
+@pytest.mark.parametrize("method", [b"OPTIONS", b"PUT", b"DELETE"])
+async def test_idempotent_request_is_retried(stage: Stage, script: Script, method: bytes) -> None:
+    """The connection broke within the response head at the latest."""
     broken, worker = await stage.worker(script), await stage.worker(OK)
     await stage.serve(broken, worker)
     client = await stage.client()
-    answer = await client.ask(post(b"body", method=method), to_head=method == b"HEAD")
+    answer = await client.ask(post(b"body", method=method))
     assert (answer.status, worker.requests[0].body) == (200, b"body")
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"ok": 1})
 
 
-async def test_a_chunked_put_is_sent_again_whole(stage: Stage) -> None:
-    """What was kept of it is framed already."""
-    broken, worker = await stage.worker(closes_at_once), await stage.worker(OK)
+async def test_chunked_put_is_retried(stage: Stage) -> None:
+    """The buffered part is already framed."""
+    broken, worker = await stage.worker(close_after_request), await stage.worker(OK)
     await stage.serve(broken, worker)
     request = post_chunked(b"one", b"two").replace(b"POST", b"PUT", 1)
     assert (await stage.ask(request)).body == b"fine"
     assert broken.requests[0].body == worker.requests[0].body == b"onetwo"
 
 
-@pytest.mark.parametrize("script", [dies_at_once, closes_at_once, dies_after(b"HTTP/1.1 200 O")])
-@pytest.mark.parametrize("request_bytes", [post(b"body"), post_chunked(b"body"), post(b"x", method=b"PATCH")])
-async def test_a_post_is_never_sent_twice(stage: Stage, script: Script, request_bytes: bytes) -> None:
-    """It may have been done: 502, and of all workers one saw it, once."""
+@pytest.mark.parametrize(
+    "script", [reset_after_request, close_after_request, send_then_disconnect(b"HTTP/1.1 200 O")]
+)
+async def test_patch_is_not_retried(stage: Stage, script: Script) -> None:
+    """The worker may have executed it: 502 after one attempt."""
     workers = [await stage.worker(script), await stage.worker(script)]
     await stage.serve(*workers)
-    check_error(await stage.ask(request_bytes), 502, "connection_broken")
+    check_error(await stage.ask(post(b"x", method=b"PATCH")), 502, "connection_broken")
     assert len(workers[0].requests + workers[1].requests) == 1
     assert stage.proxy.counts.retried == 0
 
 
-async def test_a_pooled_connection_that_dies_under_a_get(stage: Stage) -> None:
-    """The close and the request cross on the wire: the client does not notice."""
+async def test_stale_connection_under_a_get(stage: Stage) -> None:
+    """The close crosses the request; the GET is retried."""
     script = answering_then_dying(1)
     workers = [await stage.worker(script), await stage.worker(script)]
     await stage.serve(*workers)
@@ -163,8 +164,8 @@ async def test_a_pooled_connection_that_dies_under_a_get(stage: Stage) -> None:
     assert stage.proxy.counts.retried == broken > 0
 
 
-async def test_a_pooled_connection_that_dies_under_a_post(stage: Stage) -> None:
-    """502, and the worker saw it once: it may have acted on it."""
+async def test_stale_connection_under_a_post(stage: Stage) -> None:
+    """502 after one attempt."""
     worker = await stage.worker(answering_then_dying(1))
     await stage.serve(worker)
     client = await stage.client()
@@ -174,7 +175,7 @@ async def test_a_pooled_connection_that_dies_under_a_post(stage: Stage) -> None:
 
 
 def answering_then_dying(count: int) -> Script:
-    """Answers `count` requests, reads one more, and closes."""
+    """Answer `count` requests, read one more, and close."""
 
     async def script(wire: Wire) -> None:
         for _ in range(count):
@@ -185,8 +186,8 @@ def answering_then_dying(count: int) -> Script:
     return script
 
 
-async def test_a_large_body_is_not_kept_for_a_second_attempt(stage: Stage) -> None:
-    """Above the replay limit it is streamed, and then even a PUT cannot be repeated."""
+async def test_large_body_is_not_retried(stage: Stage) -> None:
+    """Above the replay limit the body is streamed, so even a PUT is not repeated."""
 
     async def script(wire: Wire) -> None:
         await wire.head()
@@ -199,8 +200,8 @@ async def test_a_large_body_is_not_kept_for_a_second_attempt(stage: Stage) -> No
     assert [len(worker.connections) for worker in workers] == [1, 0]
 
 
-async def test_a_second_attempt_uses_a_fresh_connection(stage: Stage) -> None:
-    """It must not meet a second stale one: the other endpoint's idle connection is left alone."""
+async def test_retry_uses_a_new_connection(stage: Stage) -> None:
+    """A retry does not use an idle connection, which may be stale too."""
     workers = [await stage.worker(answering_then_dying(1)), await stage.worker(OK)]
     await stage.serve(*workers)
     client = await stage.client()
@@ -210,7 +211,7 @@ async def test_a_second_attempt_uses_a_fresh_connection(stage: Stage) -> None:
     assert [len(worker.connections) for worker in workers] == [1, 2]
 
 
-# --- after the head
+# --- after the response head
 
 
 BODIES = {
@@ -224,11 +225,11 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("cleanly", [True, False])
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-async def test_a_response_that_stops_short_never_looks_whole(
+async def test_truncated_response_resets_the_client(
     stage: Stage, body: str, cleanly: bool, version: bytes
 ) -> None:
-    """The client's connection is reset, even where the end of the body would be its closing (RFC 9112 § 8)."""
-    worker = await stage.worker(dies_after(BODIES[body], cleanly=cleanly))
+    """The client's connection is reset, even if the body would end with the connection (RFC 9112 § 8)."""
+    worker = await stage.worker(send_then_disconnect(BODIES[body], cleanly=cleanly))
     await stage.serve(worker)
     client = await stage.client()
     await client.send(get(version=version))
@@ -257,8 +258,8 @@ async def test_a_response_that_stops_short_never_looks_whole(
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00",
     ],
 )
-async def test_what_is_no_response_is_502(stage: Stage, garbage: bytes) -> None:
-    """Not a byte of it reaches the client; the connection is closed, and nobody is asked again."""
+async def test_malformed_response(stage: Stage, garbage: bytes) -> None:
+    """Nothing of it reaches the client, the connection is closed, and there is no retry."""
     worker = await stage.worker(garbage)
     await stage.serve(worker)
     client = await stage.client()
@@ -270,8 +271,8 @@ async def test_what_is_no_response_is_502(stage: Stage, garbage: bytes) -> None:
     check_error(await client.ask(get()), 502, "malformed_response")
 
 
-async def test_garbage_in_a_chunked_body_cuts_the_response(stage: Stage) -> None:
-    """What came before it has been sent already."""
+async def test_malformed_chunk_resets_the_client(stage: Stage) -> None:
+    """The bytes before it have been sent already."""
     await stage.serve(await stage.worker(BODIES["chunked"] + b"zz\r\n"))
     client = await stage.client()
     await client.send(get())
@@ -297,7 +298,7 @@ SURPLUS = [response(b"evil"), b"\r\n", b"garbage", b"HTTP/1.1 200 OK\r\n"]
 async def test_surplus_bytes_never_reach_the_next_response(
     stage: Stage, surplus: bytes, whole: bytes, method: bytes, is_at_once: bool
 ) -> None:
-    """What follows a response, with it or after it, is nobody's; the connection is not used again."""
+    """Bytes after a response, in the same read or later, are discarded with the connection."""
 
     async def script(wire: Wire) -> None:
         while True:
@@ -319,8 +320,8 @@ async def test_surplus_bytes_never_reach_the_next_response(
     assert len(worker.connections) == (1 if surplus == b"\r\n" and stage.pool().idle else 3)
 
 
-async def test_an_error_status_is_passed_on_and_counted(stage: Stage) -> None:
-    """A worker's 500 is an answer, not a failure of ours: it is not repeated."""
+async def test_error_status_is_forwarded(stage: Stage) -> None:
+    """A worker's 500 is an answer: it is forwarded and not retried."""
     worker = await stage.worker(response(b"oops", status=b"500 Oh No"))
     await stage.serve(worker)
     answer = await stage.ask(get())
@@ -329,9 +330,9 @@ async def test_an_error_status_is_passed_on_and_counted(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
-async def test_an_interim_response_does_not_hinder_a_second_attempt(stage: Stage) -> None:
-    """103 and then silence: no final byte went down, so a GET may be asked elsewhere."""
-    hinting = await stage.worker(dies_after(b"HTTP/1.1 103 Early Hints\r\n\r\n"))
+async def test_retry_after_an_interim_response(stage: Stage) -> None:
+    """After a 103 no final byte has been sent, so a GET is retried."""
+    hinting = await stage.worker(send_then_disconnect(b"HTTP/1.1 103 Early Hints\r\n\r\n"))
     await stage.serve(hinting, await stage.worker(OK))
     client = await stage.client()
     assert (await client.ask(get())).status == 103
@@ -339,8 +340,8 @@ async def test_an_interim_response_does_not_hinder_a_second_attempt(stage: Stage
 
 
 @pytest.mark.parametrize("step", [None, 1])
-async def test_a_malformed_head_that_the_parser_lets_pass(stage: Stage, step: int | None) -> None:
-    """Two codings are for our own check to find, in one read or in many."""
+async def test_repeated_transfer_encoding_is_malformed(stage: Stage, step: int | None) -> None:
+    """llhttp accepts two Transfer-Encoding fields; the balancer does not, in one read or many."""
     garbage = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
 
     async def script(wire: Wire) -> None:
@@ -354,8 +355,8 @@ async def test_a_malformed_head_that_the_parser_lets_pass(stage: Stage, step: in
     assert stage.outcomes() == {"reset": 1}
 
 
-async def test_a_host_that_no_name_can_have(stage: Stage) -> None:
-    """A label of more than 63 letters (RFC 1035 § 2.3.4): like a worker that is away, and nothing hangs."""
+async def test_invalid_host_name(stage: Stage) -> None:
+    """A label of more than 63 characters (RFC 1035 § 2.3.4) counts as unresolved."""
     endpoint = {"id": "w0", "address": f"http://{'x' * 70}.example.org:80"}
     await stage.serve(endpoints=[endpoint], retries=0)
     answer = await stage.ask(get())
@@ -363,8 +364,8 @@ async def test_a_host_that_no_name_can_have(stage: Stage) -> None:
     assert stage.outcomes() == {"refused": 1}
 
 
-async def test_a_body_that_nobody_takes_holds_up_nobody(stage: Stage) -> None:
-    """It came whole, with its head, and is more than may wait; the answer is ours, and the next request is read."""
+async def test_unread_body_does_not_block_the_next_request(stage: Stage) -> None:
+    """The body came with its head and exceeds the buffer; the next request on the connection is read."""
     await stage.serve(await stage.worker(OK), limits={"buffer": 1024})
     stage.proxy.router.set_enabled("w0", False)
     client = await stage.client()

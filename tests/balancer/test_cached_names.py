@@ -1,4 +1,4 @@
-"""How long an answer serves, and a failure: told by a clock that the test moves."""
+"""Cached DNS answers and failures: fresh, stale, and when to resolve again; on a manual clock."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ RULES = NameRules(shortest=2.0, longest=100.0, stale=50.0, negative=5.0)
 HOSTS = ("192.0.2.1",)
 
 
-def test_nothing_is_known_at_first() -> None:
-    """And it is time to ask."""
+def test_unknown_name() -> None:
+    """A look-up is due."""
     name = CachedName()
     assert (name.worth(RULES, 0.0), name.is_due(0.0), name.age(0.0)) == (CacheState.UNKNOWN, True, None)
 
@@ -19,8 +19,8 @@ def test_nothing_is_known_at_first() -> None:
 @pytest.mark.parametrize(
     ("ttl", "fresh_for"), [(0.0, 2.0), (1.0, 2.0), (30.0, 30.0), (100.0, 100.0), (86_400.0, 100.0)]
 )
-def test_an_answer_is_fresh_for_its_ttl_within_bounds(ttl: float, fresh_for: float) -> None:
-    """Then it is due, and stale, and serves on."""
+def test_ttl_within_bounds(ttl: float, fresh_for: float) -> None:
+    """Then a look-up is due, and the stale answer is still used."""
     name = CachedName()
     name.answered(HOSTS, ttl, RULES, now=10.0)
     just_before, then = 10.0 + fresh_for - 0.001, 10.0 + fresh_for
@@ -30,8 +30,8 @@ def test_an_answer_is_fresh_for_its_ttl_within_bounds(ttl: float, fresh_for: flo
     assert name.worth(RULES, then + 50.0) is CacheState.UNKNOWN
 
 
-def test_a_failure_serves_until_it_is_time_to_ask_again() -> None:
-    """A name that does not resolve is not asked for with every request (RFC 2308)."""
+def test_failure_is_cached() -> None:
+    """A name that does not resolve is not looked up for every request (RFC 2308)."""
     name = CachedName()
     name.failed("no such name", RULES, now=0.0)
     assert (name.worth(RULES, 4.9), name.is_due(4.9), name.fault) == (
@@ -42,8 +42,8 @@ def test_a_failure_serves_until_it_is_time_to_ask_again() -> None:
     assert (name.worth(RULES, 5.0), name.is_due(5.0)) == (CacheState.UNKNOWN, True)
 
 
-def test_a_failure_does_not_end_what_was_known() -> None:
-    """RFC 8767: nobody knows better, so the old answer serves, and the next look waits as long as after any failure."""
+def test_failure_keeps_the_stale_answer() -> None:
+    """RFC 8767: the stale answer is used, and the next look-up waits as after any failure."""
     name = CachedName()
     name.answered(HOSTS, 10.0, RULES, now=0.0)
     name.failed("no answer", RULES, now=10.0)
@@ -53,8 +53,8 @@ def test_a_failure_does_not_end_what_was_known() -> None:
     assert name.worth(RULES, 60.0) is CacheState.FAILED
 
 
-def test_an_answer_ends_a_failure() -> None:
-    """And age counts from it."""
+def test_answer_replaces_a_failure() -> None:
+    """The age counts from it."""
     name = CachedName()
     name.failed("no answer", RULES, now=0.0)
     name.answered(HOSTS, 10.0, RULES, now=5.0)

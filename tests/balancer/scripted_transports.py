@@ -212,7 +212,7 @@ class Http2Peer:
 
     def __init__(self, wire: Wire, script: Script, plays: list[Play], streams: int | None) -> None:
         self.wire = wire
-        self.writer = wire._writer
+        self.writer = wire.writer
         self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self.by_id: dict[int, Http2] = {}
         self._script, self._plays = script, plays
@@ -224,7 +224,7 @@ class Http2Peer:
             self.writer.write(data)
 
     async def serve(self) -> None:
-        if self._streams is not None:  # in the first SETTINGS, as servers do
+        if self._streams is not None:  # in the first SETTINGS, as in real servers
             most = {SettingCodes.MAX_CONCURRENT_STREAMS: self._streams}
             self.h2.local_settings = Settings(client=False, initial_values=most)
         self.h2.initiate_connection()

@@ -1,4 +1,4 @@
-"""What a client that does not read can make the unit hold: counted in bytes, whatever the size of the answer."""
+"""Memory that a client can occupy by not reading: bounded in bytes for every framing of the response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.balancer.conftest import Stage, Wire, get, response
 MIB = 1 << 20
 SIZE = 64 * MIB
 FRAMING = 1024
-"""A head, and the sizes of chunks."""
+"""A head and chunk sizes."""
 
 HEADS = {
     "length": response(b"")[:-5] + b"%d\r\n\r\n" % SIZE,
@@ -25,8 +25,8 @@ HEADS = {
 
 @pytest.mark.parametrize("framing", HEADS)
 @pytest.mark.parametrize("buffer", [1024, 65_536, 200_000])
-async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffer: int) -> None:
-    """Of 64 MiB no more is kept than `limits.buffer`, or the first read where that is more."""
+async def test_stalled_client_holds_one_buffer(stage: Stage, framing: str, buffer: int) -> None:
+    """Of 64 MiB at most `limits.buffer` is held, or the first read where that is more."""
     most = 0
     taken = asyncio.Event()
 
@@ -57,8 +57,8 @@ async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffe
     taken.set()
 
 
-async def test_a_reader_that_stalls_after_it_was_quick_costs_a_read(stage: Stage) -> None:
-    """Reads grow while a client takes all at once; one read of the largest at most waits for it."""
+async def test_client_that_stalls_after_quick_reads_holds_one_read(stage: Stage) -> None:
+    """Reads grow while a client reads at once; after it stops at most one read of the largest size is held."""
     taken = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -88,7 +88,7 @@ async def test_a_reader_that_stalls_after_it_was_quick_costs_a_read(stage: Stage
 
 
 class Receiver(asyncio.WriteTransport):
-    """A transport whose kernel has left `unsent` bytes."""
+    """A transport with `unsent` bytes in its buffer."""
 
     def __init__(self, unsent: int) -> None:
         self._unsent = unsent
@@ -97,7 +97,7 @@ class Receiver(asyncio.WriteTransport):
         return self._unsent
 
 
-def test_reads_grow_while_all_is_taken_and_shrink_when_something_waits() -> None:
+def test_read_size_follows_the_write_buffer() -> None:
     size, sizes = READ, []
     for unsent in (0, 0, 0, 0, 1, 1, 1, 1, 0):
         size = next_size(size, Receiver(unsent))
@@ -106,8 +106,8 @@ def test_reads_grow_while_all_is_taken_and_shrink_when_something_waits() -> None
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="not on this system")
-async def test_the_kernel_holds_no_more_than_a_buffer_of_what_a_client_has_no_room_for(stage: Stage) -> None:
-    """Every connection has it from the listening socket."""
+async def test_kernel_send_buffer_is_limited(stage: Stage) -> None:
+    """Inherited from the listening socket."""
     worker = await stage.worker(response(b"x"))
     await stage.serve(worker)
     client = await stage.client()
@@ -118,8 +118,8 @@ async def test_the_kernel_holds_no_more_than_a_buffer_of_what_a_client_has_no_ro
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.proxy.limits.buffer
 
 
-async def test_a_head_request_with_too_long_a_body_gets_an_answer_without_one(stage: Stage) -> None:
-    """RFC 9110 § 9.3.2: whatever the answer to HEAD is, no content follows its head."""
+async def test_413_to_head_has_no_content(stage: Stage) -> None:
+    """RFC 9110 § 9.3.2: a response to HEAD has no content."""
     await stage.serve(await stage.worker(response(b"x")), limits={"body": 10})
     client = await stage.client()
     await client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\nContent-Length: 11\r\n\r\n")

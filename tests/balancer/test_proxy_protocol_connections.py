@@ -1,4 +1,4 @@
-"""Connections that a proxy introduces: from whom, before what, and whom the unit then believes it serves."""
+"""PROXY protocol on accepted connections: the client's address, allowed peers, TLS, timeout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STATUS = b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("header", [LINE, BLOCK])
-async def test_the_client_is_whom_the_header_names(stage: Stage, header: bytes) -> None:
-    """For the worker and for trust; with the header in one piece with the request."""
+async def test_client_address_from_the_header(stage: Stage, header: bytes) -> None:
+    """In forwarding fields and for trust, also when the header comes in one read with the request."""
     worker = await stage.worker(response(b"hello"))
     await stage.serve(worker, proxy_protocol=LOOPBACK, trusted_proxies=LOOPBACK)
     client = await stage.client()
@@ -30,16 +30,16 @@ async def test_the_client_is_whom_the_header_names(stage: Stage, header: bytes) 
     assert [request.value(b"X-Forwarded-For") for request in worker.requests] == [b"203.0.113.7"] * 2
 
 
-async def test_no_introduced_address_opens_the_control_plane(stage: Stage) -> None:
-    """Neither a loopback address that the header names, nor the proxy's own."""
+async def test_loopback_address_in_the_header_gives_no_admin_access(stage: Stage) -> None:
+    """Neither a loopback address in the header nor that of the proxy."""
     await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK)
     for header in (b"PROXY TCP4 127.0.0.1 127.0.0.1 56324 80\r\n", LINE, LOCAL):
         client = await stage.client()
         assert (await client.ask(header + STATUS)).status == 404
 
 
-async def test_trust_is_in_the_client(stage: Stage) -> None:
-    """A client whose network is trusted is believed through the proxy."""
+async def test_trust_applies_to_the_address_in_the_header(stage: Stage) -> None:
+    """`trusted_proxies` is compared with the address in the header."""
     worker = await stage.worker(response())
     await stage.serve(worker, proxy_protocol=LOOPBACK, trusted_proxies=["203.0.113.0/24"])
     await stage.ask(LINE + get(b"/", b"X-Forwarded-For: 192.0.2.1"))
@@ -47,7 +47,7 @@ async def test_trust_is_in_the_client(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", LOCAL])
-async def test_without_an_address_the_connection_s_own_holds(stage: Stage, header: bytes) -> None:
+async def test_header_without_an_address(stage: Stage, header: bytes) -> None:
     worker = await stage.worker(response())
     await stage.serve(worker, proxy_protocol=LOOPBACK)
     assert (await stage.ask(header + get())).status == 200
@@ -55,7 +55,7 @@ async def test_without_an_address_the_connection_s_own_holds(stage: Stage, heade
 
 
 @pytest.mark.parametrize("header", [LINE, BLOCK])
-async def test_a_byte_at_a_time(stage: Stage, header: bytes) -> None:
+async def test_header_byte_by_byte(stage: Stage, header: bytes) -> None:
     worker = await stage.worker(response(b"hello"))
     await stage.serve(worker, proxy_protocol=LOOPBACK)
     client = await stage.client()
@@ -66,8 +66,8 @@ async def test_a_byte_at_a_time(stage: Stage, header: bytes) -> None:
 
 
 @pytest.mark.parametrize("header", [LINE, BLOCK])
-async def test_before_tls(stage: Stage, tmp_path: Path, header: bytes) -> None:
-    """In plain bytes, then the handshake; then another that is not allowed."""
+async def test_header_before_tls(stage: Stage, tmp_path: Path, header: bytes) -> None:
+    """The header precedes the handshake; a connection without it is refused."""
     shelf = Shelf(tmp_path)
     worker = await stage.worker(response(b"hello"))
     await stage.serve(worker, proxy_protocol=LOOPBACK, tls=shelf.pair("a.example.org"))
@@ -81,8 +81,8 @@ async def test_before_tls(stage: Stage, tmp_path: Path, header: bytes) -> None:
 
 
 @pytest.mark.parametrize("first", [get(), b"\x16\x03\x01\x00", b"PROXY TCP4 a b c d\r\n"])
-async def test_who_must_send_a_header_and_does_not(stage: Stage, first: bytes) -> None:
-    """The connection ends without an answer, and nothing is forwarded."""
+async def test_missing_header_closes_the_connection(stage: Stage, first: bytes) -> None:
+    """The connection closes without a response, and nothing is forwarded."""
     worker = await stage.worker(response())
     await stage.serve(worker, proxy_protocol=LOOPBACK)
     client = await stage.client()
@@ -92,15 +92,15 @@ async def test_who_must_send_a_header_and_does_not(stage: Stage, first: bytes) -
     assert stage.proxy.counts.failed_arrivals == 1
 
 
-async def test_who_may_not_send_one(stage: Stage) -> None:
-    """From elsewhere the header is a malformed request."""
+async def test_header_from_an_unlisted_peer(stage: Stage) -> None:
+    """From a peer that is not listed the header is a malformed request."""
     await stage.serve(await stage.worker(response()), proxy_protocol=["10.0.0.0/8"])
     assert (await stage.ask(LINE + get())).status == 400
     assert (await stage.ask(get())).status == 200
 
 
-async def test_a_header_has_its_time(stage: Stage) -> None:
-    """As long as a head, however slowly it comes."""
+async def test_header_timeout(stage: Stage) -> None:
+    """The head timeout, however slowly the header arrives."""
     await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK, timeouts={"head": 5})
     client = await stage.client()
     await client.send(b"PROXY TCP4 ")
@@ -115,8 +115,8 @@ async def test_a_header_has_its_time(stage: Stage) -> None:
     assert (len(arrivals), stage.proxy.counts.failed_arrivals) == (0, 1)
 
 
-async def test_a_proxy_that_leaves_before_its_header(stage: Stage) -> None:
-    """What a health check of TCP alone does."""
+async def test_peer_closes_before_its_header(stage: Stage) -> None:
+    """As health checks do that only connect."""
     await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK)
     client = await stage.client()
     await client.send(b"PROXY")

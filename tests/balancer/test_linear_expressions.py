@@ -20,14 +20,14 @@ from tests.balancer.expressions import IS_COMPILED, Expression, bound, expressio
 EXPRESSIONS = expressions()
 
 SMALL, CLEAR = 24, 512
-"""Bytes of the texts that are tried first, and of those that are judged."""
+"""Lengths of the texts for the first pass, and of those for the verdict."""
 
 SUSPECT, TOO_MUCH = 2.2, 2.5
-"""Growth of the steps with twice the text: from where on it is looked at again, and what is not linear."""
+"""Growth of the steps for twice the text: re-examined from the first, an error from the second."""
 
 
 def growth(counted: Counted, method: str, of: Parts, size: int) -> float:
-    """By which factor the steps grow with twice the text."""
+    """Factor by which the steps grow with twice the text."""
     try:
         return counted.of(method, made_of(of, 2 * size)) / counted.of(method, made_of(of, size))
     except TooManySteps:
@@ -35,7 +35,7 @@ def growth(counted: Counted, method: str, of: Parts, size: int) -> float:
 
 
 def slow_at(counted: Counted, method: str) -> Parts | None:
-    """The parts of a text that takes it more than linear time; None if none was found."""
+    """Parts of a text that takes more than linear time, or None."""
     for of in parts(counted):
         if growth(counted, method, of, SMALL) > SUSPECT and growth(counted, method, of, CLEAR) > TOO_MUCH:
             return of
@@ -44,8 +44,8 @@ def slow_at(counted: Counted, method: str) -> Parts | None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
-def test_it_is_linear(expression: Expression) -> None:
-    """On every text derived from it."""
+def test_expression_is_linear(expression: Expression) -> None:
+    """On every text derived from the expression."""
     for method in expression.methods:
         assert slow_at(Counted(expression.pattern), method) is None, expression.pattern.pattern
 
@@ -53,20 +53,19 @@ def test_it_is_linear(expression: Expression) -> None:
 @pytest.mark.second_tier
 @pytest.mark.no_cover
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
-def test_it_is_linear_up_to_the_largest_head(expression: Expression) -> None:
-    """On the text that takes the most steps for its length, at the size that is allowed."""
+def test_expression_is_linear_at_the_largest_head(expression: Expression) -> None:
+    """On the text with the most steps per byte, at the largest allowed size."""
     for method in expression.methods:
         counted = Counted(expression.pattern)
         tried = [(counted.of(method, made_of(of, SMALL)), of) for of in parts(counted)]
         assert growth(counted, method, max(tried)[1], HEAD_LIMIT // 2) < TOO_MUCH
 
 
-# --- that none is forgotten
+# --- completeness
 
 
-def test_all_that_the_source_has_are_known() -> None:
-    """Made at the top of a module or class, each is bound to a name; made in a function, a unit makes it when it is
-    built; and `re` is used in no other way."""
+def test_all_expressions_are_found() -> None:
+    """Those of modules and classes are bound to names, those of functions are made when a balancer is built."""
     names = {name for _, name, _ in bound()}
     functions = {where.partition(".")[2] for where, _ in made()}
     unknown = []
@@ -91,7 +90,7 @@ def compiles(statement: ast.stmt) -> bool:
 
 
 def targets(statement: ast.stmt) -> set[str]:
-    """What a statement binds."""
+    """Names that a statement binds."""
     if isinstance(statement, ast.AnnAssign):
         return names_in(statement.target)
     return (
@@ -101,8 +100,8 @@ def targets(statement: ast.stmt) -> set[str]:
     )
 
 
-def test_re_is_used_in_no_other_way() -> None:
-    """Not by functions that take an expression as text, and not under another name."""
+def test_re_module_is_used_only_through_compile() -> None:
+    """Neither by functions that take an expression as text nor under another name."""
     allowed = {"compile", "escape", "Pattern", "Match"}
     for file, node in nodes():
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re":
@@ -115,12 +114,12 @@ def test_re_is_used_in_no_other_way() -> None:
             )
 
 
-# --- that the matcher and the texts find what they should
+# --- the matcher and the texts
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
-def test_the_matcher_matches_as_re_does(expression: Expression) -> None:
-    """Same spans as `re` for every method, so the steps it counts are those of the same search."""
+def test_matcher_agrees_with_re(expression: Expression) -> None:
+    """Same spans as `re` for every method, so the steps are those of the same search."""
     counted = Counted(expression.pattern)
     is_text = isinstance(expression.pattern.pattern, str)
     for of in list(parts(counted))[::7]:
@@ -135,10 +134,10 @@ def test_the_matcher_matches_as_re_does(expression: Expression) -> None:
 @pytest.mark.parametrize(
     ("pattern", "method"),
     [
-        (rb"\n(?i:x-user):[ \t]*([^\r]*[^\r \t])", "search"),  # these stood here: a field's value as a key,
+        (rb"\n(?i:x-user):[ \t]*([^\r]*[^\r \t])", "search"),  # used before: a field's value as a key,
         (rb"\n(?i:x-forwarded-for):[ \t]*([^\r,]*[^\r, \t])", "search"),  # the first address,
         (rb"\r\n([^:\r]+):[ \t]*([^\r]*?)[ \t]*(?=\r\n)", "findall"),  # fields for other transports,
-        (rb"\n(host|if-[^:]*|x-forwarded-[^:]*):[ \t]*([^\r]*)", "findall"),  # fields that end here,
+        (rb"\n(host|if-[^:]*|x-forwarded-[^:]*):[ \t]*([^\r]*)", "findall"),  # fields that are removed,
         (rb"\n(?i:cookie):(?:[^\r]*;)?[ \t]*sid=([^;\r]*[^;\r \t])", "search"),  # and a cookie
         (rb"[A-Za-z0-9._~%-]+:[0-9]{1,5}", "search"),
         (rb"(?:[a-z]+)+;", "match"),
@@ -150,8 +149,8 @@ def test_the_matcher_matches_as_re_does(expression: Expression) -> None:
         (rb"(?=[ ]*a)b| c", "search"),
     ],
 )
-def test_what_is_not_linear_is_found(pattern: bytes, method: str) -> None:
-    """Expressions that stood here, and others of their kind."""
+def test_superlinear_expressions_are_detected(pattern: bytes, method: str) -> None:
+    """Expressions that were used here before, and similar ones."""
     assert slow_at(Counted(re.compile(pattern)), method) is not None
 
 
@@ -165,5 +164,5 @@ def test_what_is_not_linear_is_found(pattern: bytes, method: str) -> None:
         (rb"\n[^\n]*?;", "search"),
     ],
 )
-def test_what_is_linear_is_taken(pattern: bytes, method: str) -> None:
+def test_linear_expressions_are_accepted(pattern: bytes, method: str) -> None:
     assert slow_at(Counted(re.compile(pattern)), method) is None

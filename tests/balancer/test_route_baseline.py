@@ -1,4 +1,4 @@
-"""When a route departs from what is usual: pure arithmetic over observations and the times of them."""
+"""Departures of a route from its usual connect time: pure arithmetic over observations and their times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USUAL = 0.090
 
 
 def learned(value: float = USUAL) -> Baseline:
-    """One that knows what is usual, by observations every ten seconds up to 0."""
+    """A baseline that has learned `value` from observations every ten seconds up to 0."""
     baseline = Baseline()
     for turn in range(-9, 1):
         assert baseline.observe(value, RULES, turn * 10.0) is None
@@ -22,15 +22,15 @@ def learned(value: float = USUAL) -> Baseline:
 
 
 def changes(baseline: Baseline, values: Iterable[float], every: float = 10.0) -> list[tuple[float, Change]]:
-    """When each change was seen; the first value comes after one period."""
+    """Times and kinds of the changes; the first value comes after one period."""
     seen = (
         (turn * every, baseline.observe(value, RULES, turn * every)) for turn, value in enumerate(values, 1)
     )
     return [(at, change) for at, change in seen if change is not None]
 
 
-def test_the_first_norm_is_a_median() -> None:
-    """The first connection meets cold caches, and another a lost packet."""
+def test_first_norm_is_the_median() -> None:
+    """The first connections may meet cold caches or a lost packet."""
     baseline = Baseline()
     for turn, value in enumerate((0.9, 0.1, 0.11, 1.1, 0.09)):
         assert baseline.norm is None
@@ -38,31 +38,31 @@ def test_the_first_norm_is_a_median() -> None:
     assert (baseline.norm, baseline.last) == (0.11, 0.09)
 
 
-def test_twice_as_long_for_a_minute_is_a_departure() -> None:
-    """Not before."""
+def test_double_time_for_a_minute_is_a_departure() -> None:
+    """Not before a minute, and not below twice the usual time."""
     assert changes(learned(), [USUAL * 2] * 8) == [(70.0, Change.DEPARTED)]
     assert changes(learned(), [USUAL * 1.99] * 100) == []
 
 
 @pytest.mark.parametrize(("factor", "at"), [(2.5, 60.0), (4, 50.0), (8, 50.0), (100, 50.0)])
-def test_further_is_sooner(factor: float, at: float) -> None:
-    """Eight times as long is noticed within a minute, by five connections."""
+def test_larger_departures_are_detected_sooner(factor: float, at: float) -> None:
+    """Eight times the usual time is detected within a minute, by five connections."""
     assert changes(learned(), [USUAL * factor] * 8) == [(at, Change.DEPARTED)]
 
 
-def test_one_quick_connection_is_enough_to_doubt() -> None:
-    """Lost packets make some slow; a detour makes all slow."""
+def test_one_quick_connection_prevents_a_departure() -> None:
+    """Lost packets make some connections slow, a detour makes all slow."""
     assert changes(learned(), [USUAL * 8, USUAL * 8, USUAL] * 50) == []
 
 
-def test_some_milliseconds_are_none() -> None:
-    """Next door twice as long is nothing that anybody would notice."""
+def test_small_absolute_differences_are_ignored() -> None:
+    """Twice a very short connect time is irrelevant."""
     assert changes(learned(0.0003), [0.005] * 50) == []
     assert changes(learned(0.0003), [0.0054] * 50) != []
 
 
-def test_back_to_usual() -> None:
-    """For a minute, too; the norm has not moved meanwhile."""
+def test_return_to_the_norm() -> None:
+    """It also takes a minute; the norm stays as it was meanwhile."""
     baseline = learned()
     assert changes(baseline, [USUAL * 8] * 20) == [(50.0, Change.DEPARTED)]
     assert baseline.is_departed
@@ -72,15 +72,15 @@ def test_back_to_usual() -> None:
     assert not baseline.is_departed
 
 
-def test_what_lasts_is_usual() -> None:
-    """An hour later; then the old way is merely quicker."""
+def test_lasting_departure_becomes_the_norm() -> None:
+    """After an hour the new time is the norm."""
     baseline = learned()
     assert changes(baseline, [USUAL * 8] * 400) == [(50.0, Change.DEPARTED), (3650.0, Change.SETTLED)]
     assert baseline.norm == pytest.approx(USUAL * 8)
 
 
-def test_a_slow_drift_is_followed() -> None:
-    """Four times as long by the end of two days, and never twice the norm."""
+def test_slow_drift_is_no_departure() -> None:
+    """Four times as long after two days, but never twice the norm at that time."""
     baseline, count = learned(), 6 * 60 * 48
     assert changes(baseline, [USUAL * 4 ** (turn / count) for turn in range(count)]) == []
     assert baseline.norm == pytest.approx(USUAL * 4, rel=0.05)
@@ -93,6 +93,5 @@ def test_noise_is_no_departure() -> None:
     assert changes(learned(), noise) == []
 
 
-def test_four_connections_prove_nothing() -> None:
-    """However far apart."""
+def test_four_connections_are_not_enough() -> None:
     assert changes(learned(), [USUAL * 8] * 4, every=3600.0) == []

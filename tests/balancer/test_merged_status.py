@@ -1,4 +1,4 @@
-"""One document of several processes': what is added, what is the largest, what must be so everywhere."""
+"""Status, metrics and latencies of several processes merged into one document."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tests.balancer.conftest import Stage, get, response
         ([[], []], []),
     ],
 )  # fmt: skip
-def test_by_kind(values: list[Any], whole: Any) -> None:
-    """Counts are added; of measures the largest is told; something is so where it is so everywhere."""
+def test_merged_values(values: list[Any], whole: Any) -> None:
+    """Counters are summed, gauges use the maximum, flags must hold in every process."""
     assert merged([{"value": value} for value in values]) == {"value": whole}
 
 
-def test_the_exceptions() -> None:
-    """What is so anywhere, and what is the same everywhere."""
+def test_exceptions() -> None:
+    """Flags that hold in any process, and values that are equal in all."""
     assert merged([{"draining": True}, {"draining": False}]) == {"draining": True}
     assert merged([{"max_in_flight": 8}, {"max_in_flight": 8}]) == {"max_in_flight": 8}
     assert merged([{"options": {"choices": 3}}] * 2) == {"options": {"choices": 3}}
@@ -52,20 +52,20 @@ def test_the_exceptions() -> None:
     assert merged([{"discovery": [source]} for source in sources]) == {"discovery": [sources[1]]}
 
 
-def test_latencies_are_pooled() -> None:
-    """Of one second and three of three: quantiles and mean are of all four."""
+def test_pooled_latencies() -> None:
+    """Quantiles and mean of the pooled histogram."""
     one, other = Histogram(), Histogram()
     one.record(1.0)
     for _ in range(3):
         other.record(3.0)
-    told = [{"latency": {"counts": each.counts, "total": each.total}} for each in (one, other)]
+    documents = [{"latency": {"counts": each.counts, "total": each.total}} for each in (one, other)]
     both = Histogram.of([sum(pair) for pair in zip(one.counts, other.counts, strict=True)], 10.0)
-    assert merged(told) == {"latency": summary(both)}
+    assert merged(documents) == {"latency": summary(both)}
     assert (both.count, summary(both)["mean"]) == (4, 2.5)
 
 
-async def test_the_status_of_two(stage: Stage) -> None:
-    """Twice the same process: counts double, quantiles stay, and each is told by itself."""
+async def test_status_of_two_processes(stage: Stage) -> None:
+    """The same process twice: counters double, quantiles stay, and each process is listed."""
     await stage.serve(await stage.worker(response()))
     for _ in range(3):
         await stage.ask(get())
@@ -82,8 +82,8 @@ async def test_the_status_of_two(stage: Stage) -> None:
     assert set(whole) == set(alone) | {"processes"}
 
 
-async def test_the_metrics_of_two(stage: Stage) -> None:
-    """Every sample that one process has, in the same order; counters and buckets added, available where all say so."""
+async def test_metrics_of_two_processes(stage: Stage) -> None:
+    """Every sample of one process in the same order; counters and buckets are summed."""
     await stage.serve(await stage.worker(response()), stage.dead_port())
     for _ in range(4):
         await stage.ask(get())
@@ -104,7 +104,7 @@ ONCE = frozenset(
         *("discovered", "reloads_total", "idle_timeout_seconds"),
     }
 )
-"""Samples that are no sums."""
+"""Samples that are not summed."""
 
 
 def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -116,8 +116,8 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
     }
 
 
-async def test_latencies_are_added_bucket_by_bucket(stage: Stage) -> None:
-    """/-/latency of two processes: what `experiments live` takes the difference of."""
+async def test_latency_buckets_are_summed(stage: Stage) -> None:
+    """/-/latency of two processes, which `experiments live` uses."""
     await stage.serve(await stage.worker(response()), policy={"name": "region-aware", "margin": 2})
     for _ in range(3):
         await stage.ask(get())
