@@ -77,7 +77,12 @@ def many(
         yield from map(make, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(make, seeds)
+        try:
+            yield from pool.map(make, seeds)
+        finally:
+            pool.shutdown(
+                cancel_futures=True
+            )  # after an interruption, campaigns that have not begun do not begin
 
 
 def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: Method) -> Finding:

@@ -10,12 +10,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
+from random import Random
 
 from benchmarks.cost.cost import cost
 from benchmarks.cost.memory import memory
-from benchmarks.cost.plan import Observer, Plan, Run, order_of
+from benchmarks.cost.plan import Observer, Plan, Run
 from benchmarks.cost.tail import Tail
 from benchmarks.harness import peers
+from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.certificates import certificate_in
 from benchmarks.harness.closed_load import Load
@@ -78,7 +80,7 @@ async def run_plan(plan: Plan, folder: Path, observer: Observer) -> None:
     ports = tuple(free_ports(WORKER_PORTS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     argv = peers.worker_argv(worker)
-    blocks = list(enumerate(order_of(plan)))
+    blocks = list(enumerate(shuffled_blocks(plan.peers, plan.blocks, Random(plan.seed))))
     async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
         environment = Environment(plan, folder, ports, serves)
         await environment.prepare(observer)

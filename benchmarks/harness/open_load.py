@@ -2,7 +2,9 @@
 
 Also reports its own lag and the utilisation of its core, to distinguish a late generator from a slow proxy.
 
-    python -m benchmarks.harness.open_load PORT PATH RATE SECONDS CONNECTIONS SEED [spin]
+    python -m benchmarks.harness.open_load JSON
+
+JSON has the fields of `OpenLoad`.
 """
 
 from __future__ import annotations
@@ -11,16 +13,17 @@ import gc
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from benchmarks.harness.closed_load import Place, report_of, started
+from benchmarks.harness.load_process import Place, generator_argv, report_of, started
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import poisson
 from experiments.load.open_loop import OpenLoop, Record
-from experiments.processes import program
 from experiments.stats.measures import percentile
 from experiments.stats.samples import Floats, Kind
 
@@ -48,21 +51,31 @@ class OpenLoad:
     """Whether the generator busy-waits instead of sleeping, on a core of its own."""
 
     @property
-    def words(self) -> list[str]:
-        """Command-line arguments of the program."""
-        plain = (self.port, self.path, self.rate, self.seconds, self.connections, self.seed)
-        return [*map(str, plain), *(["spin"] if self.spins else [])]
-
-    @property
     def request(self) -> bytes:
         return f"GET {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode()
 
     def instants(self) -> Floats:
         """Arrivals of the warm-up, then those that count, in seconds."""
-        rng = np.random.default_rng(self.seed)
-        warm = poisson(self.rate, round(self.rate * WARM_UP), rng)
-        counted = poisson(self.rate, max(1, round(self.rate * self.seconds)), rng)
-        return np.concatenate([warm, WARM_UP + counted])
+        return instants_with_warm_up(self.rate, WARM_UP, self.seconds, np.random.default_rng(self.seed))
+
+
+def instants_with_warm_up(rate: float, warm_up: float, seconds: float, rng: np.random.Generator) -> Floats:
+    """Poisson arrivals in `warm_up` and in the `seconds` after it, at `rate`; the number in each is fixed."""
+    warm, counted = (poisson(rate, max(1, round(rate * span)), rng) for span in (warm_up, seconds))
+    return np.concatenate([warm, warm_up + counted])
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Disable the garbage collector: a collection would add to the generator's lag; a load lasts minutes at most."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +123,24 @@ def run(load: OpenLoad) -> Report:
     """Send all requests and wait for their ends. Raises `FleetFailedError` if the port does not accept connections."""
     instants = load.instants().tolist()
     loop = OpenLoop(load.port, load.request, load.connections, TIMEOUT, load.spins)
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection would add to the generator's lag; the memory of a few seconds is small
-    try:
-        before = Reading.now()
+    with without_collections(), closing(loop):
+        before = accounts()
         record = loop.run(instants)
-        spent = Reading.now().since(before)
-    finally:
-        gc.enable()
-        gc.unfreeze()
-        loop.close()
+        lasted, own, core = (now - then for now, then in zip(accounts(), before, strict=True))
     counted = record.since(record.due[0] - instants[0] + WARM_UP)
-    cpu = (spent.own - loop.idle) / len(instants) * 1e6
-    return summarised(counted, cpu, 1 - loop.idle / spent.at if load.spins else spent.core / spent.at)
+    cpu = (own - loop.idle) / len(instants) * 1e6
+    return summarised(counted, cpu, 1 - loop.idle / lasted if load.spins else core / lasted)
+
+
+def accounts() -> tuple[float, float, float]:
+    """Seconds of the clock, of this process's CPU time, and for which its only core was in use; 0 with several."""
+    core = cpu_time.cores()
+    return time.monotonic(), time.process_time(), cpu_time.busy_seconds(core[0]) if len(core) == 1 else 0.0
 
 
 async def run_open_load(load: OpenLoad, place: Place) -> Report:
     """Run the load in a process of its own, to its end. Raises `FleetFailedError`."""
-    async with started([*program("benchmarks.harness.open_load"), *load.words], place) as process:
+    async with started(generator_argv("benchmarks.harness.open_load", load), place) as process:
         return parsed(await report_of(process, WARM_UP + load.seconds))
 
 
@@ -140,30 +152,5 @@ def parsed(text: str) -> Report:
         raise FleetFailedError(f"the open loop gave no report: {text.strip()[-200:]}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Seconds of the clock, of this process's CPU time, and for which its core was in use."""
-
-    at: float
-    own: float
-    core: float
-
-    @classmethod
-    def now(cls) -> Reading:
-        core = cpu_time.cores()
-        busy = cpu_time.busy_seconds(core[0]) if len(core) == 1 else 0.0
-        return cls(time.monotonic(), time.process_time(), busy)
-
-    def since(self, before: Reading) -> Reading:
-        """Difference to an earlier reading."""
-        return Reading(self.at - before.at, self.own - before.own, self.core - before.core)
-
-
-def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str, spin: str = "") -> None:
-    """Run the load and print the report as JSON."""
-    load = OpenLoad(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
-    print(json.dumps(asdict(run(load))))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(json.dumps(asdict(run(OpenLoad(**json.loads(sys.argv[1]))))))

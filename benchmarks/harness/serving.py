@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
 from benchmarks.harness.cases import Case
@@ -22,9 +22,14 @@ LOOK_AGAIN = 0.05
 
 
 @asynccontextmanager
-async def serving(name: str, argv: list[str], port: int, case: Case, core: int) -> AsyncIterator[Child]:
-    """Start a process that answers the case's path on `port`; stopped on exit. Raises `FleetFailedError`."""
-    with cpu_time.pinned_to(core):
+async def serving(
+    name: str, argv: list[str], port: int, case: Case, core: int | None
+) -> AsyncIterator[Child]:
+    """Start a process that answers the case's path on `port`; stopped on exit. Raises `FleetFailedError`.
+
+    It is pinned to `core`; None: to none.
+    """
+    with cpu_time.pinned_to(core) if core is not None else nullcontext():
         child = await processes.start(name, argv)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(child.stop)

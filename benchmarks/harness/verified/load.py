@@ -3,27 +3,28 @@
 Raw sockets, in a process of its own, without a parser shared with the proxy. A connection that is closed or used up is
 replaced; no request is sent twice.
 
-    python -m benchmarks.harness.verified.load FILE PORT RATE SECONDS POSTS SEED CONNECTIONS FRESH
+    python -m benchmarks.harness.verified.load JSON
 
-FRESH is the share of requests after which the client closes its connection and opens a new one. The first line of
-output is the zero of all instants, in seconds of the monotonic clock; the results are written to FILE.
+JSON has the fields of `VerifiedLoad`, and `file`, to which the results are written. The first line of output is the
+zero of all instants, in seconds of the monotonic clock.
 """
 
 from __future__ import annotations
 
-import gc
+import json
 import re
 import sys
 import time
 from array import array
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.open_load import instants_with_warm_up, without_collections
 from benchmarks.harness.verified.account import NO_WORKER, TIMEOUT, Account
-from benchmarks.harness.verified.load_process import WARM_UP
+from benchmarks.harness.verified.load_process import CONNECTIONS, WARM_UP, VerifiedLoad
 from benchmarks.harness.verified.messages import WORKERS, CheckedRequest, Ending, checked_requests, outcome_of
-from experiments.load.arrivals import poisson
 from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
 from experiments.stats.samples import Flags, Kind
 
@@ -115,23 +116,23 @@ class VerifiedLoop(OpenLoop):
         )
 
 
-def main(
-    file: str, port: str, rate: str, seconds: str, posts: str, seed: str, connections: str, fresh: str
-) -> None:
+def run(load: VerifiedLoad, file: Path) -> None:
     """Generate the requests, run the load and save the account."""
-    rng = np.random.default_rng(int(seed))
-    warm, counted = (max(1, round(float(rate) * span)) for span in (WARM_UP, float(seconds)))
-    instants = np.concatenate([poisson(float(rate), warm, rng), WARM_UP + poisson(float(rate), counted, rng)])
-    asked = checked_requests(len(instants), float(posts), int(seed))
-    loop = VerifiedLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection would add to the generator's lag
-    print(time.monotonic() + HEAD_START + WARM_UP, flush=True)
-    record = loop.run(instants.tolist())
-    loop.close()
-    loop.account(record, float(record.due[0] - instants[0]) + WARM_UP).save(Path(file))
+    rng = np.random.default_rng(load.seed)
+    instants = instants_with_warm_up(load.rate, WARM_UP, load.seconds, rng)
+    asked = checked_requests(len(instants), load.posts, load.seed)
+    loop = VerifiedLoop(load.port, asked, rng.random(len(instants)) < load.fresh, CONNECTIONS)
+    with without_collections(), closing(loop):
+        print(time.monotonic() + HEAD_START + WARM_UP, flush=True)
+        record = loop.run(instants.tolist())
+    loop.account(record, float(record.due[0] - instants[0]) + WARM_UP).save(file)
+
+
+def main(argument: str) -> None:
+    fields = json.loads(argument)
+    file = Path(fields.pop("file"))
+    run(VerifiedLoad(**fields), file)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])
