@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from benchmarks.harness.cases import Case, Kind
 from benchmarks.harness.peers import Peer
@@ -66,9 +65,6 @@ class Run:
     busy: float = 0.0
     """Utilisation of the core of generator and worker by all processes, in an open loop; 0 if unknown."""
 
-    load_cpu: float = 0.0
-    """CPU time of the open-loop generator per request in microseconds."""
-
     waited: int = 0
     """Open-loop requests that found no free connection when due; their latency still counts from the due time."""
 
@@ -77,11 +73,3 @@ class Run:
 
     void: str = ""
     """Reason why the run is unusable through no fault of the peer; empty if it is usable."""
-
-
-class Observer(Protocol):
-    """Receiver of progress events."""
-
-    def run_started(self, block: int, peer: Peer) -> None: ...
-    def run_ended(self, run: Run) -> None: ...
-    def said(self, text: str) -> None: ...

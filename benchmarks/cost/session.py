@@ -13,10 +13,10 @@ from rich.text import Text
 from benchmarks.cost.bounds import verdicts
 from benchmarks.cost.plan import Plan, Run
 from benchmarks.cost.runs import run_plan
-from benchmarks.cost.table import doubts, rows_of, shown, table_of
+from benchmarks.cost.table import doubts, rows_of, table_of
 from benchmarks.harness.blocks import in_blocks
-from benchmarks.harness.cases import CASES, Kind
-from benchmarks.harness.peers import WORKER_PORTS, Peer, absence_in_words, described, worker_name
+from benchmarks.harness.cases import Kind
+from benchmarks.harness.peers import WORKER_PORTS, described, worker_name
 from benchmarks.harness.serving import folder_in
 from benchmarks.harness.session import Session
 from experiments.build import interpreter_in_words
@@ -24,47 +24,19 @@ from experiments.build import interpreter_in_words
 
 def run_session(session: Session, plans: Sequence[Plan], absent: dict[str, str]) -> int:
     """Measure one plan for each case and present; returns the exit code. Raises `ExperimentError`."""
-    progress = Progress(session)
+    runs: list[Run] = []
     session.introduce(f"Python: {interpreter_in_words()}.")
 
     async def measure(folder: Path) -> None:
         for plan in plans:
             session.say(introduction(plan))
-            await run_plan(plan, folder_in(folder, plan.case.name), progress)
+            await run_plan(plan, folder_in(folder, plan.case.name), session, runs)
 
     session.measure(measure, sum(plan.blocks * len(plan.peers) for plan in plans))
-    runs = progress.runs
     tables = [part for plan in plans for part in case_tables(plan, runs, session.console.width)]
-    return session.conclude(
-        verdicts(runs),
-        [*tables, *([Text(absence_in_words(absent))] if absent else [])],
-        doubts(runs),
-        absent=absent,
-        cases=[case_content(plan, runs) for plan in plans],
-        runs=runs,
-    )
-
-
-class Progress:
-    """Collects the runs and shows each as it ends."""
-
-    def __init__(self, session: Session) -> None:
-        self.runs: list[Run] = []
-        self._session = session
-
-    def said(self, text: str) -> None:
-        self._session.say(text)
-
-    def run_started(self, block: int, peer: Peer) -> None:
-        self._session.run_started(f"block {block + 1}: {peer.name}")
-
-    def run_ended(self, run: Run) -> None:
-        self.runs.append(run)
-        kind = CASES[run.case].kind
-        rate = "" if kind is Kind.MEMORY else f", {run.rate:.0f}/s"
-        figure = f"void: {run.void}" if run.void else f"{shown(run.figure, kind)} {kind.value}{rate}"
-        words = f"block {run.block + 1}, {run.peer}: "
-        self._session.run_ended(words if run.fault else words + figure, run.fault)
+    tables += [Text(f"absent: {name} ({reason})") for name, reason in absent.items()]
+    cases = [case_content(plan, runs) for plan in plans]
+    return session.conclude(verdicts(runs), tables, doubts(runs), absent=absent, cases=cases, runs=runs)
 
 
 def introduction(plan: Plan) -> str:

@@ -130,6 +130,12 @@ def cells(row: Row, kind: Kind) -> list[str | Text]:
     ]
 
 
+def in_words(run: Run, kind: Kind) -> str:
+    """Figure of a run as text, or the reason why it is void."""
+    rate = "" if kind is Kind.MEMORY else f", {run.rate:.0f}/s"
+    return f"void: {run.void}" if run.void else f"{shown(run.figure, kind)} {kind.value}{rate}"
+
+
 def shown(figure: float, kind: Kind) -> str:
     """Format a figure with the significant digits of its kind."""
     digits = {Kind.COST: 1, Kind.TAIL: 2, Kind.MEMORY: 0}[kind]

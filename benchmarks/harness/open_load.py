@@ -80,11 +80,11 @@ def without_collections() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result in milliseconds: `p50` and `p99` of latency, p99 of `service` (from sending) and of `lag`.
+    """Result in milliseconds: `p50` and `p99` of latency, p99 of `lag`.
 
     `lag` is how late requests were sent, over those that found a free connection when due; `waited` counts those that
-    did not. `cpu` is the generator's own, in microseconds per request; `busy` is the utilisation of its core by all
-    processes, 0 without a single core, and excluding idle spinning.
+    did not. `busy` is the utilisation of the generator's core by all processes, 0 if it has several, without idle
+    spinning.
     """
 
     requests: int
@@ -92,14 +92,12 @@ class Report:
     p50: float
     p99: float
     lag: float
-    service: float = 0.0
     waited: int = 0
-    cpu: float = 0.0
     busy: float = 0.0
     failures: dict[str, int] = field(default_factory=dict)
 
 
-def summarised(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
+def summarised(record: Record, busy: float = 0.0) -> Report:
     """Report from the rows of a record."""
     latency = (record.ended - record.due) * 1e3
     was_sent = np.isfinite(record.sent)
@@ -111,9 +109,7 @@ def summarised(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
         p50=percentile(latency, 50),
         p99=percentile(latency, 99),
         lag=percentile(lag, 99),
-        service=percentile((record.ended - record.sent)[was_sent] * 1e3, 99),
         waited=int(np.count_nonzero(record.has_waited)),
-        cpu=cpu,
         busy=busy,
         failures={name: count for name, count in kinds.items() if count},
     )
@@ -124,18 +120,17 @@ def run(load: OpenLoad) -> Report:
     instants = load.instants().tolist()
     loop = OpenLoop(load.port, load.request, load.connections, TIMEOUT, load.spins)
     with without_collections(), closing(loop):
-        before = accounts()
+        began_at, before = time.monotonic(), seconds_in_use()
         record = loop.run(instants)
-        lasted, own, core = (now - then for now, then in zip(accounts(), before, strict=True))
+        lasted, used = time.monotonic() - began_at, seconds_in_use() - before
     counted = record.since(record.due[0] - instants[0] + WARM_UP)
-    cpu = (own - loop.idle) / len(instants) * 1e6
-    return summarised(counted, cpu, 1 - loop.idle / lasted if load.spins else core / lasted)
+    return summarised(counted, 1 - loop.idle / lasted if load.spins else used / lasted)
 
 
-def accounts() -> tuple[float, float, float]:
-    """Seconds of the clock, of this process's CPU time, and for which its only core was in use; 0 with several."""
+def seconds_in_use() -> float:
+    """Seconds for which the only core of this process was in use; 0 if it has several."""
     core = cpu_time.cores()
-    return time.monotonic(), time.process_time(), cpu_time.busy_seconds(core[0]) if len(core) == 1 else 0.0
+    return cpu_time.busy_seconds(core[0]) if len(core) == 1 else 0.0
 
 
 async def run_open_load(load: OpenLoad, place: Place) -> Report:

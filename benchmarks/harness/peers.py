@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +66,7 @@ class Peer:
 
     def absence_from(self, case: Case) -> str:
         """Reason why it cannot take part in this case; empty if it can."""
-        if self.absence or not case.is_tls:
-            return self.absence
-        return certificates.absence() or (without_tls() if self.is_ours else "")
-
-    @property
-    def is_ours(self) -> bool:
-        return self.name.startswith(OURS)
-
-
-@cache
-def without_tls() -> str:
-    """Reason why the balancer rejects the section [tls] of its configuration; empty if it accepts it."""
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as name:
-        folder = Path(name)
-        text = peer_files.steelyard(8080, (8081,), "random", certificates.certificate_in(folder))
-        file = Site(8080, (8081,), folder).file("steelyard.toml", text)
-        argv = [*program("balancer"), "check", file]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
-    return " ".join(done.stderr.split()) if done.returncode else ""
+        return self.absence or (certificates.absence() if case.is_tls else "")
 
 
 def ours(policy: str, endpoints: int = 0, connections: int = 0, other_python: str = "") -> Peer:
@@ -158,9 +138,15 @@ def chosen(names: Sequence[str], known: Mapping[str, Peer] = PEERS) -> tuple[Pee
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-def absence_in_words(absent: Mapping[str, str]) -> str:
-    """A line for each absent peer with the reason."""
-    return "\n".join(f"absent: {name} ({reason})" for name, reason in absent.items())
+def available(peers: Iterable[Peer], say: Callable[[str], None]) -> tuple[Peer, ...]:
+    """Peers that can be measured here; the others are reported with the reason."""
+    found = []
+    for peer in peers:
+        if peer.absence:
+            say(f"absent: {peer.name} ({peer.absence})")
+        else:
+            found.append(peer)
+    return tuple(found)
 
 
 def described(plan: Any) -> dict[str, Any]:

@@ -60,13 +60,17 @@ class Session:
 
     def measure(self, work: Callable[[Path], Awaitable[None]], runs: int = 0) -> None:
         """Run `work` with a temporary folder; `runs` is the number of its `run_ended`. Raises `ExperimentError`."""
-        self._total, self._began_at = runs, time.monotonic()
-        with self.interruptible(), tempfile.TemporaryDirectory(prefix="steelyard-") as folder, self._status:
+        with (
+            self.interruptible(runs),
+            tempfile.TemporaryDirectory(prefix="steelyard-") as folder,
+            self._status,
+        ):
             asyncio.run(interruptible(work(Path(folder))))
 
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def interruptible(self, runs: int = 0) -> Iterator[None]:
         """Run the body until its end, or until Ctrl-C or SIGTERM, which `was_stopped` then shows."""
+        self._total, self._began_at = runs, time.monotonic()
         try:
             with sigterm_interrupts():
                 yield
@@ -74,19 +78,16 @@ class Session:
             self.was_stopped = True
 
     def run_started(self, text: str) -> None:
-        """Show on the status line what is measured now, and the time left."""
-        left = ""
-        if self._done:
-            seconds = (time.monotonic() - self._began_at) / self._done * (self._total - self._done)
-            left = f", left {clock(seconds)}"
-        self._status.update(f"{text}{left}")
+        """Show on the status line what is measured now."""
+        self._status.update(text)
 
-    def run_ended(self, text: str, fault: str = "") -> None:
-        """Print one line for a run, with its `fault` instead of the figures if it is invalid."""
+    def run_ended(self, name: str, figures: str, fault: str = "") -> None:
+        """Print one line for a run and the time left; an invalid run has its `fault` instead of figures."""
         self._done += 1
-        number = f"[{self._done}/{self._total}] " if self._total else ""
-        words = f"INVALID: {fault}" if fault else ""
-        self.say(f"{number}{text}{words}", "red" if fault else "dim")
+        seconds = (time.monotonic() - self._began_at) / self._done * (self._total - self._done)
+        progress = f"[{self._done}/{self._total}, left {clock(seconds)}]"
+        figures = f"INVALID: {fault}" if fault else figures
+        self.say(f"{progress} {name}: {figures}", "red" if fault else "dim")
 
     def conclude(
         self,

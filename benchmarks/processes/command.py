@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 
 from benchmarks.harness.options import CHECK, JSON, QUICK, SEED
-from benchmarks.harness.peers import absence_in_words
 from benchmarks.harness.session import Session
 from benchmarks.processes import runs as plans
 from benchmarks.processes.latency import SETUPS, LatencyRun
@@ -55,9 +54,11 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
         else:
             stretches.append(run)
             name, figures = run.setup, f"p50 {run.p50:.1f} ms, p99 {run.p99:.1f} ms"
-        session.run_ended(f"block {run.block + 1}, {name}: {'' if run.fault else figures}", run.fault)
+        session.run_ended(f"block {run.block + 1}, {name}", figures, run.fault)
 
-    session.say(absence_in_words({part: why for part in PARTS if (why := absence(part))}))
+    for part in PARTS:
+        if reason := absence(part):
+            session.say(f"absent: {part} ({reason})")
     session.introduce(f"{plan.total} runs, about {clock(plan.seconds)}.")
     session.measure(lambda folder: run_plan(plan, folder, run_ended), plan.total)
     tables = [throughput_table(bursts)] if bursts else []

@@ -43,7 +43,7 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
             session.run_started(name)
             stage = await staged(name, timing, seed, cores, folder_in(folder, f"stage-{number}"))
             found.append(stage)
-            session.run_ended(f"{name}: {stage.steps}", stage.fault)
+            session.run_ended(name, stage.steps, stage.fault)
 
     session.measure(run_stages, len(STAGES))
     return session.conclude([verdict(stage) for stage in found], stages=found)

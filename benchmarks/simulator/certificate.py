@@ -16,11 +16,12 @@ def certify(session: Session, samples: float, chosen: Sequence[Case] | None = No
     """Simulate every case with `samples` times the usual number and present; returns the exit code."""
     verdicts: list[Verdict] = []
     session.say(f"Simulated beside closed forms, seed {SEED}, {samples:g} times the usual samples.")
-    with session.interruptible():
-        for case in cases() if chosen is None else chosen:
+    chosen = cases() if chosen is None else chosen
+    with session.interruptible(len(chosen)):
+        for case in chosen:
             began_at = time.process_time()
             verdicts.append(verdict_on(case, samples))
-            session.run_ended(f"{case.name}: {time.process_time() - began_at:.1f} s")
+            session.run_ended(case.name, f"{time.process_time() - began_at:.1f} s")
     within = sum(verdict.is_met is True for verdict in verdicts)
     return session.conclude(verdicts, doubt=f"{within} of {len(verdicts)} within their bounds.")
 

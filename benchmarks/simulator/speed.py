@@ -96,13 +96,14 @@ def is_compiled() -> bool:
 def measure_speed(session: Session, requests: int, rounds: int) -> int:
     """Measure and present; returns the exit code. Bounds apply to the compiled build."""
     speeds: dict[str, list[float]] = {simulator.name: [] for simulator in simulators()}
-    with session.interruptible():
+    with session.interruptible(rounds):
         for number in range(rounds):
             for simulator in simulators():
                 began_at = time.process_time()
                 simulator.run(requests, number + 1)
                 speeds[simulator.name].append(requests / (time.process_time() - began_at))
-            session.run_ended(f"round {number + 1} of {rounds}")
+            last = ", ".join(f"{speed[-1]:,.0f}/s" for speed in speeds.values())
+            session.run_ended(f"round {number + 1}", last)
     found = {simulator: speeds[simulator.name] for simulator in simulators() if speeds[simulator.name]}
     return session.conclude(
         [verdict(simulator, own) for simulator, own in found.items() if simulator.bound],

@@ -70,12 +70,11 @@ def slow_clients(
     proxies = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
     proxy_core, load_core = proxy_and_load_cores()
     plan = Plan(
-        peers=tuple(proxy for proxy in proxies if not proxy.absence),
+        peers=peers.available(proxies, session.say),
         proxy_core=proxy_core,
         load_core=load_core,
         **options,
     )
-    session.say(peers.absence_in_words({proxy.name: proxy.absence for proxy in proxies if proxy.absence}))
     return run_stalled(session, plan) if is_stalled else run_session(session, plan)
 
 
@@ -86,8 +85,8 @@ def run_session(session: Session, plan: Plan) -> int:
 
     def run_ended(run: Run) -> None:
         runs.append(run)
-        figures = "" if run.fault else f"{run.ok}/{run.requests} ok, p99 {run.p99 * 1e3:.2f} ms"
-        session.run_ended(f"{run.slow_kind} {run.round + 1}, {run.peer}, {run.kind}: {figures}", run.fault)
+        figures = f"{run.ok}/{run.requests} ok, p99 {run.p99 * 1e3:.2f} ms"
+        session.run_ended(f"{run.slow_kind} {run.round + 1}, {run.peer}, {run.kind}", figures, run.fault)
 
     session.measure(
         lambda folder: run_plan(plan, folder, run_ended), plan.rounds * len(plan.peers) * len(SLOW_KINDS) * 3
@@ -110,7 +109,7 @@ def run_stalled(session: Session, plan: Plan) -> int:
     async def measure(folder: Path) -> None:
         for number, peer in enumerate(plan.peers):
             found.append(await stalled(peer, folder_in(folder, str(number)), plan.proxy_core))
-            session.run_ended(f"{peer.name}: {found[-1].verdict.found}")
+            session.run_ended(peer.name, found[-1].verdict.found)
 
     session.measure(measure, len(plan.peers))
     own = [one.verdict for one in found if one.peer.startswith(peers.OURS)]

@@ -68,7 +68,7 @@ def storm(
     if plots is not None:
         create_folder(plots)
     plan = Plan(
-        peers=tuple(proxy for proxy in proxies if not proxy.absence),
+        peers=peers.available(proxies, session.say),
         pace=pace_of(options["rate"], options["quick"]),
         rounds=options["rounds"],
         seed=options["seed"],
@@ -76,7 +76,6 @@ def storm(
         rest_core=rest_core,
         looks_well=options["looks_well"],
     )
-    session.say(peers.absence_in_words({proxy.name: proxy.absence for proxy in proxies if proxy.absence}))
     session.introduce(introduction(plan))
     runs = StormRuns(session, plan, plots)
     session.measure(lambda folder: run_plan(plan, folder, runs.run_ended), plan.rounds * len(plan.peers))
@@ -109,7 +108,7 @@ class StormRuns:
         figures = figures_of(run, self._pace)
         self.figures.append(figures)
         self.episodes.append(run.episodes)
-        self._session.run_ended(f"{run.peer}: {'' if figures.fault else in_words(figures)}", figures.fault)
+        self._session.run_ended(run.peer, in_words(figures), figures.fault)
         if self._plots is not None and run.account is not None:
             self._draw(run, figures, self._plots)
 
@@ -153,7 +152,7 @@ def introduction(plan: Plan) -> str:
 
 
 def in_words(run: Figures) -> str:
-    """One valid run as a line of text."""
+    """One run as a line of text."""
     gets = f"GET {success(run.gets_ok, run.gets)}, POST {success(run.posts_ok, run.posts)}"
     return f"{gets}, {run.twice} twice, recovery {seconds(run.recovery)}, p99 {run.storm_p99 * 1e3:.1f} ms"
 

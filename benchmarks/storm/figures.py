@@ -92,7 +92,6 @@ class Figures:
     failures: dict[str, dict[str, int]] = field(default_factory=dict)
     faults: tuple[ByFault, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
-    quiet_p50: float = 0.0
     quiet_p99: float = 0.0
     storm_p99: float = 0.0
     whole_p99: tuple[float, float] = (0.0, 0.0)
@@ -157,7 +156,6 @@ def figures_of(storm: Storm, pace: Pace) -> Figures:
         failures={"GET": rows.failures(gets), "POST": rows.failures(posts)},
         faults=tuple(by_fault(rows, storm.episodes, recoveries, fault) for fault in FAULTS),
         recoveries=tuple(recoveries),
-        quiet_p50=percentile(rows.latency[quiet & fair], 50),
         quiet_p99=percentile(rows.latency[quiet & fair], 99),
         storm_p99=percentile(rows.latency[rest & fair], 99),
         whole_p99=(percentile(rows.latency[quiet], 99), percentile(rows.latency[rest], 99)),

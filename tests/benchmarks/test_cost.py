@@ -154,7 +154,7 @@ def test_ctrl_c_shows_results_and_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "cost", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while "[1/200]" not in process.stdout.readline():
+        while "[1/200" not in process.stdout.readline():
             assert process.poll() is None
         while len(children := cpu_time.descendants(process.pid)) < 2:
             time.sleep(0.01)

@@ -45,19 +45,8 @@ class VerifiedLoop(OpenLoop):
         self.worker = array("b", [NO_WORKER]) * len(asked)
         self.strays = 0
 
-    def _send_due(self) -> None:
-        """Send due requests as the parent does, each with its own bytes."""
-        while self._free and self._due[self._next] <= (now := time.monotonic()):
-            lane, number = self._free.pop(), self._next
-            lane.number = number
-            self._next = number + 1
-            self._sent[number] = now
-            if self._due[number] < self._short_until:
-                self._has_waited[number] = 1
-            try:
-                lane.sock.sendall(self._asked[number].message(self._port))
-            except OSError:
-                self._end_broken(lane, Kind.RESET, now)
+    def requests(self, count: int) -> list[bytes]:
+        return [question.message(self._port) for question in self._asked]
 
     def _hear(self, lane: ConnectionSlot, now: float) -> None:
         try:
