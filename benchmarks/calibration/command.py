@@ -101,7 +101,7 @@ def calibration(
             found += [outcome(done, count, method, planted) for count in counts for method in chosen]
     return session.conclude(
         [verdict for one in found for verdict in verdicts_on(one)],
-        [table_of(found)],
+        [table_of(found)] if found else (),
         outcomes=[plain(one) for one in found],
     )
 

@@ -107,7 +107,7 @@ def measure_speed(session: Session, requests: int, rounds: int) -> int:
     found = {simulator: speeds[simulator.name] for simulator in simulators() if speeds[simulator.name]}
     return session.conclude(
         [verdict(simulator, own) for simulator, own in found.items() if simulator.bound],
-        [table_of({simulator.name: own for simulator, own in found.items()})],
+        [table_of({simulator.name: own for simulator, own in found.items()})] if found else (),
         "" if find_spec("simpy") else ABSENT,
         requests=requests,
         speeds=speeds,

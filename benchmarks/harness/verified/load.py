@@ -36,17 +36,17 @@ BROKEN = {Kind.TIMEOUT: Ending.TIMEOUT, Kind.REFUSED: Ending.REFUSED, Kind.UNFIN
 class VerifiedLoop(OpenLoop):
     """Open loop whose requests have different bytes, and which checks each response."""
 
-    def __init__(self, port: int, asked: list[CheckedRequest], fresh: Flags, connections: int) -> None:
+    def __init__(self, port: int, checked: list[CheckedRequest], fresh: Flags, connections: int) -> None:
         super().__init__(port, b"", connections, TIMEOUT)
         self._port = port
-        self._asked = asked
+        self._checked = checked
         self._is_fresh = fresh
-        self.ending = array("b", [Ending.UNFINISHED]) * len(asked)
-        self.worker = array("b", [NO_WORKER]) * len(asked)
+        self.ending = array("b", [Ending.UNFINISHED]) * len(checked)
+        self.worker = array("b", [NO_WORKER]) * len(checked)
         self.strays = 0
 
     def requests(self, count: int) -> list[bytes]:
-        return [question.message(self._port) for question in self._asked]
+        return [request.message(self._port) for request in self._checked]
 
     def _hear(self, lane: ConnectionSlot, now: float) -> None:
         try:
@@ -71,7 +71,7 @@ class VerifiedLoop(OpenLoop):
         number, came = lane.number, lane.came
         end = came.index(b"\r\n\r\n") + 4
         head, body = came[:end], came[end:size]
-        ending, name = outcome_of(self._asked[number], head, body)
+        ending, name = outcome_of(self._checked[number], head, body)
         if len(came) > size:
             ending = Ending.CORRUPT
         self.ending[number], self.worker[number] = ending, NAMES.get(name, NO_WORKER)
@@ -98,7 +98,7 @@ class VerifiedLoop(OpenLoop):
             sent=record.sent - zero,
             ended=record.ended - zero,
             has_waited=record.has_waited,
-            is_post=np.array([question.is_post for question in self._asked], dtype=np.bool_),
+            is_post=np.array([request.is_post for request in self._checked], dtype=np.bool_),
             ending=ending,
             worker=np.array(self.worker, dtype=np.int64),
             strays=np.array([self.strays]),
@@ -109,8 +109,8 @@ def run(load: VerifiedLoad, file: Path) -> None:
     """Generate the requests, run the load and save the account."""
     rng = np.random.default_rng(load.seed)
     instants = instants_with_warm_up(load.rate, WARM_UP, load.seconds, rng)
-    asked = checked_requests(len(instants), load.posts, load.seed)
-    loop = VerifiedLoop(load.port, asked, rng.random(len(instants)) < load.fresh, CONNECTIONS)
+    checked = checked_requests(len(instants), load.posts, load.seed)
+    loop = VerifiedLoop(load.port, checked, rng.random(len(instants)) < load.fresh, CONNECTIONS)
     with without_collections(), closing(loop):
         print(time.monotonic() + HEAD_START + WARM_UP, flush=True)
         record = loop.run(instants.tolist())

@@ -49,6 +49,6 @@ async def loading(load: VerifiedLoad, file: Path, core: int) -> AsyncIterator[fl
             raise FleetFailedError(f"the load did not start: {line.strip()}") from None
         yield zero
         left = zero + load.seconds - time.monotonic()
-        said = await report_of(process, max(0.0, left) + TIMEOUT + WARM_UP)
+        output = await report_of(process, max(0.0, left) + TIMEOUT + WARM_UP)
     if process.returncode:
-        raise FleetFailedError(f"the load failed: {said.strip()[-300:]}")
+        raise FleetFailedError(f"the load failed: {output.strip()[-300:]}")
