@@ -76,7 +76,7 @@ async def stalled(peer: Peer, folder: Path, core: int) -> Stalled:
     try:
         async with serving(peer.name, peer.argv(site), site.port, CASES["get"], core) as child:
             for _ in range(WARM_REQUESTS):
-                await status_line(site.port, CASES["get"])
+                await status_line(site.port, "/")
             before = memory_of(child.pid)
             with socket.create_connection(("127.0.0.1", site.port)) as client:
                 client.sendall(b"GET /1g HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
