@@ -65,6 +65,9 @@ class Run:
     busy: float = 0.0
     """Utilisation of the core of generator and worker by all processes, in an open loop; 0 if unknown."""
 
+    load_cpu: float = 0.0
+    """CPU time of the open-loop generator per request in microseconds."""
+
     waited: int = 0
     """Open-loop requests that found no free connection when due; their latency still counts from the due time."""
 

@@ -112,6 +112,7 @@ def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:
         taken=taken,
         lag=report.lag,
         busy=report.busy,
+        load_cpu=report.cpu,
         waited=report.waited,
         fault=fault_in_words(report),
         void=doubt(report, taken),

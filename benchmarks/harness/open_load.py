@@ -83,8 +83,8 @@ class Report:
     """Result in milliseconds: `p50` and `p99` of latency, p99 of `lag`.
 
     `lag` is how late requests were sent, over those that found a free connection when due; `waited` counts those that
-    did not. `busy` is the utilisation of the generator's core by all processes, 0 if it has several, without idle
-    spinning.
+    did not. `cpu` is the generator's CPU time per request in microseconds, `busy` the utilisation of its core by all
+    processes, 0 if it has several; both without idle spinning.
     """
 
     requests: int
@@ -93,11 +93,12 @@ class Report:
     p99: float
     lag: float
     waited: int = 0
+    cpu: float = 0.0
     busy: float = 0.0
     failures: dict[str, int] = field(default_factory=dict)
 
 
-def summarised(record: Record, busy: float = 0.0) -> Report:
+def summarised(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
     """Report from the rows of a record."""
     latency = (record.ended - record.due) * 1e3
     was_sent = np.isfinite(record.sent)
@@ -110,6 +111,7 @@ def summarised(record: Record, busy: float = 0.0) -> Report:
         p99=percentile(latency, 99),
         lag=percentile(lag, 99),
         waited=int(np.count_nonzero(record.has_waited)),
+        cpu=cpu,
         busy=busy,
         failures={name: count for name, count in kinds.items() if count},
     )
@@ -120,11 +122,12 @@ def run(load: OpenLoad) -> Report:
     instants = load.instants().tolist()
     loop = OpenLoop(load.port, load.request, load.connections, TIMEOUT, load.spins)
     with without_collections(), closing(loop):
-        began_at, before = time.monotonic(), seconds_in_use()
+        began_at, own, before = time.monotonic(), time.process_time(), seconds_in_use()
         record = loop.run(instants)
         lasted, used = time.monotonic() - began_at, seconds_in_use() - before
+        cpu = (time.process_time() - own - loop.idle) / len(instants) * 1e6
     counted = record.since(record.due[0] - instants[0] + WARM_UP)
-    return summarised(counted, 1 - loop.idle / lasted if load.spins else used / lasted)
+    return summarised(counted, cpu, 1 - loop.idle / lasted if load.spins else used / lasted)
 
 
 def seconds_in_use() -> float:

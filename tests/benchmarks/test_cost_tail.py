@@ -35,10 +35,10 @@ def test_latency_counts_from_the_scheduled_instant() -> None:
         kind=np.array([Kind.OK, Kind.RESET, Kind.OK]),
         has_waited=np.array([False, False, True]),
     )
-    found = summarised(record, busy=0.5)
+    found = summarised(record, cpu=9.0, busy=0.5)
     assert (found.requests, found.failed, found.waited, found.failures) == (3, 1, 1, {"reset": 1})
     assert (found.p50, found.p99) == pytest.approx((4.0, 5.0))
-    assert (found.lag, found.busy) == pytest.approx((2.0, 0.5))
+    assert (found.lag, found.cpu, found.busy) == pytest.approx((2.0, 9.0, 0.5))
 
 
 def test_the_record_excludes_the_warm_up() -> None:
