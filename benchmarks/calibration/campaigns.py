@@ -38,14 +38,13 @@ class Campaign:
 class Finding:
     """Verdict on one campaign, in the scenario's own measure.
 
-    `claims` are labels ranked ahead or behind, `others` those ranked in another measure only; `ratio` and `standing`
-    are those of `STRETCHED`.
+    `claims` are labels ranked ahead or behind, `others` those ranked in another measure only; `standing` is that of
+    `STRETCHED`.
     """
 
     claims: tuple[str, ...]
     others: tuple[str, ...]
     standing: str
-    ratio: float
 
 
 def made(simulate: Simulate, scenario: Scenario, planted: float | None, seed: int) -> Campaign:
@@ -77,7 +76,12 @@ def many(
         yield from map(make, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(make, seeds)
+        try:
+            yield from pool.map(make, seeds)
+        finally:
+            pool.shutdown(
+                cancel_futures=True
+            )  # after an interruption, campaigns that have not begun do not begin
 
 
 def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: Method) -> Finding:
@@ -88,4 +92,4 @@ def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method:
     claims = tuple(item.label for item in ranked if item.measure == scenario.measure)
     others = tuple(dict.fromkeys(item.label for item in ranked if item.label not in claims))
     own = next(c for c in comparisons if c.measure == scenario.measure and c.label == STRETCHED)
-    return Finding(claims, others, own.standing, own.interval.ratio)
+    return Finding(claims, others, own.standing)

@@ -20,20 +20,15 @@ from benchmarks.calibration.methods import METHODS
 from benchmarks.calibration.null_campaign import LABELS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
+from benchmarks.harness.options import CHECK, JSON, SEED, names_in
+from benchmarks.harness.session import Session
+from benchmarks.harness.verdicts import Verdict
 from experiments.errors import BadInputError
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
 from experiments.stats.comparison import ENOUGH_BLOCKS
-from experiments.terminal import (
-    BOUND_MISSED,
-    STANDING,
-    console_here,
-    print_verdict,
-    require_writable,
-    write_json,
-)
 
 EPILOG = """\b
 Examples:
@@ -45,13 +40,13 @@ Examples:
 """
 
 COLUMNS = (
-    "method", "requests", "blocks", "pair", "false verdicts", "elsewhere", "found", "untrue besides",
+    "method", "requests", "blocks", "pair", "false verdicts", "elsewhere", "found", "other false verdicts",
 )  # fmt: skip
 
 
 @click.command(epilog=EPILOG)
 @click.option("--campaigns", type=click.IntRange(min=2), default=200, show_default=True, help="Of each size.")
-@click.option("--scenario", help="Simulate this one.  [default: queues made for speed]")
+@click.option("--scenario", help="Scenario to simulate.  [default: fast vectorised queues]")
 @click.option(
     "--policy", help="With --scenario: an entry's label, or a policy by name.  [default: its first]"
 )
@@ -69,14 +64,10 @@ COLUMNS = (
 )
 @click.option("--twin/--no-twin", default=True, show_default=True, help="Whether campaigns have an A/A pair.")
 @click.option("--methods", default="student", show_default=True, help=f"Of {', '.join(METHODS)}.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the first campaign."
-)
+@SEED
 @click.option("--jobs", type=click.IntRange(1, 64), help="Campaigns at the same time.  [default: processors]")
-@click.option(
-    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rates there."
-)
-@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+@JSON
+@CHECK
 def calibration(
     campaigns: int,
     scenario: str | None,
@@ -94,21 +85,25 @@ def calibration(
 ) -> int:
     """Count how often a verdict is false where all are equal, and how often a planted difference is found."""
     chosen, counts = methods_named(methods), numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
-    require_writable("--json", file)
-    console, found = console_here(), list[Outcome]()
+    session, found = Session(file, check), list[Outcome]()
     simulate_run = run_queues if scenario is None else simulate
-    for size in numbers_in("--requests", requests, 100):
-        alike = null_campaign(laboratory(scenario, policy, size), max(counts), rivals, twin)
-        work = many(simulate_run, alike, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1)
-        done = list(track(work, f"campaigns of {size} requests", campaigns, console=console, transient=True))
-        found += [outcome(done, count, method, planted) for count in counts for method in chosen]
-    console.print(table_of(found))
-    met = [bound for one in found for bound in bounds_of(one)]
-    for is_met, words in met:
-        print_verdict(console, is_met, f"{STANDING[is_met]}: {words}")
-    if file is not None:
-        write_json("--json", file, [plain(one) for one in found])
-    return BOUND_MISSED if check and not all(is_met for is_met, _ in met) else 0
+    alike = [
+        null_campaign(laboratory(scenario, policy, size), max(counts), rivals, twin)
+        for size in numbers_in("--requests", requests, 100)
+    ]
+    with session.interruptible():
+        for one in alike:
+            work = many(
+                simulate_run, one, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1
+            )
+            words = f"campaigns of {one.load.planned} requests"
+            done = list(track(work, words, campaigns, console=session.console, transient=True))
+            found += [outcome(done, count, method, planted) for count in counts for method in chosen]
+    return session.conclude(
+        [verdict for one in found for verdict in verdicts_on(one)],
+        [table_of(found)] if found else (),
+        outcomes=[plain(one) for one in found],
+    )
 
 
 def numbers_in(option: str, text: str, least: int) -> list[int]:
@@ -131,7 +126,7 @@ def laboratory(name: str | None, policy: str | None, requests: int) -> Scenario:
 
 def methods_named(text: str) -> list[str]:
     """Parse and check names of methods. Raises `BadInputError`."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = names_in(text)
     for name in names or [""]:
         if name not in METHODS:
             raise BadInputError(f"--methods: unknown '{name}'; known: {', '.join(METHODS)}")
@@ -155,13 +150,14 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
     return made
 
 
-def bounds_of(one: Outcome) -> list[tuple[bool, str]]:
-    """Bounds with their results as text."""
+def verdicts_on(one: Outcome) -> list[Verdict]:
+    """Verdicts on the rate of false verdicts, and, if a difference was planted, on the rate of those found."""
     size = f"{one.method}, {one.blocks} blocks of {one.requests} requests"
-    held = [(one.holds_level, f"{size}: false verdicts {one.false}, at most {100 * MOST_FALSE:g} %")]
+    bound = f"false verdicts ≤ {100 * MOST_FALSE:g} %"
+    verdicts = [Verdict(size, bound, one.holds_level, str(one.false))]
     if one.right is not None:
-        held.append((bool(one.has_power), f"{size}: found {one.right}, at least {100 * LEAST_FOUND:g} %"))
-    return held
+        verdicts.append(Verdict(size, f"found ≥ {100 * LEAST_FOUND:g} %", one.has_power, str(one.right)))
+    return verdicts
 
 
 def plain(one: Outcome) -> dict[str, Any]:

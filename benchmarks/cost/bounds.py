@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, median
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
 from benchmarks.cost.plan import Run
+from benchmarks.harness.blocks import block_ratios, in_blocks
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
+from benchmarks.harness.verdicts import Verdict
 from experiments.reproduce.medians import interval
-from experiments.terminal import STANDING
 
-Spread = tuple[float, float, float]
-"""Median, lowest and highest value."""
-
-FLAT = "flat from {} to {} endpoints"
+NO_BLOCK = "no block has a valid run of each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,57 +50,31 @@ AT_MOST_DEARER = 1.02
 """Bound on the cost over that of the other build; the whole confidence interval must lie on one side of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A bound and its result; `met` is None if it cannot be judged."""
-
-    case: str
-    bound: str
-    met: bool | None
-    found: str
-
-    def __str__(self) -> str:
-        return f"{self.word}: {self.bound} ({self.found})"
-
-    @property
-    def word(self) -> str:
-        return STANDING[self.met]
-
-
 def verdicts(runs: Sequence[Run]) -> list[Verdict]:
     """Verdicts on every bound of every case that was run, for each policy of Steelyard."""
     made: list[Verdict] = []
     for case in dict.fromkeys(run.case for run in runs):
         own = [run for run in runs if run.case == case]
-        made += [
-            beside_build(own, peer) for peer in dict.fromkeys(run.peer for run in own) if OTHER_BUILD in peer
-        ]
+        peers = list(dict.fromkeys(run.peer for run in own))
+        ours = [peer for peer in peers if peer.startswith(OURS) and OTHER_BUILD not in peer]
+        made += [beside_build(own, peer) for peer in peers if OTHER_BUILD in peer]
         if CASES[case].sizes:
-            made += flatness([run for run in own if is_judged(run.peer)])
-            continue
-        for peer in dict.fromkeys(run.peer for run in own if is_judged(run.peer)):
-            made += [judged(bound, own, peer) for bound in BOUNDS if bound.case == case]
+            made += flatness([run for run in own if run.peer in ours])
+        else:
+            made += [judged(bound, own, peer) for peer in ours for bound in BOUNDS if bound.case == case]
     return made
-
-
-def is_judged(peer: str) -> bool:
-    """Whether the bounds apply: it is Steelyard, and not the build that it is compared with."""
-    return peer.startswith(OURS) and OTHER_BUILD not in peer
 
 
 def beside_build(runs: Sequence[Run], other: str) -> Verdict:
     """Verdict on the cost beside the other build, by the 95 % confidence interval of the median ratio."""
     peer = other.replace(OTHER_BUILD, "")
-    words = f"{peer} at most {AT_MOST_DEARER:g} × the other build"
+    verdict = partial(Verdict, runs[0].case, f"{peer} at most {AT_MOST_DEARER:g} × the other build")
     found = ratios(runs, peer, [other])
     if not found:
-        return Verdict(runs[0].case, words, met=None, found="no block has a valid run of each")
+        return verdict(None, NO_BLOCK)
     low, high = interval(found)
     met = True if high <= AT_MOST_DEARER else False if low > AT_MOST_DEARER else None
-    blocks = blocks_in_words(len(found))
-    return Verdict(
-        runs[0].case, words, met, f"{median(found):.3f} ×, interval {low:.3f}–{high:.3f}, {blocks}"
-    )
+    return verdict(met, f"{median(found):.3f} ×, interval {low:.3f}–{high:.3f}, {in_blocks(len(found))}")
 
 
 def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
@@ -113,19 +82,16 @@ def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
     sides = [side for side in bound.over if any(run.peer == side for run in runs)]
     over = ("the cheaper of " if len(sides) > 1 else "") + " and ".join(sides or bound.over)
     words = bound.words.format(peer=peer, limit=bound.limit, over=over)
-
-    def verdict(met: bool | None, found: str) -> Verdict:
-        return Verdict(bound.case, words, met, found)
-
+    verdict = partial(Verdict, bound.case, words)
     if bound.over and not sides:
-        return verdict(None, f"{' and '.join(bound.over)} {were(len(bound.over))} not measured")
-    if invalid := [side for side in (peer, *sides) if any(run.fault for run in runs if run.peer == side)]:
-        return verdict(met=False, found=f"{invalid[0]} is invalid")
+        return verdict(None, f"not measured: {' and '.join(bound.over)}")
+    if invalid := [run.peer for run in runs if run.peer in (peer, *sides) and run.fault]:
+        return verdict(False, f"{invalid[0]} is invalid")
     found = ratios(runs, peer, sides) if sides else [run.figure for run in runs_of(runs, peer)]
     if bound.is_gain:
         found = [1 / ratio for ratio in found]
     if not found:
-        return verdict(None, "no block has a valid run of each")
+        return verdict(None, NO_BLOCK)
     middle = median(found)
     holds = middle >= bound.limit if bound.is_gain else middle <= bound.limit
     return verdict(holds, in_words(found, "×" if sides else "bytes"))
@@ -142,28 +108,29 @@ def flatness(runs: Sequence[Run]) -> list[Verdict]:
 def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
     """Compare the medians of all sizes, each relative to the mean of its block to cancel noise of a block."""
     sizes = [endpoints_in(peer) for peer in peers]
-    words = f"{policy} {FLAT.format(sizes[0], sizes[-1])} within {AT_MOST_STEEPER - 1:.0%}"
+    words = f"{policy} flat from {sizes[0]} to {sizes[-1]} endpoints within {AT_MOST_STEEPER - 1:.0%}"
+    verdict = partial(Verdict, runs[0].case, words)
     if invalid := [run.peer for run in runs if run.peer in peers and run.fault]:
-        return Verdict(runs[0].case, words, met=False, found=f"{invalid[0]} is invalid")
+        return verdict(False, f"{invalid[0]} is invalid")
     shares = block_shares(runs, peers)
     if not shares[peers[0]]:
-        return Verdict(runs[0].case, words, met=None, found="no block has a valid run of each")
+        return verdict(None, NO_BLOCK)
     medians = [median(shares[peer]) for peer in peers]
     slope = max(medians) / min(medians)
     each = ", ".join(
         f"{size}: {middle / medians[0]:.2f}" for size, middle in zip(sizes, medians, strict=True)
     )
-    blocks = blocks_in_words(len(shares[peers[0]]))
-    return Verdict(runs[0].case, words, slope <= AT_MOST_STEEPER, f"{slope:.2f} ×, {each}, over {blocks}")
+    return verdict(
+        slope <= AT_MOST_STEEPER, f"{slope:.2f} ×, {each}, over {in_blocks(len(shares[peers[0]]))}"
+    )
 
 
 def block_shares(runs: Sequence[Run], peers: Sequence[str]) -> dict[str, list[float]]:
     """Figure of every peer relative to the mean of its block, over blocks that have all peers."""
-    figures = {(run.peer, run.block): run.figure for run in runs if not run.void}
-    blocks = sorted({block for _, block in figures})
-    whole = [block for block in blocks if all((peer, block) in figures for peer in peers)]
-    means = {block: fmean(figures[peer, block] for peer in peers) for block in whole}
-    return {peer: [figures[peer, block] / means[block] for block in whole] for peer in peers}
+    figures = {peer: figures_of(runs, peer) for peer in peers}
+    whole = sorted(set.intersection(*(set(own) for own in figures.values())))
+    means = {block: fmean(own[block] for own in figures.values()) for block in whole}
+    return {peer: [own[block] / means[block] for block in whole] for peer, own in figures.items()}
 
 
 def endpoints_in(peer: str) -> int:
@@ -176,50 +143,25 @@ def runs_of(runs: Sequence[Run], peer: str) -> list[Run]:
     return [run for run in runs if run.peer == peer and not run.void]
 
 
+def figures_of(runs: Sequence[Run], peer: str) -> dict[int, float]:
+    """Figure of one peer by block; empty if any of its runs is invalid."""
+    is_invalid = any(run.fault for run in runs if run.peer == peer)
+    return {} if is_invalid else {run.block: run.figure for run in runs_of(runs, peer)}
+
+
 def ratios(runs: Sequence[Run], peer: str, others: Sequence[str]) -> list[float]:
     """Figure of `peer` over the least of `others`, for every block that has all; none if any run is invalid.
 
-    Figures that are not above zero, such as a small growth of memory, are skipped.
+    Figures that are not above zero, such as a small growth of memory, give no ratio.
     """
-    sides = {peer, *others}
-    if any(run.fault for run in runs if run.peer in sides):
-        return []
-    figures = {(run.peer, run.block): run.figure for run in runs if run.peer in sides and is_measure(run)}
-    blocks = [block for name, block in figures if name == peer]
-    whole = [block for block in blocks if all((side, block) in figures for side in sides)]
-    return [figures[peer, block] / min(figures[other, block] for other in others) for block in whole]
-
-
-def is_measure(run: Run) -> bool:
-    return not run.void and run.figure > 0
-
-
-def spread(values: Sequence[float]) -> Spread | None:
-    return (median(values), min(values), max(values)) if values else None
+    figures = [figures_of(runs, other) for other in others]
+    whole = set.intersection(*(set(own) for own in figures))
+    least = {block: min(own[block] for own in figures) for block in whole}
+    return block_ratios(figures_of(runs, peer), least)
 
 
 def in_words(found: Sequence[float], unit: str) -> str:
     """Text such as `1.25 ×, 1.20–1.31 over 5 blocks`."""
     digits = 2 if unit == "×" else 0
     middle, lowest, highest = (f"{value:.{digits}f}" for value in (median(found), min(found), max(found)))
-    return f"{middle} {unit}, {lowest}–{highest} over {blocks_in_words(len(found))}"
-
-
-def were(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
-def blocks_in_words(count: int) -> str:
-    return f"{count} block{'s' if count != 1 else ''}"
-
-
-def table_of_bounds(found: Sequence[Verdict]) -> Table:
-    """Table of all bounds for the terminal."""
-    styles = {True: "green", False: "bold red", None: "yellow"}
-    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
-    for name in ("case", "bound", "found, lowest–highest", "verdict"):
-        made.add_column(name)
-    for verdict in found:
-        word = Text(verdict.word, style=styles[verdict.met])
-        made.add_row(verdict.case, verdict.bound, verdict.found, word)
-    return made
+    return f"{middle} {unit}, {lowest}–{highest} over {in_blocks(len(found))}"

@@ -14,16 +14,16 @@ from typing import Any
 import click
 
 from benchmarks.cost.plan import Plan
-from benchmarks.cost.session import Session, run_session
+from benchmarks.cost.session import run_session
 from benchmarks.harness import peers
 from benchmarks.harness.cases import ALL, CASES, Case
-from benchmarks.harness.options import Seconds, cores_for, known_policies, names_in
+from benchmarks.harness.options import CHECK, JSON, SEED, Seconds, cores_for, known_policies, names_in
 from benchmarks.harness.peers import Peer
-from experiments.terminal import require_writable
+from benchmarks.harness.session import Session
 
 EPILOG = """\b
 Examples:
-  python -m benchmarks cost                             a small GET through all that are on the PATH, about two minutes
+  python -m benchmarks cost                             a small GET through all proxies on the PATH, two minutes
   python -m benchmarks cost --blocks 30 --json bench.json
   python -m benchmarks cost --policies least-in-flight,random --peers nginx,aiohttp
   python -m benchmarks cost --case get1m --pin split
@@ -38,7 +38,7 @@ Examples:
     type=click.Choice([*CASES, ALL]),
     default="get",
     show_default=True,
-    help="What is asked; 'all' is every case, one after the other.",
+    help="What is requested and measured; 'all' is every case, one after the other.",
 )
 @click.option(
     "--blocks",
@@ -51,9 +51,7 @@ Examples:
     type=click.IntRange(1, 16384),
     help="Kept busy, or, in 'idle', idle.  [default: 64; 3000 in 'idle', 900 to 250 in 'endpoints']",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order of runs."
-)
+@SEED
 @click.option(
     "--pin",
     type=click.Choice(["one", "split"]),
@@ -71,15 +69,15 @@ Examples:
     default=",".join(peers.PEERS),
     metavar="A,B,…|none",
     show_default=True,
-    help="The others, as far as the case is one for them.",
+    help="Other proxies, as far as the case applies to them.",
 )
 @click.option(
     "--against",
     metavar="PYTHON",
     help="A Python with another build of Steelyard, measured in the same blocks and compared with this one.",
 )
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
-@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+@JSON
+@CHECK
 def cost(
     case: str,
     others: str,
@@ -97,16 +95,14 @@ def cost(
     idle                       memory per idle client connection
     endpoints                  processor time per request with 2, 10, 100 and 1000 endpoints
     """
-    require_writable("--json", file)
+    session = Session(file, check)
     chosen = peers.chosen(names_in(others))
     named = known_policies(names_in(policies)) if policies is not None else None
     cases = [CASES[case]] if case != ALL else list(CASES.values())
     pythons = ["", peers.require_build(against)] if against is not None else [""]
     made = [plan_of(one, named or list(one.policies), pythons, chosen, options) for one in cases]
-    absent: dict[str, str] = {}
-    for _, missing in made:
-        absent |= missing
-    return run_session(Session(tuple(plan for plan, _ in made if plan.peers), absent, file, check))
+    absent = {name: reason for _, missing in made for name, reason in missing.items()}
+    return run_session(session, [plan for plan, _ in made if plan.peers], absent)
 
 
 def plan_of(

@@ -66,14 +66,14 @@ async def idle(port: int, count: int) -> AsyncIterator[None]:
     try:
         while len(writers) < count:
             batch = min(AT_ONCE, count - len(writers))
-            writers += await asyncio.gather(*(asked(port) for _ in range(batch)))
+            writers += await asyncio.gather(*(connected(port) for _ in range(batch)))
         yield
     finally:
         for writer in writers:
             writer.close()
 
 
-async def asked(port: int) -> StreamWriter:
+async def connected(port: int) -> StreamWriter:
     """Open a connection and complete one request on it. Raises `FleetFailedError`."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
-from typing import Protocol
 
 from benchmarks.harness.cases import Case, Kind
 from benchmarks.harness.peers import Peer
@@ -33,6 +31,11 @@ class Plan:
     def is_load_alone(self) -> bool:
         """Whether the load generator has a core of its own, which an open loop needs."""
         return self.case.kind is Kind.TAIL and self.proxy_core != self.rest_core
+
+    @property
+    def cores(self) -> list[int]:
+        """Cores of the benchmark, each once."""
+        return sorted({self.proxy_core, self.rest_core})
 
     @property
     def worker_core(self) -> int:
@@ -73,17 +76,3 @@ class Run:
 
     void: str = ""
     """Reason why the run is unusable through no fault of the peer; empty if it is usable."""
-
-
-class Observer(Protocol):
-    """Receiver of progress events."""
-
-    def run_started(self, block: int, peer: Peer) -> None: ...
-    def run_ended(self, run: Run) -> None: ...
-    def said(self, text: str) -> None: ...
-
-
-def order_of(plan: Plan) -> list[list[Peer]]:
-    """Shuffled order of the peers in each block."""
-    rng = Random(plan.seed)
-    return [rng.sample(plan.peers, len(plan.peers)) for _ in range(plan.blocks)]

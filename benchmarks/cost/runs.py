@@ -10,18 +10,22 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
+from random import Random
 
 from benchmarks.cost.cost import cost
 from benchmarks.cost.memory import memory
-from benchmarks.cost.plan import Observer, Plan, Run, order_of
+from benchmarks.cost.plan import Plan, Run
+from benchmarks.cost.table import in_words
 from benchmarks.cost.tail import Tail
 from benchmarks.harness import peers
+from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.certificates import certificate_in
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.peer_processes import BLOCKS_PER_PROCESS, RunningPeers, running_peers
 from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
 from benchmarks.harness.serving import folder_in, serving
+from benchmarks.harness.session import Session
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 from experiments.processes import Child
@@ -44,11 +48,12 @@ class Environment:
         workers = tuple(islice(cycle(self._ports), peer.endpoints or WORKER_PORTS))
         return Site(next(free_ports(1)), workers, folder_in(self._folder, name), self._certificate)
 
-    async def prepare(self, observer: Observer) -> None:
-        """Find the offered rate if the case needs it. Raises `FleetFailedError`."""
-        if self._plan.case.kind is Kind.TAIL:
-            sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
-            observer.said(await self._tail.find_rate(sites))
+    async def prepare(self) -> str:
+        """Find the offered rate if the case needs it; returns a description. Raises `FleetFailedError`."""
+        if self._plan.case.kind is not Kind.TAIL:
+            return ""
+        sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
+        return await self._tail.find_rate(sites)
 
     def running_peers(self, life: int) -> AbstractAsyncContextManager[RunningPeers]:
         """Start the peers for some blocks; none in the memory case, where each run starts its own process."""
@@ -73,19 +78,21 @@ class Environment:
             return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
 
 
-async def run_plan(plan: Plan, folder: Path, observer: Observer) -> None:
-    """Run the whole plan and report each run to `observer`. Raises `FleetFailedError` if the worker does not start."""
+async def run_plan(plan: Plan, folder: Path, session: Session, runs: list[Run]) -> None:
+    """Run the whole plan, append each run to `runs` and show it. Raises `FleetFailedError` if the worker fails."""
     ports = tuple(free_ports(WORKER_PORTS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     argv = peers.worker_argv(worker)
-    blocks = list(enumerate(order_of(plan)))
+    blocks = list(enumerate(shuffled_blocks(plan.peers, plan.blocks, Random(plan.seed))))
     async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
         environment = Environment(plan, folder, ports, serves)
-        await environment.prepare(observer)
+        session.say(await environment.prepare())
         for first in range(0, len(blocks), BLOCKS_PER_PROCESS):
             async with environment.running_peers(first) as proxies:
                 for block, in_order in blocks[first : first + BLOCKS_PER_PROCESS]:
                     for order, peer in enumerate(in_order):
-                        observer.run_started(block, peer)
+                        name = f"block {block + 1}, {peer.name}"
+                        session.run_started(name)
                         run = Run(plan.case.name, peer.name, block, order)
-                        observer.run_ended(await environment.measured(peer, proxies, run))
+                        runs.append(run := await environment.measured(peer, proxies, run))
+                        session.run_ended(name, in_words(run, plan.case.kind), run.fault)

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.cost.bounds import Spread, ratios, runs_of, spread
+from benchmarks.cost.bounds import ratios, runs_of
 from benchmarks.cost.plan import Run
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import NGINX, OURS
@@ -32,8 +32,8 @@ class Row:
     figure: float | None = None
     lowest: float = 0.0
     highest: float = 0.0
-    to_nginx: Spread | None = None
-    """Spread of the ratios per block."""
+    to_nginx: tuple[float, float, float] | None = None
+    """Median, lowest and highest of the ratios to nginx within blocks."""
 
     rate: float = 0.0
     user: float = 0.0
@@ -57,7 +57,7 @@ def row_of(runs: Sequence[Run], peer: str) -> Row:
     faults += [] if own else [f"block {run.block + 1}: {run.void}" for run in every]
     if faults:
         return Row(peer, len(every), fault="; ".join(faults))
-    figures = [run.figure for run in own]
+    figures, to_nginx = [run.figure for run in own], ratios(runs, peer, [NGINX])
     user = median(run.figure * run.user_share for run in own)
     return Row(
         peer,
@@ -65,7 +65,7 @@ def row_of(runs: Sequence[Run], peer: str) -> Row:
         figure=median(figures),
         lowest=min(figures),
         highest=max(figures),
-        to_nginx=spread(ratios(runs, peer, [NGINX])),
+        to_nginx=(median(to_nginx), min(to_nginx), max(to_nginx)) if to_nginx else None,
         rate=fmean(run.rate for run in own),
         user=user,
         system=median(figures) - user,
@@ -80,8 +80,8 @@ def doubts(runs: Sequence[Run]) -> str:
     if not taken or max(taken) < QUIET:
         return ""
     return (
-        f"NOT QUIET: others took {median(taken):.0%} of the cores in the median run, {max(taken):.0%} at worst. "
-        "Costs are then too high, an interpreter's most of all. Repeat this on a quiet machine."
+        f"NOT QUIET: other processes took {median(taken):.0%} of the cores in the median run, {max(taken):.0%} at "
+        "most. Costs are then too high, an interpreter's most of all. Repeat this on a quiet machine."
     )
 
 
@@ -128,6 +128,12 @@ def cells(row: Row, kind: Kind) -> list[str | Text]:
         f"{shown(row.lowest, kind)}–{shown(row.highest, kind)}",
         *more[kind],
     ]
+
+
+def in_words(run: Run, kind: Kind) -> str:
+    """Figure of a run as text, or the reason why it is void."""
+    rate = "" if kind is Kind.MEMORY else f", {run.rate:.0f}/s"
+    return f"void: {run.void}" if run.void else f"{shown(run.figure, kind)} {kind.value}{rate}"
 
 
 def shown(figure: float, kind: Kind) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from benchmarks.cost.cost import Reading
 from benchmarks.cost.plan import Plan, Run
 from benchmarks.harness.closed_load import Load
+from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_processes import RunningPeer
 from benchmarks.harness.peers import Peer, Site
@@ -88,20 +88,18 @@ class Tail:
         return run
 
     async def _attempted(self, proxy: RunningPeer, run: Run) -> Run:
+        plan = self._plan
+        seed = plan.seed + run.block
+        load = OpenLoad(
+            proxy.port, plan.case.path, self.rate, plan.seconds, plan.connections, seed, plan.is_load_alone
+        )
         try:
-            before = Reading.now(proxy.child, self._worker, self._plan)
-            report = await self._open(proxy.port, self._plan.seed + run.block)
-            after = Reading.now(proxy.child, self._worker, self._plan)
+            before = CpuReading.now(proxy.child, self._worker, plan.cores)
+            report = await run_open_load(load, self._place)
+            spent = CpuReading.now(proxy.child, self._worker, plan.cores).since(before)
         except OSError:
             raise proxy.died() from None
-        return judged(run, report, self.rate, after.taken_since(before))
-
-    async def _open(self, port: int, seed: int) -> Report:
-        plan = self._plan
-        open_load = OpenLoad(
-            port, plan.case.path, self.rate, plan.seconds, plan.connections, seed, plan.is_load_alone
-        )
-        return await run_open_load(open_load, self._place)
+        return judged(run, report, self.rate, spent.taken)
 
 
 def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:
@@ -132,9 +130,9 @@ def fault_in_words(report: Report) -> str:
 def doubt(report: Report, taken: float) -> str:
     """Reason why a run is void; empty if it is usable."""
     if taken > TAKEN_PART:
-        return f"others took {taken:.0%} of the cores"
+        return f"other processes took {taken:.0%} of the cores"
     if report.busy > BUSY_PART:
-        return f"the generator's core was {report.busy:.0%} in use, which leaves it no room"
+        return f"the generator's core was {report.busy:.0%} in use, at most {BUSY_PART:.0%} is allowed"
     if report.lag <= LAG_PART * report.p99:  # false if one of them is nan
         return ""
     return f"the generator was {report.lag:.2f} ms late itself, of {report.p99:.2f} ms"
@@ -146,6 +144,6 @@ def capacities_in_words(capacities: dict[str, Capacity], rate: float) -> str:
     doubt = (
         ""
         if slowest.used >= FULL_PART
-        else f" (the slowest used {slowest.used:.0%} of its core: it was held up, by the load or by others)"
+        else f" (the slowest used {slowest.used:.0%} of its core: the load or other processes limited it)"
     )
     return f"capacity: {found}{doubt}; offered to each: {rate:.0f}/s"

@@ -5,29 +5,27 @@ Only parses options and prints; the page is made from the files of the results d
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from benchmarks.harness.options import names_in
+from benchmarks.harness.options import CHECK, QUICK, names_in
+from benchmarks.harness.session import Session
 from experiments.commands.options import PATIENCE
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, print_stopped, print_verdict
+from experiments.terminal import duration
 
 EPILOG = """\b
 Examples:
   python -m benchmarks fidelity                     six scenarios, five policies, four blocks: two hours
-  python -m benchmarks fidelity --quick             one short block of each: nothing to believe, in eight minutes
+  python -m benchmarks fidelity --quick             one short block of each: an impression, eight minutes
   python -m benchmarks fidelity --scenarios gc-pauses,bursts --policies random,prequal --blocks 8
-  python -m benchmarks fidelity --out results/fidelity  goes on where it was stopped; simulates everything anew
-  python -m benchmarks fidelity --out results/fidelity --mend  measures again what came out invalid
-  python -m benchmarks fidelity --out results/fidelity --mend --patience 4m   and waits for a quiet machine
-  python -m benchmarks fidelity --out results/fidelity --redraw  only the page, from the files
+  python -m benchmarks fidelity --out results/fidelity  continues a stopped session; simulates everything again
+  python -m benchmarks fidelity --out results/fidelity --mend  measures invalid runs again
+  python -m benchmarks fidelity --out results/fidelity --mend --patience 4m   waits for a quiet machine as well
+  python -m benchmarks fidelity --out results/fidelity --redraw  only writes the page again
 """
 
 
@@ -40,20 +38,18 @@ Examples:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A directory for the results, new or of a sitting before.",
+    help="Directory of the results, new or of a stopped session.",
 )
 @click.option(
     "--time-scale",
     type=click.FloatRange(min=0, min_open=True, max=10),
-    help="Seconds that 1 s takes: 4 lets a busy machine's milliseconds weigh a quarter.",
+    help="Seconds that 1 s of the scenario takes: at 4, a busy machine's milliseconds weigh a quarter.",
 )
-@click.option("--quick", is_flag=True, help="One short block: an impression, and for tests.")
-@click.option("--mend", is_flag=True, help="Measure again what came out invalid.")
+@QUICK
+@click.option("--mend", is_flag=True, help="Measure invalid runs again.")
 @PATIENCE
-@click.option(
-    "--redraw", is_flag=True, help="Neither measure nor simulate: the page from the files of --out."
-)
-@click.option("--check", is_flag=True, help="Exit code 1 when a figure is missed.")
+@click.option("--redraw", is_flag=True, help="Only write the page again, from the files in --out.")
+@CHECK
 def fidelity(
     scenarios: str,
     policies: str,
@@ -70,37 +66,36 @@ def fidelity(
     if redraw and out is None:
         raise click.UsageError("--redraw: name the directory with --out")
     if quick and blocks is not None:
-        raise click.UsageError("--quick and --blocks: a quick sitting has one block")
-    console = console_here()
+        raise click.UsageError("--quick and --blocks: a quick session has one block")
+    session = Session(is_checked=check)
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
-        # These imports and those of the figures take half a second, which `--help` does not need.
-        from benchmarks.fidelity.session import SCENARIOS, Session, known_policies, run_session, scenario_of
+        # These imports and those of the page take half a second, which `--help` does not need.
+        from benchmarks.fidelity import session as campaigns
         from experiments.simulator.run import simulate_emulated
 
-        chosen = names_in(policies) or list(known_policies())
-        made = [
-            scenario_of(name, chosen, blocks, quick, time_scale) for name in names_in(scenarios) or SCENARIOS
-        ]
+        chosen = names_in(policies) or list(campaigns.known_policies())
+        names = names_in(scenarios) or campaigns.SCENARIOS
+        made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, time_scale) for name in names)
         seconds = 0.0 if patience is None else duration("--patience", patience)
-        command = shlex.join(["experiments", *sys.argv[1:]])
-        try:
-            run_session(Session(tuple(made), directory, command, mend, seconds), console, simulate_emulated)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            print_stopped(console, "Nothing was left running; the same --out goes on from here.")
-            return STOPPED
-    return present(directory, console, check)
+        command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+        comparison = campaigns.Comparison(made, directory, command, mend, seconds)
+        with session.interruptible():
+            campaigns.run_session(comparison, session.console, simulate_emulated)
+    if session.was_stopped:
+        session.say("The same --out continues from here.")
+        return session.conclude([])
+    return present(session, directory)
 
 
-def present(directory: Path, console: Console, check: bool) -> int:
+def present(session: Session, directory: Path) -> int:
     """Write the page and print its verdicts; returns the exit code."""
     from benchmarks.fidelity.page import write_page
-    from benchmarks.fidelity.tables import every_verdict, headline, lines_of
+    from benchmarks.fidelity.tables import bounds_of, headline
 
-    with console.status("Drawing the page"):
-        scenario_results = write_page(directory)
-    for is_met, line in lines_of(scenario_results):
-        print_verdict(console, is_met, line)
-    console.print(Text(f"{headline(scenario_results)}.", style="bold"))
-    console.print(f"Page: {directory / 'worlds.html'}", highlight=False, soft_wrap=True)
-    return BOUND_MISSED if check and False in every_verdict(scenario_results) else 0
+    with session.console.status("Drawing the page"):
+        results = write_page(directory)
+    code = session.conclude(list(bounds_of(results)))
+    session.say(f"{headline(results)}.", "bold")
+    session.console.print(f"Page: {directory / 'worlds.html'}", highlight=False, soft_wrap=True)
+    return code

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs
+from benchmarks.fidelity.tables import bound_text
 from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
 from experiments.report.palette import GRID, INVALID, NEGLIGIBLE_WEIGHT, policy_colour
 from experiments.results.directory import Results
@@ -62,13 +63,7 @@ def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantit
         bound = BOUNDS[quantity]
         axis.fill_between(line, line * (1 - bound), line * (1 + bound), color=GRID, zorder=0)
         axis.plot(line, line, color=NEGLIGIBLE_WEIGHT, lw=0.8, zorder=0)
-    axis.set(
-        title=f"{quantity}, within {bound_text(quantity)}", xlabel="measured, ms", ylabel="simulated, ms"
-    )
-
-
-def bound_text(quantity: str) -> str:
-    return f"{BOUNDS[quantity] * 100:.0f} %"
+    axis.set(title=bound_text(quantity), xlabel="measured, ms", ylabel="simulated, ms")
 
 
 def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:

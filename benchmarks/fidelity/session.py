@@ -75,7 +75,7 @@ Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Comparison:
     """What to measure and where. `mend`: measure invalid runs again. `patience`: seconds to wait for a quiet machine
     before each run, see `experiments/run/patience.py`.
     """
@@ -105,14 +105,14 @@ def known_policies() -> tuple[str, ...]:
     return tuple(name for name in POLICIES if name in registry.TABLE)
 
 
-def run_session(session: Session, console: Console, simulate: Simulate) -> None:
+def run_session(comparison: Comparison, console: Console, simulate: Simulate) -> None:
     """Measure missing runs and simulate all. Raises `ExperimentError`, and `KeyboardInterrupt`."""
-    scenarios = session.scenarios
+    scenarios = comparison.scenarios
     for number, scenario in enumerate(scenarios):
-        left = sum(seconds_left(each, session) for each in scenarios[number:])
+        left = sum(seconds_left(each, comparison) for each in scenarios[number:])
         console.rule(f"{number + 1} of {len(scenarios)}: {scenario.name}, about {clock(left)} to the end")
-        folder = session.directory / scenario.name
-        measure(scenario, session, folder / MEASURED, console)
+        folder = comparison.directory / scenario.name
+        measure(scenario, comparison, folder / MEASURED, console)
         campaign = read_campaign(folder / MEASURED)
         simulate_again(campaign, folder / SIMULATED, console, partial(repeatedly, simulate))
         simulate_again(campaign, folder / AGAIN, console, partial(otherwise, simulate, "once more"))
@@ -140,29 +140,29 @@ def otherwise(
     return Run(run.facts.model_copy(update={"label": entry.label}), run.samples)
 
 
-def seconds_left(scenario: Scenario, session: Session) -> float:
+def seconds_left(scenario: Scenario, comparison: Comparison) -> float:
     """Expected seconds to measure the missing runs of a scenario."""
-    directory = session.directory / scenario.name / MEASURED
+    directory = comparison.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
         return sum(expected_seconds(scenario, run) for run in plan(scenario))
-    rest = missing(read_campaign(directory), directory, session.mend)
+    rest = missing(read_campaign(directory), directory, comparison.mend)
     return sum(expected_seconds(scenario, run) for run in rest)
 
 
-def measure(scenario: Scenario, session: Session, directory: Path, console: Console) -> None:
+def measure(scenario: Scenario, comparison: Comparison, directory: Path, console: Console) -> None:
     """Run the missing part of the plan. Raises `BadInputError` if the directory holds runs of another scenario."""
     if (directory / CAMPAIGN_FILE).exists():
         campaign = read_campaign(directory)
         if campaign.scenario != scenario:
             raise BadInputError(f"--out: {directory} holds runs of other numbers; name another directory")
     else:
-        campaign = execute.prepare(scenario, session.command, directory)
-    left = missing(campaign, directory, session.mend)
+        campaign = execute.prepare(scenario, comparison.command, directory)
+    left = missing(campaign, directory, comparison.mend)
     if not left:
         return
     rest = campaign.model_copy(update={"plan": left})
     with Progress(rest, console) as progress:
-        patience = Patience(session.patience, cannot_be_judged)
+        patience = Patience(comparison.patience, cannot_be_judged)
         execute.execute(rest, directory, MeasuredWorld(), progress, patience)
 
 

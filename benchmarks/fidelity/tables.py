@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.fidelity.agreement import BOUNDS, Agreement, PairComparison, Row, ScenarioResult
+from benchmarks.harness.verdicts import Verdict
 from experiments.report.tables import Cell, Mark, Table
 from experiments.terminal import STANDING
 
 MARKS: dict[bool | None, Mark] = {True: "good", False: "bad", None: "few"}
 QUANTITIES = tuple(BOUNDS)
+EVERY_QUANTITY = (*QUANTITIES, "ranking")
 
 
 def verdicts(results: Sequence[ScenarioResult], quantity: str) -> list[bool | None]:
@@ -26,7 +28,7 @@ def verdicts(results: Sequence[ScenarioResult], quantity: str) -> list[bool | No
 
 def every_verdict(results: Sequence[ScenarioResult]) -> list[bool | None]:
     """Verdicts on all quantities and on the ranking."""
-    return [met for quantity in (*QUANTITIES, "ranking") for met in verdicts(results, quantity)]
+    return [met for quantity in EVERY_QUANTITY for met in verdicts(results, quantity)]
 
 
 def headline(results: Sequence[ScenarioResult]) -> str:
@@ -43,7 +45,7 @@ def headline(results: Sequence[ScenarioResult]) -> str:
 def overview(results: Sequence[ScenarioResult]) -> Table:
     """Table of how often each quantity agrees."""
     rows = []
-    for quantity in (*QUANTITIES, "ranking"):
+    for quantity in EVERY_QUANTITY:
         found = verdicts(results, quantity)
         bound = f"± {BOUNDS[quantity] * 100:.0f} %" if quantity in BOUNDS else "same order"
         missed = Cell(str(found.count(False)), "bad" if False in found else "")
@@ -58,28 +60,33 @@ def overview(results: Sequence[ScenarioResult]) -> Table:
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
 
-def lines_of(results: Sequence[ScenarioResult]) -> Iterator[tuple[bool | None, str]]:
-    """Lines for the terminal: every miss, then how often each quantity is met."""
+def bounds_of(results: Sequence[ScenarioResult]) -> Iterator[Verdict]:
+    """Verdicts for the terminal: every miss, then each quantity over all scenarios."""
     for result in results:
-        for row in result.rows:
-            for one in row.agreements:
-                if one.is_met is False:
-                    chance = (
-                        ""
-                        if math.isnan(one.simulation_noise)
-                        else f", by chance ± {100 * abs(one.simulation_noise):.1f} %"
-                    )
-                    words = f"{result.name}, {row.label}: {one.quantity} {distance_text(one)}{chance}"
-                    yield False, f"MISSED  {words}"
+        missed = [(row, one) for row in result.rows for one in row.agreements if one.is_met is False]
+        for row, one in missed:
+            found = distance_text(one)
+            if not math.isnan(one.simulation_noise):
+                found = f"{found}, by chance {chance_text(one)}"
+            yield Verdict(f"{result.name}, {row.label}", bound_text(one.quantity), False, found)
         if result.ranking_is_met is False:
-            yield (
-                False,
-                f"MISSED  {result.name}: {'; '.join(map(pair_comparison_text, contradictions(result)))}",
-            )
-    for quantity in (*QUANTITIES, "ranking"):
-        found = verdicts(results, quantity)
-        counts = ", ".join(f"{found.count(met)} {word}" for met, word in STANDING.items())
-        yield (not found.count(False) if found.count(None) < len(found) else None), f"{quantity}: {counts}"
+            pairs = "; ".join(map(pair_comparison_text, contradictions(result)))
+            yield Verdict(result.name, bound_text("ranking"), False, pairs)
+    for quantity in EVERY_QUANTITY:
+        verdicts_ = verdicts(results, quantity)
+        counts = ", ".join(f"{verdicts_.count(met)} {word}" for met, word in STANDING.items())
+        is_met = None if set(verdicts_) == {None} else False not in verdicts_
+        yield Verdict("all scenarios", bound_text(quantity), is_met, counts)
+
+
+def bound_text(quantity: str) -> str:
+    """Text such as `p99 within ± 10 %`."""
+    return f"{quantity} within ± {100 * BOUNDS[quantity]:.0f} %" if quantity in BOUNDS else "same ranking"
+
+
+def chance_text(one: Agreement) -> str:
+    """Simulation noise such as `± 3.1 %`; a dash if it is unknown."""
+    return "–" if math.isnan(one.simulation_noise) else f"± {100 * abs(one.simulation_noise):.1f} %"
 
 
 def scenario_table(result: ScenarioResult) -> Table:
@@ -109,9 +116,7 @@ def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
     factor, mark = (100.0 if one.quantity == "share" else 1e3), MARKS[one.is_met]
     shown: Mark = "few" if one.has_few or one.is_met is None else ""
     values = [Cell(f"{value * factor:.1f}", shown) for value in (one.measured, one.simulated)]
-    chance = Cell(
-        "–" if math.isnan(one.simulation_noise) else f"± {100 * abs(one.simulation_noise):.1f} %", "few"
-    )
+    chance = Cell(chance_text(one), "few")
     return (*values, Cell(distance_text(one), shown), chance, Cell(STANDING[one.is_met], mark))
 
 

@@ -1,1 +1,1 @@
-"""What the benchmarks share: compared proxies, their processes and files, load generators, options and verdicts."""
+"""Shared by all benchmarks: session frame, options, bounds, blocks, peers and their configuration, loads, CPU time."""

@@ -9,25 +9,18 @@ import asyncio
 import math
 import re
 import signal
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.cases import Case
+from benchmarks.harness.closed_loop import ClosedLoop
+from benchmarks.harness.load_process import Place, generator_argv, report_of, started
 from experiments.errors import FleetFailedError
-from experiments.processes import program
 
 TOTAL = re.compile(r"^\s*(\d+) requests in ", re.MULTILINE)
 RATE = re.compile(r"^Requests/sec:\s*([\d.]+)", re.MULTILINE)
 SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
 BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
-PATIENCE = 15.0
-"""Seconds after its end within which a generator must report."""
-
-Place = Callable[[], AbstractContextManager[None]]
-"""Context in which a process is started: `with place():` pins it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +67,26 @@ class Load:
 
     async def run(self, port: int, seconds: float, place: Place) -> Outcome:
         """Load 127.0.0.1:`port` for `seconds`. Raises `FleetFailedError`."""
-        argv = self.wrk_argv(port, seconds) if self.wrk else self.own_argv(port, seconds)
+        case = self.case
+        own = ClosedLoop(port, case.method, case.path, case.body, self.connections, seconds, case.is_tls)
+        argv = (
+            self.wrk_argv(port, seconds)
+            if self.wrk
+            else generator_argv("benchmarks.harness.closed_loop", own)
+        )
         async with started(argv, place) as process:
-            if self.wrk and seconds != int(
-                seconds
-            ):  # wrk knows whole seconds only, and reports when interrupted
+            if self.wrk and seconds % 1:  # wrk knows whole seconds only, and reports when interrupted
                 await asyncio.sleep(seconds)
                 process.send_signal(signal.SIGINT)
             return parsed(await report_of(process, seconds))
 
     def wrk_argv(self, port: int, seconds: float) -> list[str]:
+        """Command line of wrk."""
         assert self.wrk is not None
         timing = ["--threads", "1", "--connections", str(self.connections), "--duration"]
         script = ["--script", str(self._script())] if self.case.body else []
         url = f"{'https' if self.case.is_tls else 'http'}://127.0.0.1:{port}{self.case.path}"
         return [self.wrk, *timing, f"{math.ceil(seconds)}s", *script, url]
-
-    def own_argv(self, port: int, seconds: float) -> list[str]:
-        words = (port, self.case.method, self.case.path, self.case.body, self.connections, seconds)
-        security = ["tls"] if self.case.is_tls else []
-        return [*program("benchmarks.harness.closed_loop"), *map(str, words), *security]
 
     def _script(self) -> Path:
         """Write the Lua script with method and body; wrk has no options for them."""
@@ -105,28 +98,3 @@ class Load:
             encoding="utf-8",
         )
         return path
-
-
-async def report_of(process: Process, seconds: float) -> str:
-    """Output of the process including standard error. Raises `FleetFailedError` if it does not end in time."""
-    try:
-        async with asyncio.timeout(seconds + PATIENCE):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        raise FleetFailedError("the load generator did not end") from None
-    return output.decode(errors="replace")
-
-
-@asynccontextmanager
-async def started(argv: list[str], place: Place) -> AsyncIterator[Process]:
-    """Start a process in a session of its own; killed on exit if it still runs."""
-    with place():
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdout=PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()

@@ -1,15 +1,18 @@
 """Closed-loop load generator for machines without wrk; prints a report in the format of wrk. Measures no latency.
 
-python -m benchmarks.harness.closed_loop PORT METHOD PATH BODY_BYTES CONNECTIONS SECONDS [tls]
+    python -m benchmarks.harness.closed_loop JSON
+
+JSON has the fields of `ClosedLoop`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
+import json
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import cast
 
 import httptools
@@ -47,32 +50,44 @@ class Client(asyncio.Protocol):
         self._counts["read"] += not self.is_over
 
 
-def request_bytes(port: int, method: str, path: str, body: int) -> bytes:
-    """Bytes of the request that is repeated."""
-    length = f"Content-Length: {body}\r\n" if body else ""
-    return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{length}\r\n".encode() + b"x" * body
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """Load on 127.0.0.1:`port` for `seconds`; `body` is the size of the request's body in bytes."""
 
+    port: int
+    method: str
+    path: str
+    body: int
+    connections: int
+    seconds: float
+    is_tls: bool
 
-async def load(
-    port: int, request: bytes, connections: int, seconds: float, security: ssl.SSLContext | None = None
-) -> str:
-    """Keep `connections` busy for `seconds`; returns the report."""
-    loop, counts, clients = asyncio.get_running_loop(), Counter[str](), list[Client]()
-    began_at = time.monotonic()
-    for _ in range(connections):
-        try:
-            _, client = await loop.create_connection(
-                lambda: Client(request, counts), "127.0.0.1", port, ssl=security
-            )
-            clients.append(client)
-        except OSError:
-            counts["connect"] += 1
-    await asyncio.sleep(began_at + seconds - time.monotonic())
-    took = time.monotonic() - began_at
-    for client in clients:
-        client.is_over = True
-        client.transport.abort()
-    return report(counts, took)
+    @property
+    def request(self) -> bytes:
+        """The request that is repeated."""
+        length = f"Content-Length: {self.body}\r\n" if self.body else ""
+        head = f"{self.method} {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{length}\r\n"
+        return head.encode() + b"x" * self.body
+
+    async def run(self) -> str:
+        """Keep all connections busy; returns the report."""
+        loop, counts, clients = asyncio.get_running_loop(), Counter[str](), list[Client]()
+        security = client_context() if self.is_tls else None
+        began_at = time.monotonic()
+        for _ in range(self.connections):
+            try:
+                _, client = await loop.create_connection(
+                    lambda: Client(self.request, counts), "127.0.0.1", self.port, ssl=security
+                )
+                clients.append(client)
+            except OSError:
+                counts["connect"] += 1
+        await asyncio.sleep(began_at + self.seconds - time.monotonic())
+        took = time.monotonic() - began_at
+        for client in clients:
+            client.is_over = True
+            client.transport.abort()
+        return report(counts, took)
 
 
 def report(counts: Counter[str], took: float) -> str:
@@ -85,14 +100,5 @@ def report(counts: Counter[str], took: float) -> str:
     )
 
 
-def main(
-    port: str, method: str, path: str, body: str, connections: str, seconds: str, security: str = ""
-) -> None:
-    """Run the load and print the report."""
-    request = request_bytes(int(port), method, path, int(body))
-    context = client_context() if security else None
-    print(uvloop.run(load(int(port), request, int(connections), float(seconds), context)), end="")
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(uvloop.run(ClosedLoop(**json.loads(sys.argv[1])).run()), end="")

@@ -72,7 +72,7 @@ class ConnectionSlot:
         """Use a new socket, with request `number` or `FREE` or `OPENING`."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock, self.send, self.recv = sock, sock.send, sock.recv
+        self.sock, self.send, self.recv = sock, sock.sendall, sock.recv
         self.number = number
         self.came = b""
         """Bytes received of an incomplete response."""
@@ -132,9 +132,14 @@ class OpenLoop:
         self._kind, self._has_waited = array("b", [Kind.UNFINISHED]) * count, array("b", [0]) * count
         give_up_at = self._due[-1] + self._timeout
         self._due.append(float("inf"))  # sentinel after the last instant
+        self._requests = self.requests(count)
         self._turns(give_up_at)
         self._give_up(give_up_at)
         return self._record()
+
+    def requests(self, count: int) -> Sequence[bytes]:
+        """Bytes of each request; the same for all unless a subclass has others."""
+        return [self._request] * count
 
     def close(self) -> None:
         """Close all sockets and the timer and epoll descriptors."""
@@ -184,7 +189,7 @@ class OpenLoop:
 
     def _send_due(self) -> None:
         """Send all due requests for which a connection is free."""
-        clock, free, due = time.monotonic, self._free, self._due
+        clock, free, due, requests = time.monotonic, self._free, self._due, self._requests
         while free and due[self._next] <= (now := clock()):
             lane = free.pop()
             number = lane.number = self._next
@@ -193,7 +198,7 @@ class OpenLoop:
             if due[number] < self._short_until:
                 self._has_waited[number] = 1
             try:
-                lane.send(self._request)
+                lane.send(requests[number])
             except OSError:
                 self._end_broken(lane, Kind.RESET, now)
 

@@ -1,8 +1,8 @@
-"""Parsing and validation of option values that several benchmarks share."""
+"""Options that several benchmarks share, and validation of their values."""
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 from random import Random
 
 import click
@@ -11,6 +11,24 @@ from experiments import cpu_time
 from experiments.errors import BadInputError
 from policies import registry
 from policies.errors import PoliciesError
+from workers.durations import parse_duration
+
+JSON = click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all results to this file."
+)
+CHECK = click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+SEED = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Of everything drawn at random: order, load, faults.",
+)
+QUICK = click.option("--quick", is_flag=True, help="A short version: an impression, and for tests.")
+POLICY = click.option("--policy", default="least-in-flight", show_default=True, help="Of Steelyard.")
+PEERS = click.option(
+    "--peers", "others", default="none", metavar="A,B,…|none", show_default=True, help="Other proxies."
+)
 
 
 def names_in(text: str) -> list[str]:
@@ -40,12 +58,9 @@ def cores_for(pin: str) -> tuple[int, int]:
     return found[0], found[0] if pin == "one" else found[1]
 
 
-def generator_core() -> int:
-    """Core of the load generator: the second core if there is one, otherwise the first."""
-    try:
-        return cores_for("split")[1]
-    except BadInputError:
-        return cores_for("one")[0]
+def proxy_and_load_cores() -> tuple[int, int]:
+    """Core of the proxy, and of the load generator: the second core if there is one. Raises `BadInputError`."""
+    return cores_for("one")[0], cores_for("split" if len(cpu_time.cores()) > 1 else "one")[1]
 
 
 class Seconds(click.ParamType[float]):
@@ -54,8 +69,10 @@ class Seconds(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|)", str(value))
-        seconds = float(found[1]) * (0.001 if found[2] == "ms" else 1.0) if found else 0.0
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError:
+            seconds = 0.0
         if not 0.1 <= seconds <= 600:
             self.fail(f"{value!r} must be a duration such as 3s or 300ms, from 100ms to 600s", param, context)
         return seconds

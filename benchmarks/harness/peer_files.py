@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,29 @@ UNLIMITED_STREAMS = 1_000_000_000
 
 def steelyard(
     port: int,
-    workers: Sequence[int],
+    workers: Sequence[int] | Mapping[str, int],
     policy: str,
     tls: Certificate | None = None,
     head_timeout: float | None = None,
+    tables: str = "",
 ) -> str:
-    """Configuration of `balancer serve` with one region. `head_timeout` in seconds; None: the default."""
-    lines = [f'listen = "127.0.0.1:{port}"', 'home_region = "here"', "seed = 1"]
-    lines += [f"policy = {json.dumps(policy)}"]
+    """Configuration of `balancer serve`. `head_timeout` in seconds; None: the default. `tables` are further tables.
+
+    `workers` are ports in one region, or ports by endpoint id: REGION-NUMBER, the region of the first is home.
+    """
+    endpoints = (
+        workers if isinstance(workers, Mapping) else {f"here-{n}": one for n, one in enumerate(workers)}
+    )
+    home = next(iter(endpoints)).partition("-")[0]
+    lines = [f'listen = "127.0.0.1:{port}"', f'home_region = "{home}"', "seed = 1"]
+    lines += [f"policy = {json.dumps(policy)}", tables]
     if tls is not None:
         lines += ["[tls]", f"certificate = {json.dumps(str(tls.certificate))}"]
         lines += [f"key = {json.dumps(str(tls.key))}"]
     if head_timeout is not None:
         lines += ["[timeouts]", f"head = {head_timeout:g}"]
-    for number, worker in enumerate(workers):
-        lines += ["[[endpoints]]", f'id = "here-{number}"', 'region = "here"']
+    for name, worker in endpoints.items():
+        lines += ["[[endpoints]]", f'id = "{name}"', f'region = "{name.partition("-")[0]}"']
         lines += [f'address = "http://127.0.0.1:{worker}"']
     return "\n".join(lines) + "\n"
 
@@ -82,7 +90,7 @@ def nginx(
       proxy_set_header Via "1.1 nginx";
     }}
   }}"""
-    return _nginx(folder, http)
+    return nginx_process(folder, http)
 
 
 def _nginx_tls(tls: Certificate) -> str:
@@ -105,11 +113,11 @@ def nginx_worker(ports: Sequence[int], folder: Path) -> str:
     location / {{ default_type text/plain; return 200 "{SMALL}"; }}
     location = /{LARGE_NAME} {{ default_type application/octet-stream; }}
   }}"""
-    return _nginx(folder, http)
+    return nginx_process(folder, http)
 
 
-def _nginx(folder: Path, http: str) -> str:
-    """Common part of proxy and worker: foreground, one serving process, all files in `folder`."""
+def nginx_process(folder: Path, http: str) -> str:
+    """nginx around the directives `http`: foreground, one serving process, all files in `folder`."""
     spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
     owner = "user root;\n" if os.geteuid() == 0 else ""  # else the worker process cannot enter `folder`

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import certificates, peer_files
 from benchmarks.harness.cases import CASES, Case
@@ -55,9 +54,6 @@ class Peer:
     name: str
     argv: Callable[[Site], list[str]]
     program: str | None = None
-    version: str = ""
-    """Option that prints the program's version."""
-
     endpoints: int = 0
     connections: int = 0
     """Number of endpoints and of busy clients; 0 means the default."""
@@ -70,34 +66,16 @@ class Peer:
 
     def absence_from(self, case: Case) -> str:
         """Reason why it cannot take part in this case; empty if it can."""
-        if self.absence or not case.is_tls:
-            return self.absence
-        return certificates.absence() or (without_tls() if self.is_ours else "")
-
-    @property
-    def is_ours(self) -> bool:
-        return self.name.startswith(OURS)
-
-
-@cache
-def without_tls() -> str:
-    """Reason why the balancer rejects the section [tls] of its configuration; empty if it accepts it."""
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as name:
-        folder = Path(name)
-        text = peer_files.steelyard(8080, (8081,), "random", certificates.certificate_in(folder))
-        file = Site(8080, (8081,), folder).file("steelyard.toml", text)
-        argv = [*program("balancer"), "check", file]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
-    return " ".join(done.stderr.split()) if done.returncode else ""
+        return self.absence or (certificates.absence() if case.is_tls else "")
 
 
 def ours(policy: str, endpoints: int = 0, connections: int = 0, other_python: str = "") -> Peer:
     """Steelyard with a policy, started as in production; `other_python` runs the build installed beside it instead."""
-    started = [other_python, "-P", "-m", "balancer"] if other_python else program("balancer")
 
     def argv(site: Site) -> list[str]:
         text = peer_files.steelyard(site.port, site.workers, policy, site.certificate, site.head_timeout)
-        return [*started, "serve", "--config", site.file("steelyard.toml", text)]
+        argv = run_steelyard(site, text)
+        return [other_python, *argv[1:]] if other_python else argv
 
     name = f"{OURS} {policy}{OTHER_BUILD if other_python else ''}"
     if endpoints:
@@ -107,12 +85,26 @@ def ours(policy: str, endpoints: int = 0, connections: int = 0, other_python: st
 
 def nginx_argv(site: Site) -> list[str]:
     text = peer_files.nginx(site.port, site.workers, site.folder, site.certificate, site.head_timeout)
+    return run_nginx(site, text)
+
+
+def run_nginx(site: Site, text: str) -> list[str]:
+    """Command line of nginx with this configuration."""
     return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", text)]
 
 
 def haproxy_argv(site: Site) -> list[str]:
-    text = peer_files.haproxy(site.port, site.workers, site.certificate, site.head_timeout)
+    return run_haproxy(site, peer_files.haproxy(site.port, site.workers, site.certificate, site.head_timeout))
+
+
+def run_haproxy(site: Site, text: str) -> list[str]:
+    """Command line of HAProxy in the foreground with this configuration."""
     return ["haproxy", "-db", "-f", site.file("haproxy.cfg", text)]
+
+
+def run_steelyard(site: Site, text: str) -> list[str]:
+    """Command line of the balancer installed here with this configuration."""
+    return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
 
 
 def envoy_argv(site: Site) -> list[str]:
@@ -127,23 +119,39 @@ def program_of_ours(module: str) -> Callable[[Site], list[str]]:
 
 
 PEERS = {
-    "nginx": Peer("nginx", nginx_argv, "nginx", "-v"),
-    "haproxy": Peer("haproxy", haproxy_argv, "haproxy", "-v"),
-    "envoy": Peer("envoy", envoy_argv, "envoy", "--version"),
+    "nginx": Peer("nginx", nginx_argv, "nginx"),
+    "haproxy": Peer("haproxy", haproxy_argv, "haproxy"),
+    "envoy": Peer("envoy", envoy_argv, "envoy"),
     "aiohttp": Peer("aiohttp session", program_of_ours("benchmarks.harness.aiohttp_session")),
     "relay": Peer("TCP relay", program_of_ours("benchmarks.harness.relay")),
 }
 NGINX, HAPROXY, SESSION = PEERS["nginx"].name, PEERS["haproxy"].name, PEERS["aiohttp"].name
 
 
-def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
+def chosen(names: Sequence[str], known: Mapping[str, Peer] = PEERS) -> tuple[Peer, ...]:
     """Peers by their short names; `none` alone selects none. Raises `BadInputError`."""
     if list(names) == ["none"]:
         return ()
     for name in names:
-        if name not in PEERS:
-            raise BadInputError(f"--peers: unknown '{name}'; known: {', '.join(PEERS)}, or none")
-    return tuple(PEERS[name] for name in dict.fromkeys(names))
+        if name not in known:
+            raise BadInputError(f"--peers: unknown '{name}'; known: {', '.join(known)}, or none")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def available(peers: Iterable[Peer], say: Callable[[str], None]) -> tuple[Peer, ...]:
+    """Peers that can be measured here; the others are reported with the reason."""
+    found = []
+    for peer in peers:
+        if peer.absence:
+            say(f"absent: {peer.name} ({peer.absence})")
+        else:
+            found.append(peer)
+    return tuple(found)
+
+
+def described(plan: Any) -> dict[str, Any]:
+    """Fields of a plan for JSON; of its `peers`, the names."""
+    return asdict(plan) | {"peers": [peer.name for peer in plan.peers]}
 
 
 def require_build(python: str) -> str:
@@ -162,8 +170,7 @@ def worker_argv(site: Site) -> list[str]:
     if PEERS["nginx"].absence:
         return [*program("benchmarks.harness.worker"), *map(str, site.workers)]
     (site.folder / peer_files.LARGE_NAME).write_bytes(bytes(peer_files.LARGE_BYTES))
-    text = peer_files.nginx_worker(site.workers, site.folder)
-    return ["nginx", "-p", str(site.folder), "-c", site.file("worker.conf", text)]
+    return run_nginx(site, peer_files.nginx_worker(site.workers, site.folder))
 
 
 def worker_case(case: Case) -> Case:

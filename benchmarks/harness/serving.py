@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
 from benchmarks.harness.cases import Case
@@ -22,9 +22,14 @@ LOOK_AGAIN = 0.05
 
 
 @asynccontextmanager
-async def serving(name: str, argv: list[str], port: int, case: Case, core: int) -> AsyncIterator[Child]:
-    """Start a process that answers the case's path on `port`; stopped on exit. Raises `FleetFailedError`."""
-    with cpu_time.pinned_to(core):
+async def serving(
+    name: str, argv: list[str], port: int, case: Case, core: int | None
+) -> AsyncIterator[Child]:
+    """Start a process that answers the case's path on `port`; stopped on exit. Raises `FleetFailedError`.
+
+    It is pinned to `core`; None: to none.
+    """
+    with cpu_time.pinned_to(core) if core is not None else nullcontext():
         child = await processes.start(name, argv)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(child.stop)
@@ -39,21 +44,21 @@ async def answering(child: Child, port: int, case: Case) -> None:
         if not child.is_running:
             await asyncio.sleep(LOOK_AGAIN)  # wait for the rest of its standard error
             raise FleetFailedError(f"{child.name} ended before it was ready{child.tail}")
-        last = await status_line(port, case) or last
+        last = await status_line(port, case.path, case.is_tls) or last
         if " 200 " in last:
             return
         await asyncio.sleep(LOOK_AGAIN)
     raise FleetFailedError(f"{child.name} did not forward within {READY_WITHIN:g} s: {last}{child.tail}")
 
 
-async def status_line(port: int, case: Case) -> str:
-    """Status line of the response to a GET; empty if there is none."""
+async def status_line(port: int, path: str, is_tls: bool = False, within: float = 1.0) -> str:
+    """Status line of the response to a GET on a new connection; empty if there is none `within` so many seconds."""
     try:
-        async with asyncio.timeout(1.0):
-            context = client_context() if case.is_tls else None
+        async with asyncio.timeout(within):
+            context = client_context() if is_tls else None
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             try:
-                head = f"GET {case.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
+                head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
                 writer.write(head.encode())
                 return (await reader.readline()).decode("latin-1").strip()
             finally:

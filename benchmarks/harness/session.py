@@ -1,46 +1,112 @@
-"""Frame of every benchmark: run until the end or an interruption, then choose the exit code.
+"""Frame of every benchmark: measure until the end or an interruption, print, write `--json`, choose the exit code.
 
-However it ends, no process is left running, and the caller can print and write what was measured.
+However it ends, no process is left running, and what was measured so far is presented.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.status import Status
+from rich.text import Text
 
-from experiments.terminal import BOUND_MISSED, STOPPED, interruptible, print_stopped
+from benchmarks.harness.circumstances import circumstances
+from benchmarks.harness.verdicts import Verdict, table_of_verdicts
+from experiments.build import describe_build
+from experiments.terminal import (
+    BOUND_MISSED,
+    STOPPED,
+    clock,
+    console_here,
+    interruptible,
+    print_stopped,
+    require_writable,
+    sigterm_interrupts,
+    write_json,
+)
+
+STOPPED_WORDS = "Nothing was left running; what had been measured is shown above."
 
 
-def was_interrupted(work: Callable[[], Awaitable[None]]) -> bool:
-    """Run `work`; returns whether Ctrl-C or SIGTERM ended it. Raises `ExperimentError`."""
-    try:
-        asyncio.run(interruptible(work()))
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        return True
-    return False
+class Session:
+    """One session of a benchmark. `file` is for JSON; with `is_checked`, a missed bound is exit code 1."""
 
+    def __init__(self, file: Path | None = None, is_checked: bool = False) -> None:
+        """Raises `BadInputError` if `file` cannot be written."""
+        require_writable("--json", file)
+        self.console = console_here()
+        self.was_stopped = False
+        self._file, self._is_checked = file, is_checked
+        # Redrawn rarely, because drawing uses CPU time that belongs to the measurement.
+        self._status = Status("starting", console=self.console, refresh_per_second=2)
+        self._began_at = 0.0
+        self._done = self._total = 0
 
-def run_in_folder(work: Callable[[Path], Awaitable[None]], console: Console, doing: str) -> bool:
-    """Run `work` with a temporary folder, while the status line says `doing`; returns whether it was interrupted."""
-    status = Status(doing, console=console, refresh_per_second=2)
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
-        return was_interrupted(lambda: work(Path(folder)))
+    def say(self, text: str, style: str = "") -> None:
+        """Print text as it is; nothing if it is empty."""
+        if text:
+            self.console.print(Text(text, style=style))
 
+    def introduce(self, text: str) -> None:
+        """Print what will be measured, followed by the build under test."""
+        self.say(f"{text}\nOurs: {describe_build()}.\n")
 
-def exit_code(
-    console: Console,
-    was_stopped: bool,
-    is_checked: bool,
-    met: Iterable[bool | None],
-    rest: str = "Nothing was left running; the table holds what had been measured.",
-) -> int:
-    """Exit code of a benchmark: 130 after an interruption, 1 if a bound of `met` was missed and `--check` is given."""
-    if was_stopped:
-        print_stopped(console, rest)
-        return STOPPED
-    return BOUND_MISSED if is_checked and any(one is False for one in met) else 0
+    def measure(self, work: Callable[[Path], Awaitable[None]], runs: int = 0) -> None:
+        """Run `work` with a temporary folder; `runs` is the number of its `run_ended`. Raises `ExperimentError`."""
+        with (
+            self.interruptible(runs),
+            tempfile.TemporaryDirectory(prefix="steelyard-") as folder,
+            self._status,
+        ):
+            asyncio.run(interruptible(work(Path(folder))))
+
+    @contextmanager
+    def interruptible(self, runs: int = 0) -> Iterator[None]:
+        """Run the body until its end, or until Ctrl-C or SIGTERM, which `was_stopped` then shows."""
+        self._total, self._began_at = runs, time.monotonic()
+        try:
+            with sigterm_interrupts():
+                yield
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            self.was_stopped = True
+
+    def run_started(self, text: str) -> None:
+        """Show on the status line what is measured now."""
+        self._status.update(text)
+
+    def run_ended(self, name: str, figures: str, fault: str = "") -> None:
+        """Print one line for a run and the time left; an invalid run has its `fault` instead of figures."""
+        self._done += 1
+        seconds = (time.monotonic() - self._began_at) / self._done * (self._total - self._done)
+        progress = f"[{self._done}/{self._total}, left {clock(seconds)}]"
+        figures = f"INVALID: {fault}" if fault else figures
+        self.say(f"{progress} {name}: {figures}", "red" if fault else "dim")
+
+    def conclude(
+        self,
+        verdicts: Sequence[Verdict],
+        tables: Sequence[RenderableType] = (),
+        doubt: str = "",
+        **results: Any,
+    ) -> int:
+        """Print tables, a warning and the verdicts, write `results` as JSON; returns the exit code."""
+        for table in tables:
+            self.console.print(table)
+        self.say(doubt, "yellow")
+        if verdicts:
+            self.console.print(table_of_verdicts(verdicts))
+        if self._file is not None:
+            frame = {**circumstances(), "was_stopped": self.was_stopped, "bounds": list(verdicts)}
+            write_json("--json", self._file, frame | results)
+        if self.was_stopped:
+            print_stopped(self.console, STOPPED_WORDS)
+            return STOPPED
+        is_missed = any(verdict.is_met is False for verdict in verdicts)
+        return BOUND_MISSED if self._is_checked and is_missed else 0

@@ -1,26 +1,43 @@
-"""Verdicts on bounds, in every benchmark the same: met, missed, or not judged."""
+"""Verdicts on bounds, in every benchmark the same: met, missed, or not judged, shown in one table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
-from experiments.terminal import STANDING, print_verdict
+from experiments.terminal import STANDING, STYLES
 
 
-class Verdict(NamedTuple):
-    """Verdict on one bound; `is_met` is None if it cannot be judged."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Verdict on one bound. `subject` is what the bound applies to, `found` the figure in words.
 
+    `is_met` is None if the bound cannot be judged.
+    """
+
+    subject: str
+    bound: str
     is_met: bool | None
-    words: str
+    found: str
+
+    @property
+    def word(self) -> str:
+        return STANDING[self.is_met]
 
     def __str__(self) -> str:
-        return f"{STANDING[self.is_met]}: {self.words}"
+        return f"{self.word}: {self.subject}: {self.bound} ({self.found})"
 
 
-def print_verdicts(console: Console, verdicts: Iterable[Verdict]) -> None:
-    """Print one line per verdict, in the colour of its outcome."""
+def table_of_verdicts(verdicts: Iterable[Verdict]) -> Table:
+    """Table of all bounds for the terminal."""
+    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    for name in ("", "bound", "found", "verdict"):
+        made.add_column(name)
     for verdict in verdicts:
-        print_verdict(console, verdict.is_met, str(verdict))
+        word = Text(verdict.word, style=STYLES[verdict.is_met])
+        made.add_row(verdict.subject, verdict.bound, verdict.found, word)
+    return made

@@ -13,10 +13,11 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.harness import certificates, peer_files, peers
+from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import Case
 from benchmarks.harness.certificates import Certificate
 from benchmarks.harness.peers import WORKER_PORTS, Site
-from benchmarks.harness.serving import answering, folder_in
+from benchmarks.harness.serving import folder_in, serving
 from benchmarks.processes.latency import PATH, SERVICE, SETUPS, BalancerSetup, LatencyRun, stretch
 from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
 from experiments import processes
@@ -73,33 +74,35 @@ async def run_plan(plan: Plan, folder: Path, observe: Observer) -> None:
 async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Throughput of one and of two processes in alternation: handshakes, then requests."""
     site = Site(0, tuple(free_ports(WORKER_PORTS)), folder_in(folder, "worker"))
-    worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
+    started = serving("worker", peers.worker_argv(site), site.workers[0], CASE, None)
+    worker = await stack.enter_async_context(started)
     rng = Random(plan.seed)
     for part in plan.parts:
-        tls = certificates.certificate_in(folder, plan.key) if part == HANDSHAKES else None
+        own = folder_in(folder, part)
+        tls = certificates.certificate_in(own, plan.key) if part == HANDSHAKES else None
+        case = replace(CASE, is_tls=tls is not None)
         proxies = {
-            count: await balancer_before(site.workers, count, CASE, folder, stack, tls) for count in COUNTS
+            count: await balancer_before(site.workers, count, case, folder_in(own, f"of-{count}"), stack, tls)
+            for count in COUNTS
         }
-        for block in range(plan.bursts):
-            for count in rng.sample(COUNTS, len(COUNTS)):
+        for block, counts in enumerate(shuffled_blocks(COUNTS, plan.bursts, rng)):
+            for count in counts:
                 proxy, port = proxies[count]
                 observe(await burst(proxy, port, worker, plan.burst, ThroughputRun(part, count, block)))
 
 
 async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Latency of all setups in alternation, in front of the same workers."""
-    workers = [
-        await worker_of(number, plan.seed, stack) for number in range(max(one.workers for one in SETUPS))
-    ]
+    count = max(one.workers for one in SETUPS)
+    workers = [await worker_of(number, plan.seed, stack) for number in range(count)]
     await all_ready(workers)
     ports = [child.address[1] for child in workers]
     proxies: dict[BalancerSetup, int] = {}
     for number, setup in enumerate(SETUPS):
         place = folder_in(folder, str(number))
         _, proxies[setup] = await balancer_before(ports[: setup.workers], setup.processes, WORK, place, stack)
-    rng = Random(plan.seed)
-    for block in range(plan.stretches):
-        for setup in rng.sample(SETUPS, len(SETUPS)):
+    for block, setups in enumerate(shuffled_blocks(SETUPS, plan.stretches, Random(plan.seed))):
+        for setup in setups:
             observe(await stretch(setup, block, proxies[setup], plan.stretch, plan.seed))
 
 
@@ -113,36 +116,16 @@ async def balancer_before(
 ) -> tuple[Child, int]:
     """Start a balancer of `count` processes that answers `case`; returns it and its port."""
     port = next(free_ports(1))
-    name = f"of-{count}-tls" if tls else f"of-{count}"
     text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY, tls)
-    file = Site(port, tuple(workers), folder_in(folder, name)).file("steelyard.toml", text)
-    argv = [*program("balancer"), "serve", "--config", file]
-    return await started(
-        f"balancer of {count}", argv, port, replace(case, is_tls=tls is not None), stack
-    ), port
-
-
-async def started(name: str, argv: list[str], port: int, case: Case, stack: AsyncExitStack) -> Child:
-    """Start a process, wait until it answers on its port, and stop it with the stack."""
-    child = await processes.start(name, argv)
-    stack.push_async_callback(child.stop)
-    await answering(child, port, case)
-    return child
+    argv = peers.run_steelyard(Site(port, tuple(workers), folder), text)
+    return await stack.enter_async_context(serving(f"balancer of {count}", argv, port, case, None)), port
 
 
 async def worker_of(number: int, seed: int, stack: AsyncExitStack) -> Child:
     """Start an emulated worker of one slot, without waiting until it is ready."""
-    service = f"exponential:{SERVICE * 1e3:g}ms"
-    words = [
-        "--name",
-        f"here-{number}",
-        "--region",
-        "here",
-        "--service",
-        service,
-        "--seed",
-        str(seed + number),
-    ]
-    child = await processes.start(f"here-{number}", [*program("workers"), "serve", "--queue", "1000", *words])
+    name, service = f"here-{number}", f"exponential:{SERVICE * 1e3:g}ms"
+    options = ["--name", name, "--region", "here", "--service", service, "--seed", str(seed + number)]
+    argv = [*program("workers"), "serve", "--queue", "1000", *options]
+    child = await processes.start(name, argv)
     stack.push_async_callback(child.stop)
     return child

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.harness import certificates
 from benchmarks.harness.cases import CASES
-from benchmarks.harness.closed_load import Outcome, report_of, started
+from benchmarks.harness.closed_load import Outcome
+from benchmarks.harness.cpu_reading import CpuReading
+from benchmarks.harness.load_process import report_of, started
 from benchmarks.harness.open_load import WARM_UP, OpenLoad, run_open_load
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
@@ -56,7 +57,7 @@ class ThroughputRun:
     fault: str = ""
 
 
-Asked = Callable[[int, float, int], Awaitable[Outcome]]
+LoadOfPart = Callable[[int, float, int], Awaitable[Outcome]]
 """Load function: port, seconds, number of balancer processes."""
 
 
@@ -68,9 +69,9 @@ async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
         clients = [await stack.enter_async_context(started(argv, nullcontext)) for _ in range(CLIENTS)]
         reports = await asyncio.gather(*(report_of(client, seconds) for client in clients))
     made_by_each = [int(found[1]) if (found := MADE.search(report)) else 0 for report in reports]
-    lacking = f"{made_by_each.count(0)} of {CLIENTS} clients made no connection" if 0 in made_by_each else ""
-    if lacking:
-        raise FleetFailedError(f"{lacking}: {reports[made_by_each.index(0)].strip()[-200:]}")
+    if lacking := made_by_each.count(0):
+        report = reports[made_by_each.index(0)].strip()[-200:]
+        raise FleetFailedError(f"{lacking} of {CLIENTS} clients made no connection: {report}")
     return Outcome(sum(made_by_each), sum(made_by_each) / max(1, round(seconds)))
 
 
@@ -84,7 +85,7 @@ async def requests(port: int, seconds: float, processes: int) -> Outcome:
 
 
 HANDSHAKES, REQUESTS = "handshakes", "requests"
-PARTS: dict[str, Asked] = {HANDSHAKES: handshakes, REQUESTS: requests}
+PARTS: dict[str, LoadOfPart] = {HANDSHAKES: handshakes, REQUESTS: requests}
 
 
 def absence(part: str) -> str:
@@ -94,31 +95,21 @@ def absence(part: str) -> str:
 
 async def burst(proxy: Child, port: int, worker: Child, seconds: float, base: ThroughputRun) -> ThroughputRun:
     """Run one part; a failure is recorded as the run's fault."""
-    ask = PARTS[base.part]
     try:
-        before, clients, began_at = cpu_time.cpu_of_each(proxy.pid), _clients(worker), time.monotonic()
-        outcome = await ask(port, seconds, base.processes)
-        lasted = time.monotonic() - began_at
-        after, clients = cpu_time.cpu_of_each(proxy.pid), _clients(worker) - clients
+        each_before, before = cpu_time.cpu_of_each(proxy.pid), CpuReading.now(proxy, worker)
+        outcome = await PARTS[base.part](port, seconds, base.processes)
+        each, used = cpu_time.cpu_of_each(proxy.pid), CpuReading.now(proxy, worker).since(before)
     except (FleetFailedError, OSError) as failure:
-        return ThroughputRun(base.part, base.processes, base.block, fault=str(failure))
-    if fault := outcome.fault or (
-        "" if before.keys() == after.keys() else "a process of the balancer has died"
-    ):
-        return ThroughputRun(base.part, base.processes, base.block, fault=fault)
-    spent = sorted(after[pid].total - before[pid].total for pid in after)
-    return ThroughputRun(
-        base.part,
-        base.processes,
-        base.block,
+        return replace(base, fault=str(failure))
+    fault = outcome.fault or ("" if each_before.keys() == each.keys() else "a process of the balancer died")
+    if fault:
+        return replace(base, fault=fault)
+    spent = sorted(each[pid].total - each_before[pid].total for pid in each)
+    return replace(
+        base,
         rate=outcome.rate,
         ceiling=outcome.requests / spent[-1],
         busiest=spent[-1] / sum(spent),
-        balancer_cores=sum(spent) / lasted,
-        client_cores=clients / lasted,
+        balancer_cores=sum(spent) / used.at,
+        client_cores=used.rest / used.at,
     )
-
-
-def _clients(worker: Child) -> float:
-    """CPU seconds used by the worker and all loads so far."""
-    return cpu_time.cpu_of(worker.pid).total + cpu_time.cpu_of_ended_children()

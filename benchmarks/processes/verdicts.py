@@ -6,15 +6,19 @@ missed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import TypeVar
 
 from rich.table import Table
 
+from benchmarks.harness.blocks import block_ratios, middle
 from benchmarks.harness.verdicts import Verdict
 from benchmarks.processes.latency import HALF, SETUPS, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun
 from experiments.terminal import times
+
+AnyRun = TypeVar("AnyRun", ThroughputRun, LatencyRun)
 
 GAIN = 1.8
 """Least throughput of two processes, as a multiple of one."""
@@ -26,116 +30,112 @@ JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
 """Figure of each part by which two processes are compared with one."""
 
 
-def gain_of(bursts: Sequence[ThroughputRun], part: str, figure: str = "") -> float | None:
-    """Median over blocks of the ratio of two processes to one, in `figure` or the judged one; None without pairs."""
-    name = figure or JUDGED[part]
-    found = {
-        (run.processes, run.block): getattr(run, name) for run in bursts if run.part == part and not run.fault
-    }
-    ratios = [
-        value / found[1, block]
-        for (count, block), value in found.items()
-        if count == 2 and (1, block) in found
-    ]
-    return median(ratios) if ratios else None
+def gain_of(bursts: Sequence[ThroughputRun], part: str) -> float | None:
+    """Median over blocks of the ratio of two processes to one, in the judged figure; None without pairs."""
+    one, two = (
+        {run.block: getattr(run, JUDGED[part]) for run in valid(bursts) if (run.part, run.processes) == key}
+        for key in ((part, 1), (part, 2))
+    )
+    return middle(block_ratios(two, one))
 
 
 def loss_of(stretches: Sequence[LatencyRun], setup: str, figure: str = "p99") -> float | None:
     """Median over blocks of the latency ratio of a setup to `HALF`; None without pairs."""
-    found = {(run.setup, run.block): getattr(run, figure) for run in stretches if not run.fault}
-    ratios = [
-        value / found[HALF.name, block]
-        for (name, block), value in found.items()
-        if name == setup and (HALF.name, block) in found
-    ]
-    return median(ratios) if ratios else None
+    own, half = (
+        {run.block: getattr(run, figure) for run in valid(stretches) if run.setup == name}
+        for name in (setup, HALF.name)
+    )
+    return middle(block_ratios(own, half))
+
+
+def valid(runs: Sequence[AnyRun]) -> list[AnyRun]:
+    return [run for run in runs if not run.fault]
 
 
 def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -> list[Verdict]:
     """Verdicts on all bounds that were measured."""
-    found = [gain_verdict([run for run in bursts if run.part == part], part) for part in PARTS]
+    parts = [(part, [run for run in bursts if run.part == part]) for part in PARTS]
+    found = [gain_verdict(own, part) for part, own in parts if own]
     if stretches:
         loss = loss_of(stretches, TWO.name)
-        words = f"p99 of two processes {times(loss)} that of one at equal load per core (bound: {EQUAL:g} ×)"
-        found.append(judged([run.fault for run in stretches], None if loss is None else loss <= EQUAL, words))
-    return [verdict for verdict in found if verdict is not None]
+        bound = f"p99 of two processes ≤ {EQUAL:g} × that of one at equal load per core"
+        found.append(
+            judged(stretches, "latency", bound, None if loss is None else loss <= EQUAL, times(loss))
+        )
+    return found
 
 
-def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> Verdict | None:
-    """Verdict on the throughput of one part; None if it was not measured."""
-    if not bursts:
-        return None
+def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> Verdict:
+    """Verdict on the throughput of one part; `bursts` are of this part, at least one."""
     gain = gain_of(bursts, part)
-    taken = median([run.client_cores for run in bursts if run.processes == 2 and not run.fault] or [0.0])
+    taken = middle([run.client_cores for run in valid(bursts) if run.processes == 2]) or 0.0
     how = {
-        HANDSHAKES: f"new connections; load and worker took {taken:.2f} of the cores",
-        REQUESTS: "requests where each process has a core, by their processor time at equal load for each",
+        HANDSHAKES: f"new connections; load and worker took {taken:.2f} cores",
+        REQUESTS: "requests with a core for each process, by their CPU time at equal load for each",
     }
-    words = f"two processes answer {times(gain)} what one does (bound: {GAIN:g} ×): {how[part]}"
-    return judged([run.fault for run in bursts], None if gain is None else gain >= GAIN, words)
+    bound = f"two processes answer ≥ {GAIN:g} × what one does"
+    return judged(bursts, part, bound, None if gain is None else gain >= GAIN, f"{times(gain)}: {how[part]}")
 
 
-def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
-    """A verdict as a sentence; any fault makes the bound missed."""
-    fault = next(filter(None, faults), "")
+def judged(runs: Sequence[AnyRun], subject: str, bound: str, is_met: bool | None, found: str) -> Verdict:
+    """A verdict; any fault makes the bound missed."""
+    fault = next((run.fault for run in runs if run.fault), "")
     if fault:
-        is_met, words = False, f"{words}; INVALID: {fault}"
-    return Verdict(is_met, words)
+        return Verdict(subject, bound, False, f"{found}; INVALID: {fault}")
+    return Verdict(subject, bound, is_met, found)
 
 
 def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
     """Throughput table: medians over blocks."""
-    table = Table(
-        title="new HTTPS connections, as many as there can be; small GETs, as many per process",
-        title_justify="left",
-    )
-    table.add_column("asked", no_wrap=True)
-    for name in (
+    names = (
         "processes",
         "answered/s",
         "with a core each/s",
         "busiest",
-        "cores: balancer's",
+        "balancer's cores",
         "load's and worker's",
-    ):
-        table.add_column(name, justify="right")
+    )
+    title = (
+        "handshakes: as many new HTTPS connections as possible; requests: small GETs at a rate per process"
+    )
+    table = table_with(title, "part", names)
     for part, count in sorted({(run.part, run.processes) for run in bursts}):
-        good = [run for run in bursts if (run.part, run.processes) == (part, count) and not run.fault]
+        good = [run for run in valid(bursts) if (run.part, run.processes) == (part, count)]
         if not good:
             table.add_row(part, str(count), "INVALID")
             continue
-        table.add_row(
-            part,
-            str(count),
-            f"{median(run.rate for run in good):.0f}",
-            f"{median(run.ceiling for run in good):.0f}",
-            f"{median(run.busiest for run in good):.0%}",
-            f"{median(run.balancer_cores for run in good):.2f}",
-            f"{median(run.client_cores for run in good):.2f}",
-        )
+        formats = {
+            "rate": ".0f",
+            "ceiling": ".0f",
+            "busiest": ".0%",
+            "balancer_cores": ".2f",
+            "client_cores": ".2f",
+        }
+        table.add_row(part, str(count), *cells(good, formats))
     return table
 
 
 def latency_table(stretches: Sequence[LatencyRun]) -> Table:
     """Latency table: medians over blocks, and ratios to one process with half of the workers."""
-    table = Table(
-        title="least-in-flight, exponential service of 20 ms, 70 % load, open loop", title_justify="left"
-    )
-    table.add_column("proxy", no_wrap=True)
-    for name in ("workers", "offered/s", "p50 ms", "p99 ms", "p50 ratio", "p99 ratio"):
-        table.add_column(name, justify="right")
+    names = ("workers", "offered/s", "p50 ms", "p99 ms", "p50 ratio", "p99 ratio")
+    table = table_with("least-in-flight, exponential service of 20 ms, 70 % load, open loop", "proxy", names)
     for setup in SETUPS:
-        good = [run for run in stretches if run.setup == setup.name and not run.fault]
-        if not good:
-            table.add_row(setup.name, str(setup.workers), f"{setup.rate:.0f}", "INVALID")
-            continue
-        table.add_row(
-            setup.name,
-            str(setup.workers),
-            f"{setup.rate:.0f}",
-            f"{median(run.p50 for run in good):.1f}",
-            f"{median(run.p99 for run in good):.1f}",
-            times(loss_of(stretches, setup.name, "p50")),
-            times(loss_of(stretches, setup.name)),
-        )
+        good = [run for run in valid(stretches) if run.setup == setup.name]
+        ratios = [times(loss_of(stretches, setup.name, figure)) for figure in ("p50", "p99")]
+        figures = [*cells(good, {"p50": ".1f", "p99": ".1f"}), *ratios] if good else ["INVALID"]
+        table.add_row(setup.name, str(setup.workers), f"{setup.rate:.0f}", *figures)
     return table
+
+
+def table_with(title: str, first: str, names: Sequence[str]) -> Table:
+    """Empty table with a column of text and columns of numbers."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
+
+
+def cells(runs: Sequence[AnyRun], formats: Mapping[str, str]) -> list[str]:
+    """Median of each figure over the runs, at least one."""
+    return [f"{median(getattr(run, name) for run in runs):{form}}" for name, form in formats.items()]

@@ -1,4 +1,4 @@
-"""`benchmarks simulator` and `benchmarks certificate`."""
+"""`python -m benchmarks simulator` and `python -m benchmarks certificate`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from pathlib import Path
 
 import click
 
-from benchmarks.simulator.speed import REQUESTS, ROUNDS, bench_simulator
-from experiments.terminal import require_writable
+from benchmarks.harness.options import CHECK, JSON
+from benchmarks.harness.session import Session
+from benchmarks.simulator.speed import REQUESTS, ROUNDS, measure_speed
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(1, 1000), default=ROUNDS, show_default=True, help="Of each.")
 @click.option(
-    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all rounds there."
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=ROUNDS,
+    show_default=True,
+    help="Runs of each simulator.",
 )
-@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+@JSON
+@CHECK
 def simulator(rounds: int, file: Path | None, check: bool) -> int:
     """Measure simulated requests per second of CPU time, beside SimPy with the same model."""
-    require_writable("--json", file)
-    return bench_simulator(REQUESTS, rounds, file, check=check)
+    return measure_speed(Session(file, check), REQUESTS, rounds)
 
 
 @click.command()
@@ -30,8 +34,9 @@ def simulator(rounds: int, file: Path | None, check: bool) -> int:
     show_default=True,
     help="Multiple of the usual number of samples.",
 )
-def certificate(samples: float) -> int:
+@JSON
+def certificate(samples: float, file: Path | None) -> int:
     """Compare the simulator's means and quantiles with closed forms. Exit code 1 when one is out of its bound."""
-    from benchmarks.simulator.certificate import present_certificate
+    from benchmarks.simulator.certificate import certify
 
-    return present_certificate(samples)
+    return certify(Session(file, is_checked=True), samples)

@@ -5,25 +5,23 @@ Measures CPU time of this process only; contenders alternate over several rounds
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness.session import Session
+from benchmarks.harness.verdicts import Verdict
 from experiments.load.arrivals import poisson
 from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
-from experiments.terminal import console_here
 from policies import registry
 
 ENDPOINTS = 100
@@ -95,37 +93,40 @@ def is_compiled() -> bool:
     return not str(clock.__file__).endswith(".py")
 
 
-def measure(requests: int, rounds: int, console: Console) -> dict[str, list[float]]:
-    """Requests per second of CPU time by contender, one value for each round."""
-    found: dict[str, list[float]] = {simulator.name: [] for simulator in simulators()}
-    for number in range(rounds):
-        for simulator in simulators():
-            began_at = time.process_time()
-            simulator.run(requests, number + 1)
-            found[simulator.name].append(requests / (time.process_time() - began_at))
-        console.print(f"round {number + 1} of {rounds}", highlight=False)
-    return found
+def measure_speed(session: Session, requests: int, rounds: int) -> int:
+    """Measure and present; returns the exit code. Bounds apply to the compiled build."""
+    speeds: dict[str, list[float]] = {simulator.name: [] for simulator in simulators()}
+    with session.interruptible(rounds):
+        for number in range(rounds):
+            for simulator in simulators():
+                began_at = time.process_time()
+                simulator.run(requests, number + 1)
+                speeds[simulator.name].append(requests / (time.process_time() - began_at))
+            last = ", ".join(f"{speed[-1]:,.0f}/s" for speed in speeds.values())
+            session.run_ended(f"round {number + 1}", last)
+    found = {simulator: speeds[simulator.name] for simulator in simulators() if speeds[simulator.name]}
+    return session.conclude(
+        [verdict(simulator, own) for simulator, own in found.items() if simulator.bound],
+        [table_of({simulator.name: own for simulator, own in found.items()})] if found else (),
+        "" if find_spec("simpy") else ABSENT,
+        requests=requests,
+        speeds=speeds,
+    )
 
 
-def bench_simulator(requests: int, rounds: int, file: Path | None, *, check: bool) -> int:
-    """Measure and print; returns 1 with `check` if a bound is missed. Bounds apply to the compiled build."""
-    console = console_here()
-    build = "compiled" if is_compiled() else "pure Python"
-    found = measure(requests, rounds, console)
-    table = Table(title=f"Simulated requests per second of processor time, {ENDPOINTS} endpoints, {build}")
-    for heading in ("", "median", "least", "most", "at least"):
+def verdict(simulator: Simulator, speeds: Sequence[float]) -> Verdict:
+    """Verdict on the median of one simulator; not judged in the pure source."""
+    is_met = median(speeds) >= simulator.bound if is_compiled() else None
+    build = "the compiled build" if is_compiled() else "the pure source"
+    bound = f"≥ {simulator.bound:,.0f} requests per second, compiled"
+    return Verdict(simulator.name, bound, is_met, f"{median(speeds):,.0f} in {build}")
+
+
+def table_of(found: Mapping[str, Sequence[float]]) -> Table:
+    """Table of the speeds for the terminal."""
+    table = Table(title=f"Simulated requests per second of CPU time, {ENDPOINTS} endpoints")
+    for heading in ("", "median", "least", "most"):
         table.add_column(heading, justify="right" if heading else "left")
-    missed = False
-    for simulator in simulators():
-        speeds = found[simulator.name]
-        is_off = is_compiled() and median(speeds) < simulator.bound
-        missed |= is_off
-        figures = (median(speeds), min(speeds), max(speeds))
-        bound = f"{simulator.bound:,.0f}{' MISSED' * is_off}" if simulator.bound else ""
-        table.add_row(simulator.name, *(f"{figure:,.0f}" for figure in figures), bound)
-    console.print(table)
-    if not find_spec("simpy"):
-        console.print(ABSENT)
-    if file is not None:
-        file.write_text(json.dumps({"build": build, "requests": requests, "speeds": found}, indent=2) + "\n")
-    return int(check and missed)
+    for name, speeds in found.items():
+        table.add_row(name, *(f"{figure:,.0f}" for figure in (median(speeds), min(speeds), max(speeds))))
+    return table

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import CASES
+from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_processes import RunningPeer
@@ -54,7 +55,6 @@ class Plan:
     seed: int
     proxy_core: int
     load_core: int
-    slow_kinds: tuple[str, ...] = SLOW_KINDS
 
     @property
     def is_load_alone(self) -> bool:
@@ -90,11 +90,8 @@ class Run:
 def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
     """Order of the runs: each peer with each kind of slow clients, and the shuffled kinds of its runs in each round."""
     rng = Random(plan.seed)
-    pairs = [(peer, slow_kind) for peer in plan.peers for slow_kind in plan.slow_kinds]
-    return [
-        (peer, slow_kind, [rng.sample((QUIET, CONTROL, slow_kind), 3) for _ in range(plan.rounds)])
-        for peer, slow_kind in rng.sample(pairs, len(pairs))
-    ]
+    (pairs,) = shuffled_blocks([(peer, kind) for peer in plan.peers for kind in SLOW_KINDS], 1, rng)
+    return [(peer, kind, shuffled_blocks((QUIET, CONTROL, kind), plan.rounds, rng)) for peer, kind in pairs]
 
 
 async def run_plan(plan: Plan, folder: Path, observe: Callable[[Run], None]) -> None:
@@ -105,17 +102,12 @@ async def run_plan(plan: Plan, folder: Path, observe: Callable[[Run], None]) -> 
     worker = [*program("benchmarks.harness.worker"), *map(str, ports)]
     async with serving("worker", worker, ports[0], CASES["get"], plan.proxy_core):
         for number, (peer, slow_kind, rounds) in enumerate(order_of(plan)):
-            calm, beside = (
-                Site(
-                    next(free_ports(1)),
-                    ports,
-                    folder_in(folder, f"{number}-{name}"),
-                    head_timeout=HEAD_TIMEOUT,
-                )
+            sites = [
+                Site(next(free_ports(1)), ports, folder_in(folder, f"{number}-{name}"), None, HEAD_TIMEOUT)
                 for name in ("calm", "beside")
-            )
+            ]
             try:
-                async with pair(plan, peer, slow_kind, calm, beside) as proxies:
+                async with pair(plan, peer, slow_kind, *sites) as proxies:
                     for turn, kinds in enumerate(rounds):
                         for kind in kinds:
                             observe(await proxies.turn(kind, turn))
@@ -123,52 +115,51 @@ async def run_plan(plan: Plan, folder: Path, observe: Callable[[Run], None]) -> 
                 observe(Run(peer.name, slow_kind, 0, slow_kind, fault=str(failure)))
 
 
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """Two running instances of a peer: one alone, one with slow clients that are paused."""
+    """Two running instances of a peer: one alone, one with slow clients that are paused.
 
-    def __init__(
-        self, plan: Plan, slow_kind: str, calm: RunningPeer, beside: RunningPeer, slow: Child
-    ) -> None:
-        self.endings: dict[str, int] = {}
-        self._plan = plan
-        self._slow_kind = slow_kind
-        self._calm = calm
-        self._beside = beside
-        self._slow = slow
+    `endings` counts how their connections ended; it is filled when they have ended.
+    """
+
+    plan: Plan
+    slow_kind: str
+    calm: RunningPeer
+    beside: RunningPeer
+    slow: Child
+    endings: dict[str, int]
 
     async def turn(self, kind: str, number: int) -> Run:
         """Run the load once against the instance that `kind` requires. Raises `FleetFailedError`."""
-        if kind != self._slow_kind:
-            return await self._measured(self._calm, kind, number)
-        self._slow.resume()
+        if kind != self.slow_kind:
+            return await self._measured(self.calm, kind, number)
+        self.slow.resume()
         try:
-            await asyncio.sleep(self._plan.pace)  # until each slow client has moved once
-            return await self._measured(self._beside, kind, number)
+            await asyncio.sleep(self.plan.pace)  # until each slow client has moved once
+            return await self._measured(self.beside, kind, number)
         finally:
-            self._slow.pause()
+            self.slow.pause()
 
     async def _measured(self, proxy: RunningPeer, kind: str, number: int) -> Run:
         try:
-            before, began_at = cpu_time.cpu_of(proxy.child.pid).total, time.monotonic()
-            report = await load(self._plan, proxy.port, number)
-            cpu = (cpu_time.cpu_of(proxy.child.pid).total - before) / (time.monotonic() - began_at)
+            before = CpuReading.now(proxy.child)
+            report = await load(self.plan, proxy.port, number)
+            spent = CpuReading.now(proxy.child).since(before)
         except OSError:
             raise proxy.died() from None
         return Run(
             proxy.child.name,
             kind,
             number,
-            self._slow_kind,
+            self.slow_kind,
             requests=report.requests,
             ok=report.requests - report.failed,
             p50=report.p50 / 1e3,
             p99=report.p99 / 1e3,
             lag=report.lag / 1e3,
-            cpu=cpu,
+            cpu=spent.proxy.total / spent.at,
             memory=memory_of(proxy.child.pid),
-            endings=self.endings
-            if kind == self._slow_kind and not number
-            else {},  # known when the slow clients have ended
+            endings=self.endings if kind == self.slow_kind and not number else {},
         )
 
 
@@ -180,9 +171,8 @@ async def pair(plan: Plan, peer: Peer, slow_kind: str, calm: Site, beside: Site)
         serving(peer.name, peer.argv(beside), beside.port, CASES["get"], plan.proxy_core) as other,
         slow_clients(plan, slow_kind, beside) as (slow, endings),
     ):
-        proxies = Pair(plan, slow_kind, RunningPeer(quiet, calm.port), RunningPeer(other, beside.port), slow)
-        proxies.endings = endings
-        yield proxies
+        alone, loaded = RunningPeer(quiet, calm.port), RunningPeer(other, beside.port)
+        yield Pair(plan, slow_kind, alone, loaded, slow, endings)
 
 
 async def load(plan: Plan, port: int, number: int) -> Report:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from rich.table import Table
 
+from benchmarks.harness.blocks import block_ratios, middle
 from benchmarks.harness.open_load import LAG_PART
 from benchmarks.harness.verdicts import Verdict
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
@@ -50,18 +50,9 @@ class Row:
 def rows_of(runs: Sequence[Run]) -> list[Row]:
     """One row for each peer and kind, in the order of `KINDS`."""
     peers = dict.fromkeys(run.peer for run in runs)
-    found = [
-        (peer, kind, [r for r in runs if (r.peer, r.kind) == (peer, kind)])
-        for peer in peers
-        for kind in KINDS
-    ]
-    quiet = {round_of(run): run for run in runs if run.kind == QUIET and is_punctual(run)}
-    return [row_of(own, quiet) for _, _, own in found if own]
-
-
-def round_of(run: Run) -> tuple[str, str, int]:
-    """Key of the runs that are compared with each other."""
-    return run.peer, run.slow_kind, run.round
+    found = [[r for r in runs if (r.peer, r.kind) == (peer, kind)] for peer in peers for kind in KINDS]
+    quiet = [run for run in runs if run.kind == QUIET and is_punctual(run)]
+    return [row_of(own, quiet) for own in found if own]
 
 
 def is_punctual(run: Run) -> bool:
@@ -69,31 +60,37 @@ def is_punctual(run: Run) -> bool:
     return not run.fault and run.lag <= LAG_PART * run.p99
 
 
-def row_of(runs: Sequence[Run], quiet: dict[tuple[str, str, int], Run]) -> Row:
-    """Summarise the runs of one peer and kind, at least one; `quiet` holds the reference runs by round."""
+def by_round(runs: Sequence[Run], figure: str) -> dict[tuple[str, str, int], float]:
+    """One figure of punctual runs, by the round whose runs are compared with each other."""
+    return {(run.peer, run.slow_kind, run.round): getattr(run, figure) for run in runs if is_punctual(run)}
+
+
+def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
+    """Summarise the runs of one peer and kind, at least one; `quiet` are the reference runs."""
     good = [run for run in runs if not run.fault]
-    pairs = [(run, quiet[round_of(run)]) for run in good if is_punctual(run) and round_of(run) in quiet]
     endings: Counter[str] = Counter()
     for run in good:
         endings.update(run.endings)
+    ratio_p50, ratio_p99 = (
+        middle(block_ratios(by_round(good, figure), by_round(quiet, figure))) for figure in ("p50", "p99")
+    )
+    p50, p99, cpu, memory = (
+        middle([getattr(run, name) for run in good]) or 0.0 for name in ("p50", "p99", "cpu", "memory")
+    )
     return Row(
         peer=runs[0].peer,
         kind=runs[0].kind,
         requests=sum(run.requests for run in good),
         ok=sum(run.ok for run in good),
-        p50=middle([run.p50 for run in good]) or 0.0,
-        p99=middle([run.p99 for run in good]) or 0.0,
-        ratio_p50=middle([run.p50 / calm.p50 for run, calm in pairs if calm.p50]),
-        ratio_p99=middle([run.p99 / calm.p99 for run, calm in pairs if calm.p99]),
-        cpu=middle([run.cpu for run in good]) or 0.0,
-        memory=middle([float(run.memory) for run in good]) or 0.0,
+        p50=p50,
+        p99=p99,
+        ratio_p50=ratio_p50,
+        ratio_p99=ratio_p99,
+        cpu=cpu,
+        memory=memory,
         endings=dict(endings.most_common()),
         fault=next((run.fault for run in runs if run.fault), ""),
     )
-
-
-def middle(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
 
 
 def table_of(rows: Sequence[Row]) -> Table:
@@ -103,7 +100,7 @@ def table_of(rows: Sequence[Row]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("success", "p50", "p99", "p50/quiet", "p99/quiet", "CPU", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("how they ended")
+    table.add_column("ends of slow connections")
     for row in rows:
         table.add_row(*cells_of(row))
     return table
@@ -133,27 +130,20 @@ def success(row: Row) -> float:
 
 
 def verdicts(rows: Sequence[Row], ours: str) -> list[Verdict]:
-    """Bound of the balancer `ours` for each kind of slow clients, as text; None if it cannot be judged."""
-    return [
-        verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, CONTROL)), None))
-        for row in rows
-        if row.peer.startswith(ours) and row.kind not in (QUIET, CONTROL)
-    ]
+    """Verdict on the balancer `ours` for each kind of slow clients."""
+    controls = {row.peer: row for row in rows if row.kind == CONTROL}
+    judged = [row for row in rows if row.peer.startswith(ours) and row.kind not in (QUIET, CONTROL)]
+    return [verdict(row, controls.get(row.peer)) for row in judged]
 
 
 def verdict(row: Row, control: Row | None) -> Verdict:
     """Judge one row. If the A/A control differs by as much as the bound, the p99 is not judged; a failure still is."""
-    is_met, said = row.is_met, words(row)
+    is_met = row.is_met
+    found = row.fault or f"{success(row):.3f} % success, {times(row.ratio_p99)}"
     noise = control.ratio_p99 if control is not None else None
     if noise is not None and not 1 / BOUND <= noise <= BOUND and not row.fault and row.ok == row.requests:
-        is_met, said = None, f"{said}; quiet again: {times(noise)}, so this was not a quiet machine"
-    return Verdict(is_met, f"{row.peer} beside {row.kind}: {said}")
-
-
-def words(row: Row) -> str:
-    if row.fault:
-        return row.fault
-    return f"{success(row):.3f} % success, p99 {times(row.ratio_p99)} quiet (bound: 100 %, {BOUND:g} ×)"
+        is_met, found = None, f"{found}; A/A control: {times(noise)}, the machine was not quiet"
+    return Verdict(row.peer, f"beside {row.kind}: 100 % success, p99 ≤ {BOUND:g} × quiet", is_met, found)
 
 
 def doubts(runs: Sequence[Run]) -> str:
@@ -162,6 +152,6 @@ def doubts(runs: Sequence[Run]) -> str:
     if not late:
         return ""
     return (
-        f"In {len(late)} of {len(runs)} runs more than half of the p99 was the generator's own (at most "
-        f"{max(late) * 1e3:.1f} ms): the machine was busy. They are in no ratio."
+        f"In {len(late)} of {len(runs)} runs more than half of the p99 was the generator's own lag (at most "
+        f"{max(late) * 1e3:.1f} ms): the machine was busy. These runs are in no ratio."
     )

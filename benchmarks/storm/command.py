@@ -5,30 +5,33 @@ Only parses options, builds the plan and prints; invalid input is refused before
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from benchmarks.harness import peers
-from benchmarks.harness.options import cores_for, generator_core, known_policies, names_in
-from benchmarks.harness.session import exit_code, run_in_folder
-from benchmarks.harness.verdicts import Verdict, print_verdicts
+from benchmarks.harness.options import (
+    CHECK,
+    JSON,
+    PEERS,
+    POLICY,
+    QUICK,
+    SEED,
+    known_policies,
+    names_in,
+    proxy_and_load_cores,
+)
+from benchmarks.harness.session import Session
+from benchmarks.storm import plan as plans
 from benchmarks.storm.figures import ENOUGH, Figures, figures_of, seconds, success, verdicts
-from benchmarks.storm.plan import QUICK, Pace, schedule
-from benchmarks.storm.proxies import chosen, ours
+from benchmarks.storm.plan import Pace, schedule
+from benchmarks.storm.proxies import OTHERS, ours
 from benchmarks.storm.runs import Plan, Storm, run_plan
 from benchmarks.storm.table import faults_table_of, table_of
-from experiments.build import describe_build
 from experiments.errors import BadInputError
-from experiments.terminal import (
-    console_here,
-    require_writable,
-    write_json,
-)
 
 EPILOG = """\b
 Examples:
@@ -45,54 +48,47 @@ Examples:
     "--rate", type=click.FloatRange(10, 5000), help=f"Requests per second.  [default: {Pace().rate:g}]"
 )
 @click.option("--rounds", type=click.IntRange(1, 100), default=1, show_default=True, help="Storms for each.")
+@SEED
+@POLICY
+@PEERS
+@click.option("--unseen", "looks_well", is_flag=True, help="A worker with a fault passes its health checks.")
+@QUICK
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of faults and requests."
+    "--plots", type=click.Path(path_type=Path, file_okay=False), help="Folder for a PNG of each run."
 )
-@click.option("--policy", default="least-in-flight", show_default=True, help="Of Steelyard.")
-@click.option(
-    "--peers", "others", default="none", metavar="nginx,haproxy|none", show_default=True, help="The others."
-)
-@click.option("--unseen", "looks_well", is_flag=True, help="A worker that is ill passes its health checks.")
-@click.option("--quick", is_flag=True, help="Each fault once, half a minute: an impression, and for tests.")
-@click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="A PNG for each run, there.")
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
-@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+@JSON
+@CHECK
 def storm(
     policy: str, others: str, plots: Path | None, file: Path | None, check: bool, **options: Any
 ) -> int:
     """Inject faults into the workers of three regions in turn, and check every request."""
-    proxies = (*map(ours, known_policies([policy])), *chosen(names_in(others)))
-    cores = cores_for("one")
-    require_writable("--json", file)
+    session = Session(file, check)
+    proxies = (*map(ours, known_policies([policy])), *peers.chosen(names_in(others), OTHERS))
+    proxy_core, rest_core = proxy_and_load_cores()
     if plots is not None:
-        folder_for(plots)
+        create_folder(plots)
     plan = Plan(
-        peers=tuple(proxy for proxy in proxies if not proxy.absence),
+        peers=peers.available(proxies, session.say),
         pace=pace_of(options["rate"], options["quick"]),
         rounds=options["rounds"],
         seed=options["seed"],
-        proxy_core=cores[0],
-        rest_core=generator_core(),
+        proxy_core=proxy_core,
+        rest_core=rest_core,
         looks_well=options["looks_well"],
     )
-    console = console_here()
-    for proxy in proxies:
-        if proxy.absence:
-            console.print(Text(f"absent: {proxy.name} ({proxy.absence})"))
-    session = Session(plan, console, plots)
-    was_stopped = session.run_session()
-    found = session.present()
-    if file is not None:
-        session.write(file)
-    return exit_code(console, was_stopped, check, [one.is_met for one in found])
+    session.introduce(introduction(plan))
+    runs = StormRuns(session, plan, plots)
+    session.measure(lambda folder: run_plan(plan, folder, runs.run_ended), plan.rounds * len(plan.peers))
+    return conclude(session, plan, runs)
 
 
 def pace_of(rate: float | None, is_quick: bool) -> Pace:
-    pace = QUICK if is_quick else Pace()
-    return pace if rate is None else Pace(rate, pace.posts, pace.quiet, pace.storm, pace.episodes, pace.lasts)
+    """Durations of the storm, with another rate if one is given."""
+    pace = plans.QUICK if is_quick else Pace()
+    return pace if rate is None else replace(pace, rate=rate)
 
 
-def folder_for(plots: Path) -> None:
+def create_folder(plots: Path) -> None:
     """Create the folder of plots. Raises `BadInputError` if that fails."""
     try:
         plots.mkdir(parents=True, exist_ok=True)
@@ -100,30 +96,19 @@ def folder_for(plots: Path) -> None:
         raise BadInputError(f"--plots: {plots}: {error.strerror}") from None
 
 
-class Session:
-    """One session of the benchmark: runs the plan, collects figures and prints tables and bounds."""
+class StormRuns:
+    """Collects figures and actual faults of the runs, and draws each run."""
 
-    def __init__(self, plan: Plan, console: Console, plots: Path | None) -> None:
-        self.found: list[Figures] = []
-        self._episodes: list[list[dict[str, Any]]] = []
-        self._plan, self._console, self._plots = plan, console, plots
+    def __init__(self, session: Session, plan: Plan, plots: Path | None) -> None:
+        self.figures: list[Figures] = []
+        self.episodes: list[Sequence[plans.Episode]] = []
+        self._session, self._pace, self._plots = session, plan.pace, plots
 
-    def run_session(self) -> bool:
-        """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
-        self._console.print(Text(introduction(self._plan)))
-        plan = self._plan
-        return run_in_folder(
-            lambda folder: run_plan(plan, folder, self._run_ended), self._console, "in the storm"
-        )
-
-    def _run_ended(self, run: Storm) -> None:
-        figures = figures_of(run, self._plan.pace)
-        self.found.append(figures)
-        self._episodes.append([asdict(episode) for episode in run.episodes])
-        line = (
-            f"[{len(self.found)}/{self._plan.rounds * len(self._plan.peers)}] {run.peer}: {in_words(figures)}"
-        )
-        self._console.print(Text(line, style="red" if figures.fault else "dim"))
+    def run_ended(self, run: Storm) -> None:
+        figures = figures_of(run, self._pace)
+        self.figures.append(figures)
+        self.episodes.append(run.episodes)
+        self._session.run_ended(run.peer, in_words(figures), figures.fault)
         if self._plots is not None and run.account is not None:
             self._draw(run, figures, self._plots)
 
@@ -132,61 +117,55 @@ class Session:
         from experiments.report.canvas import to_png  # half a second of imports that only plots need
 
         file = folder / f"{run.peer.partition(' ')[0]}-{run.round}.png"
-        file.write_bytes(to_png(storm_figure(run, figures, self._plan.pace)))
-        self._console.print(Text(f"      {file}", style="dim"))
+        file.write_bytes(to_png(storm_figure(run, figures, self._pace)))
+        self._session.say(f"      {file}", "dim")
 
-    def present(self) -> list[Verdict]:
-        """Print tables and bounds; returns the bounds of Steelyard."""
-        names = [peer.name for peer in self._plan.peers]
-        proxies = [runs for name in names if (runs := [one for one in self.found if one.peer == name])]
-        if not proxies:
-            return []
-        self._console.print(table_of(proxies))
-        self._console.print(faults_table_of(proxies))
-        if doubt := doubts(self.found):
-            self._console.print(Text(doubt, style="yellow"))
-        own = [verdicts(runs) for runs in proxies if runs[0].peer.startswith(peers.OURS)]
-        print_verdicts(self._console, found := [verdict for verdicts_ in own for verdict in verdicts_])
-        return found
 
-    def write(self, file: Path) -> None:
-        """Write plan and runs as JSON. Raises `BadInputError` if the file cannot be written."""
-        plan = asdict(self._plan) | {"peers": [peer.name for peer in self._plan.peers]}
-        runs = [
-            asdict(run) | {"episodes": episodes}
-            for run, episodes in zip(self.found, self._episodes, strict=True)
-        ]
-        write_json("--json", file, {"plan": plan, "runs": runs})
+def conclude(session: Session, plan: Plan, runs: StormRuns) -> int:
+    """Print tables and the bounds of Steelyard, write the file; returns the exit code."""
+    by_peer = [[one for one in runs.figures if one.peer == peer.name] for peer in plan.peers]
+    proxies = [found for found in by_peer if found]
+    own = [found for found in proxies if found[0].peer.startswith(peers.OURS)]
+    return session.conclude(
+        [verdict for found in own for verdict in verdicts(found)],
+        [table_of(proxies), faults_table_of(proxies)] if proxies else (),
+        doubts(runs.figures),
+        plan=peers.described(plan),
+        runs=[
+            asdict(run) | {"episodes": list(episodes)}
+            for run, episodes in zip(runs.figures, runs.episodes, strict=True)
+        ],
+    )
 
 
 def introduction(plan: Plan) -> str:
     """Text printed before the first run: load, core assignment and the first schedule of faults."""
     pace = plan.pace
     load = f"{pace.rate:g} requests per second, {pace.posts:.0%} POSTs, open loop"
-    spans = f"{pace.quiet:g} s of quiet, then {pace.storm:g} s of storm"
+    spans = f"{pace.quiet:g} s without faults, then {pace.storm:g} s of storm"
     places = f"the proxy on core {plan.proxy_core}, all else on core {plan.rest_core}"
     faults = "\n".join(f"  {episode}" for episode in schedule(pace, plan.seed))
     return (
         f"{load}; {spans}; {places}.\n{plan.rounds} rounds, {len(plan.peers)} proxies, seed {plan.seed}. "
-        f"Ours: {describe_build()}.\nEach fault lasts {pace.lasts:g} s:\n{faults}\n"
+        f"Each fault lasts {pace.lasts:g} s:\n{faults}"
     )
 
 
 def in_words(run: Figures) -> str:
     """One run as a line of text."""
-    if run.fault:
-        return f"INVALID: {run.fault}"
     gets = f"GET {success(run.gets_ok, run.gets)}, POST {success(run.posts_ok, run.posts)}"
     return f"{gets}, {run.twice} twice, recovery {seconds(run.recovery)}, p99 {run.storm_p99 * 1e3:.1f} ms"
 
 
-def doubts(runs: list[Figures]) -> str:
+def doubts(runs: Sequence[Figures]) -> str:
     """Warning that the machine was busy and times are not judged; empty if there is no reason."""
     found = []
     if late := [run.lag for run in runs if not run.fault and not run.is_punctual]:
-        found.append(f"in {len(late)} the generator itself was late, {max(late) * 1e3:.1f} ms at p99 at most")
+        found.append(f"in {len(late)} the generator was late, at most {max(late) * 1e3:.1f} ms at p99")
     if left := [min(run.undisturbed) for run in runs if not run.fault and min(run.undisturbed) < ENOUGH]:
-        found.append(f"in {len(left)} the host left us undisturbed for {min(left):.0%} of the time at least")
+        found.append(
+            f"in {len(left)} the host took cores away, and as little as {min(left):.0%} was undisturbed"
+        )
     if not found:
         return ""
     return f"Of {len(runs)} runs, {' and '.join(found)}: the machine was busy. Their times are not judged."

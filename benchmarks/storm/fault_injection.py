@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.harness.serving import status_line
 from benchmarks.harness.verified.messages import WORKERS
 from benchmarks.harness.verified.worker_group import WorkerGroup
 from benchmarks.storm.plan import KILLED, STOPPED, Episode
+from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
 CONTROL_WITHIN = 5.0
@@ -66,11 +68,6 @@ class FaultyWorkers(WorkerGroup):
 
 
 async def send_control(port: int, path: str) -> None:
-    """Send a control request to a worker and wait for its response. Raises `OSError` or `TimeoutError`."""
-    async with asyncio.timeout(CONTROL_WITHIN):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n".encode())
-            await reader.read()
-        finally:
-            writer.close()
+    """Send a control request to a worker and wait for its response. Raises `FleetFailedError` without one."""
+    if not await status_line(port, path, within=CONTROL_WITHIN):
+        raise FleetFailedError(f"a fault could not be injected: no response to {path} on port {port}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from functools import partial
 
 import numpy as np
 
+from benchmarks.harness.blocks import middle
 from benchmarks.harness.steal_time import Spans
 from benchmarks.harness.verdicts import Verdict
 from benchmarks.harness.verified.account import NO_WORKER, Account
@@ -21,6 +22,7 @@ from benchmarks.storm.plan import FAULTS, Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.stats.measures import LAG_LIMIT, percentile
 from experiments.stats.samples import Flags, Floats
+from experiments.terminal import times
 
 GET_SUCCESS = 0.9999
 RECOVERY = 3.0
@@ -90,7 +92,6 @@ class Figures:
     failures: dict[str, dict[str, int]] = field(default_factory=dict)
     faults: tuple[ByFault, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
-    quiet_p50: float = 0.0
     quiet_p99: float = 0.0
     storm_p99: float = 0.0
     whole_p99: tuple[float, float] = (0.0, 0.0)
@@ -155,7 +156,6 @@ def figures_of(storm: Storm, pace: Pace) -> Figures:
         failures={"GET": rows.failures(gets), "POST": rows.failures(posts)},
         faults=tuple(by_fault(rows, storm.episodes, recoveries, fault) for fault in FAULTS),
         recoveries=tuple(recoveries),
-        quiet_p50=percentile(rows.latency[quiet & fair], 50),
         quiet_p99=percentile(rows.latency[quiet & fair], 99),
         storm_p99=percentile(rows.latency[rest & fair], 99),
         whole_p99=(percentile(rows.latency[quiet], 99), percentile(rows.latency[rest], 99)),
@@ -238,28 +238,29 @@ def share(rows: Account, index: int, among: Flags) -> float:
 
 def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
     """Verdicts on all runs of one proxy, at least one, against every bound."""
+    verdict = partial(Verdict, runs[0].peer)
     if faults := [run.fault for run in runs if run.fault]:
-        return [Verdict(False, faults[0])]
+        return [verdict("every run is valid", False, faults[0])]
     gets, ok = sum(run.gets for run in runs), sum(run.gets_ok for run in runs)
     twice, wrong = sum(run.twice for run in runs), sum(run.crossed + run.untrue for run in runs)
     longest = max(run.recovery for run in runs)
-    times = [run.ratio for run in runs if run.ratio is not None and run.is_timed]
-    ratio = median(times) if times else None
+    ratios = [run.ratio for run in runs if run.ratio is not None and run.is_timed]
+    ratio = middle(ratios)
     is_timed = all(run.is_timed for run in runs)
+    recovered_in_time = True if longest <= RECOVERY else (False if is_timed else None)
     return [
-        Verdict(
+        verdict(
+            f"GET success ≥ {GET_SUCCESS:.2%}",
             ok >= GET_SUCCESS * gets,
-            f"GET success {success(ok, gets)}, {gets - ok} of {gets} failed (bound ≥ {GET_SUCCESS:.2%})",
+            f"{success(ok, gets)}, {gets - ok} of {gets} failed",
         ),
-        Verdict(twice == 0, f"POSTs executed twice: {twice} (bound 0)"),
-        Verdict(wrong == 0, f"answers crossed, corrupted or untrue: {wrong} (bound 0)"),
-        Verdict(
-            True if longest <= RECOVERY else (False if is_timed else None),
-            f"longest recovery {seconds(longest)} (bound ≤ {RECOVERY:g} s)",
-        ),
-        Verdict(
+        verdict("no POST executed twice", twice == 0, str(twice)),
+        verdict("no response crossed, corrupted or untrue", wrong == 0, str(wrong)),
+        verdict(f"longest recovery ≤ {RECOVERY:g} s", recovered_in_time, seconds(longest)),
+        verdict(
+            f"p99 ≤ {TIMES_NORMAL:g} × that without faults",
             None if ratio is None else ratio <= TIMES_NORMAL,
-            f"p99 in the storm {times_words(ratio)} that of the quiet (bound ≤ {TIMES_NORMAL:g} ×)",
+            times(ratio),
         ),
     ]
 
@@ -271,7 +272,3 @@ def success(ok: int, total: int) -> str:
 
 def seconds(value: float | None) -> str:
     return "never" if value is None or value == float("inf") else f"{value:.2f} s"
-
-
-def times_words(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.2f} ×"

@@ -16,10 +16,10 @@ KILLED, STOPPED = "killed", "stopped"
 FAULTS = {
     KILLED: "SIGKILL, and started again",
     STOPPED: "SIGSTOP, and SIGCONT",
-    "cut": "answers end in a reset at a random byte",
+    "cut": "responses end in a reset at a random byte",
     "busy": "503 at once",
-    "drip": "answers take a second, piece by piece",
-    "fickle": "closes connections that are idle, and under the request's feet",
+    "drip": "responses take a second, piece by piece",
+    "fickle": "closes idle connections, some just after a request was sent",
 }
 
 
@@ -57,11 +57,6 @@ class Pace:
     def every(self) -> float:
         """Seconds from the start of a fault to that of the next."""
         return self.storm / self.episodes
-
-    @property
-    def count(self) -> int:
-        """Number of requests in a run."""
-        return round(self.rate * self.seconds)
 
 
 QUICK = Pace(rate=150.0, quiet=3.0, storm=15.0, episodes=6, lasts=1.2)

@@ -56,7 +56,7 @@ def storm_figure(storm: Storm, figures: Figures, pace: Pace) -> Figure:
     for instant in (instant for episode in storm.episodes for instant in (episode.at, episode.until)):
         share.axvline(instant, color=INK, linewidth=0.6, linestyle=(0, (2, 2)))
     share.set_xlim(0, pace.seconds)
-    share.set_xlabel("seconds; what is normal is measured in the quiet before the first fault")
+    share.set_xlabel("seconds; the reference is measured before the first fault")
     ok = f"GET success {success(figures.gets_ok, figures.gets)}"
     posts = f"POST success {success(figures.posts_ok, figures.posts)}"
     figure.suptitle(
@@ -107,7 +107,7 @@ def draw_failures(axes: Axes, rows: Account, pace: Pace) -> None:
     axes.bar(edges[:-1], posts, BIN, align="edge", color="#CC79A7", label="POST")
     axes.bar(edges[:-1], gets, BIN, align="edge", bottom=posts, color="#B00020", label="GET")
     axes.set_ylim(0, max(5.0, 1.15 * float((posts + gets).max(initial=0))))
-    axes.set_title(f"requests that failed, in each {BIN:g} s")
+    axes.set_title(f"failed requests in each {BIN:g} s")
     axes.legend(fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
 
@@ -125,13 +125,13 @@ def draw_latency(axes: Axes, rows: Account, pace: Pace, disturbed: Spans) -> Non
         )
     shown = rows.latency[ok & (rows.due >= 0)] * 1e3
     canvas.milliseconds(axes.yaxis, [float(shown.min()), float(shown.max())] if len(shown) else [])
-    axes.set_title("latency of what succeeded, ms (log)")
+    axes.set_title("latency of successes, ms (log)")
     for since, until in disturbed:
         axes.axvspan(max(0.0, since), until, ymax=MARK, color=NEGLIGIBLE_WEIGHT, linewidth=0)
     handles = [
         *axes.lines[:2],
-        Line2D([], [], color=NEGLIGIBLE_WEIGHT, linestyle="--", label="p99 of the quiet"),
-        Patch(color=NEGLIGIBLE_WEIGHT, label="left out: the host took a core"),
+        Line2D([], [], color=NEGLIGIBLE_WEIGHT, linestyle="--", label="p99 without faults"),
+        Patch(color=NEGLIGIBLE_WEIGHT, label="excluded: the host took a core"),
     ]
     axes.legend(handles=handles, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
 
@@ -153,6 +153,6 @@ def draw_share(axes: Axes, rows: Account, pace: Pace) -> None:
     at = np.repeat(edges, 2)[1:-1]
     axes.stackplot(at, parts, colors=worker_colours(PLACES), labels=WORKERS, linewidth=0)
     axes.set_ylim(0, 100)
-    axes.set_title("who gave the answers, %")
+    axes.set_title("share of responses by worker, %")
     axes.grid(visible=False)
     axes.legend(fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(WORKERS))

@@ -1,28 +1,22 @@
 """Configurations for a storm of Steelyard, nginx and HAProxy, each the best known to the authors.
 
 Functions from ports to configuration text; every relevant setting has its reason in a comment. No configuration knows
-when a fault comes or which worker it strikes. Storm settings of Steelyard stand in `OURS` only.
+when a fault comes or which worker it strikes. Those of Steelyard are in `harness/verified/balancer.py`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness.peers import OURS as NAME
-from benchmarks.harness.peers import PEERS, Peer, Site
+from benchmarks.harness.peer_files import UNLIMITED_STREAMS, nginx_process
+from benchmarks.harness.peers import OURS, Peer, run_haproxy, run_nginx, run_steelyard
 from benchmarks.harness.verified.balancer import CHECK_PATH, steelyard
-from experiments.errors import BadInputError
-from experiments.processes import program
 
 
 def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     """Configuration of open-source nginx, which has passive health checks only."""
     servers = "\n".join(f"    server 127.0.0.1:{worker} max_fails=1 fail_timeout=1s;" for worker in workers)
-    spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
-    owner = "user root;\n" if os.geteuid() == 0 else ""  # else the worker process cannot enter `folder`
     # `max_fails=1`, `fail_timeout=1s`: the first failure takes a server out, and a request tries it again a second
     # later; with the default of 10 s no server would be back within the bound. `next_upstream`: everything that can be
     # repeated; POSTs are not repeated once sent (`non_idempotent` is off). One upstream for all: nginx does not count a
@@ -30,24 +24,14 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     # to leave a worker that hangs; a POST has no alternative and waits. Request bodies are buffered
     # (`proxy_request_buffering` on, the default): otherwise none could be repeated. `least_conn`: it notices
     # connections piling up at a worker that hangs; round-robin does not.
-    return f"""\
-{owner}daemon off;
-worker_processes 1;
-pid {folder / "nginx.pid"};
-error_log stderr crit;
-events {{ worker_connections 8192; }}
-http {{
-  access_log off;
-  keepalive_timeout 600s;
-  keepalive_requests 1000000000;
-{temporary}
+    http = f"""\
   upstream workers {{
     zone workers 256k;
     least_conn;
 {servers}
     keepalive 256;
     keepalive_timeout 4s;
-    keepalive_requests 1000000000;
+    keepalive_requests {UNLIMITED_STREAMS};
   }}
   server {{
     listen 127.0.0.1:{port};
@@ -70,9 +54,8 @@ http {{
       proxy_read_timeout 9s;
       proxy_pass http://workers;
     }}
-  }}
-}}
-"""
+  }}"""
+    return nginx_process(folder, http)
 
 
 def haproxy(port: int, workers: Sequence[int]) -> str:
@@ -125,34 +108,15 @@ backend posts
 
 def ours(policy: str) -> Peer:
     """Steelyard with a policy in its storm configuration."""
-
-    def argv(site: Site) -> list[str]:
-        text = steelyard(site.port, site.workers, policy)
-        return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
-
-    return Peer(f"{NAME} {policy}", argv)
-
-
-def nginx_argv(site: Site) -> list[str]:
-    text = nginx(site.port, site.workers, site.folder)
-    return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", text)]
-
-
-def haproxy_argv(site: Site) -> list[str]:
-    return ["haproxy", "-db", "-f", site.file("haproxy.cfg", haproxy(site.port, site.workers))]
+    return Peer(
+        f"{OURS} {policy}",
+        lambda site: run_steelyard(site, steelyard(site.port, site.workers, policy)),
+    )
 
 
 OTHERS = {
-    "nginx": Peer("nginx", nginx_argv, PEERS["nginx"].program, PEERS["nginx"].version),
-    "haproxy": Peer("haproxy", haproxy_argv, PEERS["haproxy"].program, PEERS["haproxy"].version),
+    "nginx": Peer(
+        "nginx", lambda site: run_nginx(site, nginx(site.port, site.workers, site.folder)), "nginx"
+    ),
+    "haproxy": Peer("haproxy", lambda site: run_haproxy(site, haproxy(site.port, site.workers)), "haproxy"),
 }
-
-
-def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
-    """Other proxies by their short names; `none` alone selects none. Raises `BadInputError`."""
-    if list(names) == ["none"]:
-        return ()
-    for name in names:
-        if name not in OTHERS:
-            raise BadInputError(f"--peers: unknown '{name}'; known: {', '.join(OTHERS)}, or none")
-    return tuple(OTHERS[name] for name in dict.fromkeys(names))

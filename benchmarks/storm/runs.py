@@ -6,12 +6,13 @@ stopped here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from benchmarks.harness.blocks import shuffled_blocks
+from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.peers import Peer, Site
 from benchmarks.harness.serving import folder_in, serving
@@ -22,7 +23,6 @@ from benchmarks.harness.verified.load_process import VerifiedLoad, loading
 from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.fault_injection import FaultyWorkers
 from benchmarks.storm.plan import Episode, Pace, schedule
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 
@@ -37,9 +37,6 @@ class Plan:
     seed: int
     proxy_core: int
     rest_core: int
-    fresh: float = 0.0
-    """Share of requests after which the client reconnects."""
-
     looks_well: bool = False
     """Whether health checks pass on a worker with an active fault."""
 
@@ -62,16 +59,10 @@ class Storm:
     fault: str = ""
 
 
-def order_of(plan: Plan) -> list[list[Peer]]:
-    """Shuffled order of the proxies in each round."""
-    rng = Random(plan.seed)
-    return [rng.sample(plan.peers, len(plan.peers)) for _ in range(plan.rounds)]
-
-
 async def run_plan(plan: Plan, folder: Path, observe: Callable[[Storm], None]) -> None:
     """Run the whole plan and pass each result to `observe`."""
     allow_descriptors()
-    for number, peers in enumerate(order_of(plan)):
+    for number, peers in enumerate(shuffled_blocks(plan.peers, plan.rounds, Random(plan.seed))):
         for order, peer in enumerate(peers):
             own = folder_in(folder, f"run-{number}-{order}")
             try:
@@ -87,16 +78,17 @@ async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
         site = Site(next(free_ports(1)), workers.ports, folder)
         async with serving(peer.name, peer.argv(site), site.port, CHECK, plan.proxy_core) as child:
             file, pace = folder / "account.npz", plan.pace
-            load = VerifiedLoad(site.port, pace.rate, pace.seconds, pace.posts, seed, plan.fresh)
-            cores = sorted({plan.proxy_core, plan.rest_core})
+            load = VerifiedLoad(site.port, pace.rate, pace.seconds, pace.posts, seed)
+            cores = plan.proxy_core, plan.rest_core
             async with (
-                disturbances(cores) as taken,
+                disturbances(sorted({*cores})) as taken,
                 loading(load, file, plan.rest_core) as zero,
             ):
                 await workers.start_replacements(episodes := schedule(plan.pace, seed), zero)
-                before = reading(plan)
+                before = CpuReading.now(None, cores=cores)
                 episodes = await inject_all(workers, episodes, zero)
-            busy = in_use(before, reading(plan))
+            spent = CpuReading.now(None, cores=cores).since(before)
+            proxy_busy, rest_busy = (seconds / spent.at for seconds in spent.cores)
             fault = "" if child.is_running else f"{peer.name} died{child.tail}"
         return Storm(
             peer.name,
@@ -104,22 +96,10 @@ async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
             tuple(episodes),
             Account.load(file),
             workers.executions(),
-            busy,
+            (proxy_busy, rest_busy),
             widened(taken, zero),
             fault,
         )
-
-
-def reading(plan: Plan) -> tuple[float, float, float]:
-    """Clock, and busy seconds of both cores."""
-    proxy, others = (cpu_time.busy_seconds(core) for core in (plan.proxy_core, plan.rest_core))
-    return time.monotonic(), proxy, others
-
-
-def in_use(before: tuple[float, float, float], now: tuple[float, float, float]) -> tuple[float, float]:
-    """Utilisation of both cores between two readings."""
-    seconds, proxy, others = (later - earlier for earlier, later in zip(before, now, strict=True))
-    return proxy / seconds, others / seconds
 
 
 async def inject_all(workers: FaultyWorkers, episodes: list[Episode], zero: float) -> list[Episode]:
@@ -128,7 +108,7 @@ async def inject_all(workers: FaultyWorkers, episodes: list[Episode], zero: floa
     for episode in episodes:
         try:
             at, until = await workers.inject(episode, zero)
-        except (OSError, TimeoutError) as error:
-            raise FleetFailedError(f"a worker does not obey: {error}") from None
+        except OSError as error:  # the worker has ended by itself
+            raise FleetFailedError(f"a fault could not be injected: {error}") from None
         found.append(replace(episode, at=at, until=until))
     return found

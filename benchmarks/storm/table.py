@@ -10,8 +10,9 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.storm.figures import Figures, seconds, success, times_words
+from benchmarks.storm.figures import Figures, seconds, success
 from benchmarks.storm.plan import FAULTS
+from experiments.terminal import times
 
 NOTHING = "–"
 
@@ -50,7 +51,7 @@ def p99_words(runs: Sequence[Figures]) -> str:
 
 
 def ratio_words(storm: float, quiet: float) -> str:
-    return f"{storm * 1e3:.1f} ms = {times_words(storm / quiet if quiet else None)} {quiet * 1e3:.1f} ms"
+    return f"{storm * 1e3:.1f} ms = {times(storm / quiet if quiet else None)} {quiet * 1e3:.1f} ms"
 
 
 def whole_words(runs: Sequence[Figures]) -> str:
@@ -73,15 +74,15 @@ CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
     ("GET success", lambda runs: success(sum(r.gets_ok for r in runs), sum(r.gets for r in runs))),
     ("POST success", lambda runs: success(sum(r.posts_ok for r in runs), sum(r.posts for r in runs))),
     ("POSTs executed twice", lambda runs: count(sum(r.twice for r in runs))),
-    ("answers crossed or corrupted", lambda runs: count(sum(r.crossed for r in runs))),
-    ("POSTs answered, not executed", lambda runs: count(sum(r.untrue for r in runs))),
-    ("POSTs failed, yet executed", lambda runs: count(sum(r.in_doubt for r in runs))),
+    ("responses crossed or corrupted", lambda runs: count(sum(r.crossed for r in runs))),
+    ("POSTs answered but not executed", lambda runs: count(sum(r.untrue for r in runs))),
+    ("POSTs failed but executed", lambda runs: count(sum(r.in_doubt for r in runs))),
     ("longest recovery", lambda runs: seconds(max(r.recovery for r in runs))),
     ("p99", p99_words),
-    ("p99, nothing left out", whole_words),
-    ("undisturbed of quiet / of storm", undisturbed_words),
-    ("the generator's own lag", lambda runs: f"{max(r.lag for r in runs) * 1e3:.2f} ms"),
-    ("cores in use: proxy's / rest's", busy_words),
+    ("p99 without exclusions", whole_words),
+    ("undisturbed before / in the storm", undisturbed_words),
+    ("lag of the generator", lambda runs: f"{max(r.lag for r in runs) * 1e3:.2f} ms"),
+    ("utilisation of cores: proxy / rest", busy_words),
 )
 
 

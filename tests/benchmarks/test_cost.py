@@ -1,4 +1,4 @@
-"""The bench as a program: a tiny real run, bad input, absent peers, Ctrl-C. Nothing here depends on speed."""
+"""`python -m benchmarks cost`: bad input, short runs of every case, absent peers, Ctrl-C. No test depends on speed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProce
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    """It names the option and what is allowed, before anything is started."""
+    """The line names the option and what is allowed; no process is started."""
     done = run_in_process(cli, "benchmarks", "cost", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
@@ -58,17 +58,15 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
     assert done.stdout == ""
 
 
-def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
-    """An empty PATH: our own worker and generator are used and said so, the others are absent and said so."""
+def test_short_run_without_other_programs(tmp_path: Path) -> None:
+    """With an empty PATH, the built-in worker and generator are used, and other proxies are reported as absent."""
     file = tmp_path / "bench.json"
     done = bench(*TINY, "--peers", "nginx,envoy", "--check", "--json", str(file), path=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (
-        "Load: our own generator, as wrk is not on the PATH; worker: a minimal one in Python" in done.stdout
-    )
-    assert "absent: nginx (no program 'nginx' on the PATH)" in done.stdout
-    assert "absent: envoy (no program 'envoy' on the PATH)" in done.stdout
-    assert "steelyard least-in-flight at most 1.3 × nginx and haproxy" in done.stdout
+    assert "built-in generator" in done.stdout
+    assert "worker: a minimal one" in done.stdout
+    assert "absent: nginx" in done.stdout
+    assert "absent: envoy" in done.stdout
     assert done.stdout.startswith("Python: ")
     found = json.loads(file.read_text(encoding="utf-8"))
     (case,), (run,) = found["cases"], found["runs"]
@@ -78,22 +76,22 @@ def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
     assert proxy["figure"] == run["figure"] > 0
     assert run["requests"] > 0
     assert set(found["absent"]) == {"nginx", "envoy"}
-    assert [bound["met"] for bound in found["bounds"]] == [None, None]
+    assert [bound["is_met"] for bound in found["bounds"]] == [None, None]
 
 
 @pytest.mark.second_tier
 @pytest.mark.parametrize("case", ["get1m", "post16k"])
-def test_every_case_goes_through_every_peer_that_is_here(case: str, tmp_path: Path) -> None:
-    """Every program on the PATH takes part, and no proxy answers with an error."""
+def test_case_is_measured_on_every_installed_peer(case: str, tmp_path: Path) -> None:
+    """No proxy answers with an error."""
     found = written(tmp_path, "--case", case, "--pin", "one")
     peers = found["cases"][0]["plan"]["peers"]
     assert {run["peer"]: run["fault"] for run in found["runs"]} == dict.fromkeys(peers, "")
     assert {"aiohttp session", "TCP relay"} <= set(peers)
-    assert [bound["case"] for bound in found["bounds"]] == [case]
+    assert [bound["subject"] for bound in found["bounds"]] == [case]
 
 
 def written(folder: Path, *arguments: str, path: str | None = None) -> Any:
-    """What a tiny run writes; it must end well."""
+    """JSON of a short run, which must exit with 0."""
     file = folder / "bench.json"
     done = bench(*TINY, *arguments, "--json", str(file), path=path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -101,8 +99,8 @@ def written(folder: Path, *arguments: str, path: str | None = None) -> Any:
 
 
 @pytest.mark.second_tier
-def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -> None:
-    """With the proxies only, and without an error."""
+def test_idle_case(tmp_path: Path) -> None:
+    """The number of connections is that of `--connections`; the peers are proxies only."""
     found = written(tmp_path, "--case", "idle", "--connections", "40")
     assert {run["fault"] for run in found["runs"]} == {""}
     assert {run["requests"] for run in found["runs"]} == {40}
@@ -111,20 +109,19 @@ def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -
 
 
 @pytest.mark.second_tier
-def test_another_build_is_measured_beside_this_one(tmp_path: Path) -> None:
-    """The same interpreter as the other build: both are measured in each block, and their ratio has a verdict."""
+def test_other_build_is_measured_in_the_same_blocks(tmp_path: Path) -> None:
+    """Here the other build is this one; the ratio has a verdict."""
     found = written(tmp_path, "--peers", "none", "--against", sys.executable)
     assert {run["peer"]: run["fault"] for run in found["runs"]} == {
         "steelyard least-in-flight": "",
         "steelyard least-in-flight (other build)": "",
     }
-    assert found["bounds"][0]["bound"] == "steelyard least-in-flight at most 1.02 × the other build"
+    assert "the other build" in found["bounds"][0]["bound"]
 
 
 @pytest.mark.second_tier
 @pytest.mark.skipif(len(cpu_time.cores()) < 2, reason="needs two cores")
-def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
-    """One rate, known before the first run, half of the least capacity."""
+def test_half_case_offers_one_rate_to_all_peers(tmp_path: Path) -> None:
     found = written(tmp_path, "--case", "half", "--peers", "nginx")
     assert {run["fault"] for run in found["runs"]} == {""}
     assert len({run["rate"] for run in found["runs"]}) == 1
@@ -132,37 +129,38 @@ def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.second_tier
-def test_the_endpoints_case_has_a_proxy_for_each_size(tmp_path: Path) -> None:
-    """Four sizes and one bound; `--connections` holds for all of them."""
+def test_endpoints_case_has_a_balancer_for_each_size(tmp_path: Path) -> None:
+    """Four sizes and one bound; `--connections` applies to all of them."""
     found = written(tmp_path, "--case", "endpoints", "--policies", "random")
     assert {run["fault"] for run in found["runs"]} == {""}
     assert len(found["runs"]) == 4
-    assert [bound["bound"].split(" from ")[0] for bound in found["bounds"]] == ["steelyard random flat"]
+    (bound,) = found["bounds"]
+    assert bound["bound"].startswith("steelyard random flat")
 
 
 @pytest.mark.second_tier
-def test_the_tls_case_needs_a_certificate(tmp_path: Path) -> None:
-    """Without openssl every peer is absent, with that reason."""
+def test_tls_case_requires_openssl(tmp_path: Path) -> None:
+    """Without openssl every peer is reported as absent."""
     done = bench(*TINY, "--case", "tls", path=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "absent: steelyard least-in-flight (no program 'openssl' on the PATH" in done.stdout
+    assert "absent: steelyard least-in-flight (no program 'openssl'" in done.stdout
 
 
 @pytest.mark.second_tier
-def test_ctrl_c_shows_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
-    """Stopped after its first run: exit 130, a row for it, all that was started is gone."""
+def test_ctrl_c_shows_results_and_leaves_no_process(tmp_path: Path) -> None:
+    """Stopped after its first run: exit code 130, its results are written, and all child processes have ended."""
     file = tmp_path / "bench.json"
     options = (*TINY, "--blocks", "100", "--peers", "relay", "--json", str(file))
     command = [sys.executable, "-m", "benchmarks", "cost", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while "[1/200]" not in process.stdout.readline():
+        while "[1/200" not in process.stdout.readline():
             assert process.poll() is None
         while len(children := cpu_time.descendants(process.pid)) < 2:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=40)
     assert process.returncode == 130
-    assert "Stopped. Nothing was left running" in output
+    assert "Stopped." in output
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert json.loads(file.read_text(encoding="utf-8"))["was_stopped"]

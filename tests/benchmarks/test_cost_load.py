@@ -1,4 +1,4 @@
-"""The words of wrk are understood, and our own generator speaks them."""
+"""Reports of wrk are parsed, and the built-in generator prints the same format."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from benchmarks.harness import closed_loop
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.closed_load import Load, Outcome, parsed
+from benchmarks.harness.closed_loop import ClosedLoop
 from experiments.errors import FleetFailedError
 
 CLEAN = """Running 3s test @ http://127.0.0.1:8080/
@@ -24,35 +25,35 @@ Transfer/sec:      1.48MB
 """
 
 
-def test_a_clean_report() -> None:
+def test_report_without_errors() -> None:
     found = parsed(CLEAN)
     assert found == Outcome(requests=31391, rate=10126.13)
     assert found.fault == ""
 
 
-def test_errors_are_counted_and_named() -> None:
+def test_errors_are_counted() -> None:
     lines = "  Socket errors: connect 1, read 20, write 0, timeout 3\n  Non-2xx or 3xx responses: 7\nRequests/sec:"
     found = parsed(CLEAN.replace("Requests/sec:", lines))
     assert (found.bad_status, found.socket_errors) == (7, 24)
-    assert found.fault == "7 non-2xx, 24 socket errors"
+    assert "7 non-2xx" in found.fault
 
 
-def test_no_answer_at_all_is_a_fault() -> None:
-    assert parsed(CLEAN.replace("31391 requests", "0 requests")).fault == "no request was answered"
+def test_run_without_responses_is_invalid() -> None:
+    assert parsed(CLEAN.replace("31391 requests", "0 requests")).fault
 
 
-def test_what_is_no_report_is_quoted() -> None:
+def test_output_that_is_no_report_is_an_error() -> None:
     with pytest.raises(FleetFailedError, match="no report: unable to connect"):
         parsed("unable to connect to 127.0.0.1:1 Connection refused\n")
 
 
-def test_our_own_generator_reports_in_the_same_words() -> None:
+def test_report_of_the_built_in_generator_is_parsed() -> None:
     counts = Counter({"requests": 500, "read": 2, "connect": 1, "bad status": 4})
     assert parsed(closed_loop.report(counts, 0.5)) == Outcome(500, 1000.0, bad_status=4, socket_errors=3)
 
 
-def test_wrk_is_told_what_to_send(tmp_path: Path) -> None:
-    """Whole seconds, one thread; a body needs a script."""
+def test_command_line_of_wrk(tmp_path: Path) -> None:
+    """Duration in whole seconds; a body requires a script."""
     plain = Load(CASES["get"], 64, "/bin/wrk", tmp_path).wrk_argv(8080, 0.3)
     assert plain[plain.index("--duration") + 1] == "1s"
     assert plain[-1] == "http://127.0.0.1:8080/"
@@ -65,13 +66,12 @@ def test_wrk_is_told_what_to_send(tmp_path: Path) -> None:
     assert 'string.rep("x", 16384)' in script
 
 
-def test_a_request_of_our_own_generator() -> None:
-    sent = closed_loop.request_bytes(8080, "POST", "/p", 3)
-    assert sent == b"POST /p HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Length: 3\r\n\r\nxxx"
+def test_request_of_the_built_in_generator() -> None:
+    load = ClosedLoop(8080, "POST", "/p", body=3, connections=1, seconds=1.0, is_tls=False)
+    assert load.request == b"POST /p HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Length: 3\r\n\r\nxxx"
 
 
-async def test_a_port_without_a_server_is_a_fault(tmp_path: Path) -> None:
-    """Connections that cannot be made are errors, not silence."""
+async def test_port_without_a_server_gives_socket_errors(tmp_path: Path) -> None:
     load = Load(CASES["get"], 2, None, tmp_path)
     found = await load.run(1, 0.1, nullcontext)
     assert found == Outcome(requests=0, rate=0.0, socket_errors=2)

@@ -1,4 +1,4 @@
-"""Memory per connection: what is read, what stands open meanwhile, and what cannot be had."""
+"""Memory per idle connection: the reading of a process, idle connections, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -19,7 +21,7 @@ from experiments.ports import free_ports
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")
 
-HOARDER = """
+ALLOCATING_PROGRAM = """
 import sys
 kept = []
 for line in sys.stdin:
@@ -28,47 +30,63 @@ for line in sys.stdin:
 """
 
 
-def test_what_a_process_keeps_is_seen() -> None:
-    """32 MiB more are 32 MiB more, to a few pages."""
+class CountingConnection(Connection):
+    """Connection of the minimal worker; `open_now` and `closed` count over all connections."""
+
+    open_now = 0
+    closed = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        CountingConnection.open_now += 1
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        CountingConnection.open_now -= 1
+        CountingConnection.closed += 1
+
+
+@asynccontextmanager
+async def counting_worker() -> AsyncIterator[int]:
+    """Run the minimal worker with fresh counts; yields its port."""
+    CountingConnection.open_now = CountingConnection.closed = 0
+    port = next(free_ports(1))
+    server = await asyncio.get_running_loop().create_server(CountingConnection, "127.0.0.1", port)
+    yield port
+    server.close()
+
+
+def test_growth_of_a_process_is_read() -> None:
+    """A process that allocates 32 MiB grows by 32 MiB, within 5 %."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOARDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ALLOCATING_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        seen = []
+        sizes = []
         for size in (1, 32 * 1024 * 1024):
             process.stdin.write(f"{size}\n")
             process.stdin.flush()
             process.stdout.readline()
-            seen.append(proportional_bytes(process.pid))
+            sizes.append(proportional_bytes(process.pid))
         process.stdin.close()
-    assert seen[1] - seen[0] == pytest.approx(32 * 1024 * 1024, rel=0.05)
+    assert sizes[1] - sizes[0] == pytest.approx(32 * 1024 * 1024, rel=0.05)
 
 
-async def test_idle_connections_have_had_an_answer_and_stand() -> None:
-    """Each asks once; all stand inside."""
-    made: list[Connection] = []
-
-    def connection() -> Connection:
-        made.append(Connection())
-        return made[-1]
-
-    port = next(free_ports(1))
-    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", port)
-    async with idle(port, 50):
-        assert len(made) == 50
-        assert not any(one._transport.is_closing() for one in made)
-    server.close()
+async def test_idle_connections_stay_open() -> None:
+    """All connections are open at the same time, after a response on each."""
+    async with counting_worker() as port, idle(port, 50):
+        assert (CountingConnection.open_now, CountingConnection.closed) == (50, 0)
 
 
-async def test_a_refused_connection_is_an_error() -> None:
+async def test_refused_connection_is_an_error() -> None:
     with pytest.raises(FleetFailedError, match="got no answer"):
         async with idle(1, 1):
             pass
 
 
-def test_descriptors_beyond_the_hard_limit_are_an_error() -> None:
-    """Said in words, with the limit; what is enough already is left as it is."""
+def test_limit_of_open_files() -> None:
+    """A sufficient limit is unchanged; a limit above the hard limit is an error."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     allow_descriptors(1)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before

@@ -1,4 +1,4 @@
-"""Peers do comparable work: their files say so, and so does a worker that sees what arrives."""
+"""Compared proxies do comparable work: their configuration files, and what a worker behind each of them receives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,8 +15,8 @@ import pytest
 from aiohttp import ClientSession, web
 
 from benchmarks.cost.command import peers_of
-from benchmarks.cost.plan import Plan, order_of
 from benchmarks.harness import certificates, peer_files, peers
+from benchmarks.harness.blocks import block_ratios, shuffled_blocks
 from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.certificates import SUITE, certificate_in, client_context
 from benchmarks.harness.peers import PEERS, Peer, Site, ours
@@ -27,19 +26,18 @@ from experiments.errors import BadInputError
 from experiments.ports import free_ports
 
 FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Request-ID", "Via")
-UNITS = [ours("least-in-flight"), *(peer for name, peer in PEERS.items() if name != "relay")]
+ALL_PEERS = [ours("least-in-flight"), *(peer for name, peer in PEERS.items() if name != "relay")]
 SECURE = [ours("least-in-flight"), *(PEERS[name] for name in CASES["tls"].others or ())]
 
 
-def here(peer: Peer, case: Case = CASES["get"]) -> None:
-    """Skip, with the reason, what is absent."""
+def skip_if_absent(peer: Peer, case: Case = CASES["get"]) -> None:
     if reason := peer.absence_from(case):
         pytest.skip(reason)
 
 
 @asynccontextmanager
 async def mirror() -> AsyncIterator[int]:
-    """A worker that answers with what it got: its headers, its body's length, the client's port."""
+    """Run a worker that responds with headers, body length and client port of the request; yields its port."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
@@ -58,14 +56,14 @@ async def mirror() -> AsyncIterator[int]:
 
 
 async def posted(client: ClientSession, url: str) -> Any:
-    """What the mirror says of one POST."""
+    """Response of the mirror to one POST."""
     async with client.post(url, data=b"x" * 20_000, ssl=client_context()) as response:
         assert response.status == 200
         return await response.json()
 
 
 async def seen_through(peer: Peer, case: Case, folder: Path) -> list[dict[str, Any]]:
-    """What the mirror saw of three POSTs that came through a peer on one connection."""
+    """Responses of the mirror to three POSTs through a peer on one connection."""
     certificate = certificate_in(folder) if case.is_tls else None
     async with mirror() as worker:
         site = Site(next(free_ports(1)), (worker,), folder, certificate)
@@ -82,7 +80,7 @@ async def seen_through(peer: Peer, case: Case, folder: Path) -> list[dict[str, A
 
 
 def assert_comparable(seen: list[dict[str, Any]], proto: str) -> None:
-    """Forwarding headers, a fresh id for each request, bodies whole, one upstream connection for all of them."""
+    """Check forwarding headers, a fresh id for each request, complete bodies, and one upstream connection."""
     headers = [one["headers"] for one in seen]
     assert all(name.lower() in one for one in headers for name in FORWARDED)
     assert {one["x-forwarded-for"] for one in headers} == {"127.0.0.1"}
@@ -95,41 +93,38 @@ def assert_comparable(seen: list[dict[str, Any]], proto: str) -> None:
 
 @pytest.mark.peer
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
-@pytest.mark.parametrize("peer", UNITS, ids=lambda peer: peer.name)
-async def test_every_peer_adds_the_same_and_keeps_its_connection(peer: Peer, tmp_path: Path) -> None:
-    """Who is compared does what the others do."""
-    here(peer)
+@pytest.mark.parametrize("peer", ALL_PEERS, ids=lambda peer: peer.name)
+async def test_every_peer_adds_the_same_headers_and_keeps_its_connection(peer: Peer, tmp_path: Path) -> None:
+    skip_if_absent(peer)
     assert_comparable(await seen_through(peer, CASES["get"], tmp_path), "http")
 
 
 @pytest.mark.peer
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
-async def test_every_peer_of_the_tls_case_does_the_same_behind_it(peer: Peer, tmp_path: Path) -> None:
-    """The worker is told of https, and sees the rest as before."""
-    here(peer, CASES["tls"])
+async def test_every_peer_of_the_tls_case_reports_https_to_the_worker(peer: Peer, tmp_path: Path) -> None:
+    skip_if_absent(peer, CASES["tls"])
     assert_comparable(await seen_through(peer, CASES["tls"], tmp_path), "https")
 
 
 @pytest.mark.peer
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
-async def test_every_peer_of_the_tls_case_takes_the_same_suite(peer: Peer, tmp_path: Path) -> None:
-    """TLS 1.3 and one cipher, or it would be ciphers that are compared."""
-    here(peer, CASES["tls"])
+async def test_every_peer_of_the_tls_case_uses_the_same_suite(peer: Peer, tmp_path: Path) -> None:
+    """With different ciphers, the benchmark would compare these."""
+    skip_if_absent(peer, CASES["tls"])
     async with mirror() as worker:
         site = Site(next(free_ports(1)), (worker,), tmp_path, certificate_in(tmp_path))
         async with serving(peer.name, peer.argv(site), site.port, CASES["tls"], cpu_time.cores()[0]):
             _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=client_context())
             found = writer.get_extra_info("ssl_object")
             assert (found.version(), found.cipher()[0]) == ("TLSv1.3", SUITE)
-            writer.transport.abort()  # a close would stumble over unread session tickets
+            writer.transport.abort()  # a close would fail on unread session tickets
 
 
 @pytest.mark.peer
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
-async def test_a_proxy_of_many_endpoints_forwards_to_the_few_ports_behind_them(tmp_path: Path) -> None:
-    """One address under many ids."""
+async def test_balancer_with_many_endpoints_of_one_address(tmp_path: Path) -> None:
     proxy = ours("round-robin", 100, 8)
     assert proxy.name == "steelyard round-robin, 100 endpoints"
     async with mirror() as worker:
@@ -144,8 +139,8 @@ async def test_a_proxy_of_many_endpoints_forwards_to_the_few_ports_behind_them(t
 
 
 @pytest.mark.skipif(bool(certificates.absence()), reason="needs openssl")
-def test_files_for_tls_name_certificate_and_suite(tmp_path: Path) -> None:
-    """Certificate and key for those that take two files, both in one for HAProxy."""
+def test_configurations_with_tls(tmp_path: Path) -> None:
+    """HAProxy expects certificate and key in one file, the others in two."""
     made = certificate_in(tmp_path)
     own = tomllib.loads(peer_files.steelyard(8080, (9001,), "random", made))
     assert own["tls"] == {"certificate": str(made.certificate), "key": str(made.key)}
@@ -158,14 +153,14 @@ def test_files_for_tls_name_certificate_and_suite(tmp_path: Path) -> None:
     assert text.count("BEGIN CERTIFICATE") == text.count("BEGIN PRIVATE KEY") == 1
 
 
-def test_files_without_a_certificate_say_nothing_of_tls(tmp_path: Path) -> None:
+def test_configurations_without_tls(tmp_path: Path) -> None:
     assert "tls" not in tomllib.loads(peer_files.steelyard(8080, (9001,), "random"))
     assert "ssl" not in peer_files.nginx(8080, (9001,), tmp_path)
     assert "ssl" not in peer_files.haproxy(8080, (9001,))
 
 
-def test_a_head_may_take_as_long_everywhere(tmp_path: Path) -> None:
-    """Where it is asked for; else each does as it does by itself."""
+def test_head_timeout_in_every_configuration(tmp_path: Path) -> None:
+    """Without it, each has its default."""
     texts = [
         peer_files.steelyard(8080, (9001,), "random", head_timeout=seconds)
         + peer_files.nginx(8080, (9001,), tmp_path, head_timeout=seconds)
@@ -180,7 +175,7 @@ def test_a_head_may_take_as_long_everywhere(tmp_path: Path) -> None:
         assert [line in text for text in texts] == [True, False]
 
 
-def test_our_file_is_one_that_the_balancer_reads() -> None:
+def test_configuration_of_steelyard() -> None:
     found = tomllib.loads(peer_files.steelyard(8080, (9001, 9002), "random"))
     assert found["listen"] == "127.0.0.1:8080"
     assert found["policy"] == "random"
@@ -190,7 +185,7 @@ def test_our_file_is_one_that_the_balancer_reads() -> None:
     ]
 
 
-def test_files_of_the_others_name_every_worker_and_only_the_loopback(tmp_path: Path) -> None:
+def test_configurations_name_every_worker_and_only_the_loopback(tmp_path: Path) -> None:
     texts = {
         "nginx": peer_files.nginx(8080, (9001, 9002), tmp_path),
         "haproxy": peer_files.haproxy(8080, (9001, 9002)),
@@ -205,46 +200,46 @@ def test_files_of_the_others_name_every_worker_and_only_the_loopback(tmp_path: P
     assert json.loads(texts["envoy"])["static_resources"]["clusters"][0]["lb_policy"] == "LEAST_REQUEST"
 
 
-def test_absent_peers_are_known_to_be() -> None:
+def test_peer_without_its_program_is_absent() -> None:
     missing = Peer("x", lambda _: [], program="no-such-program-anywhere")
-    assert missing.absence == "no program 'no-such-program-anywhere' on the PATH"
+    assert "no-such-program-anywhere" in missing.absence
     assert ours("random").absence == ""
 
 
-def test_names_of_peers() -> None:
+def test_peers_are_chosen_by_name() -> None:
     assert peers.chosen(["none"]) == ()
     assert peers.chosen(["relay", "nginx", "relay"]) == (PEERS["relay"], PEERS["nginx"])
     with pytest.raises(BadInputError, match="unknown 'apache'"):
         peers.chosen(["apache"])
 
 
-def test_a_case_says_who_takes_part() -> None:
-    """All, the proxies, or Steelyard with each policy and size."""
-    everybody = list(PEERS.values())
-    assert peers_of(CASES["get"], ["random"], everybody)[1:] == everybody
-    assert [proxy.name for proxy in peers_of(CASES["half"], ["random"], everybody)] == [
+def test_peers_of_a_case() -> None:
+    """All, proxies only, or Steelyard with each policy and size."""
+    all_peers = list(PEERS.values())
+    assert peers_of(CASES["get"], ["random"], all_peers)[1:] == all_peers
+    assert [proxy.name for proxy in peers_of(CASES["half"], ["random"], all_peers)] == [
         "steelyard random",
         "nginx",
         "haproxy",
     ]
-    sized = peers_of(CASES["endpoints"], ["random", "round-robin"], everybody)
+    sized = peers_of(CASES["endpoints"], ["random", "round-robin"], all_peers)
     assert [proxy.endpoints for proxy in sized] == [2, 10, 100, 1000] * 2
     assert [proxy.connections for proxy in sized] == [900, 900, 900, 250] * 2
 
 
-def test_blocks_hold_everybody_once_in_an_order_of_the_seed() -> None:
-    proxies = (ours("random"), *PEERS.values())
-    plan = Plan(proxies, CASES["get"], 1, 1.0, 20, seed=7, proxy_core=0, rest_core=0, wrk=None)
-    blocks = order_of(plan)
-    assert all(
-        sorted(proxy.name for proxy in block) == sorted(proxy.name for proxy in proxies) for block in blocks
-    )
-    assert blocks == order_of(plan)
-    assert blocks != order_of(replace(plan, seed=8))
-    assert len({tuple(proxy.name for proxy in block) for block in blocks}) > 1
+def test_blocks_have_every_side_once_in_an_order_of_the_seed() -> None:
+    sides = ("a", "b", "c", "d")
+    blocks = shuffled_blocks(sides, 20, Random(7))
+    assert all(tuple(sorted(block)) == sides for block in blocks)
+    assert blocks == shuffled_blocks(sides, 20, Random(7)) != shuffled_blocks(sides, 20, Random(8))
+    assert len({tuple(block) for block in blocks}) > 1
 
 
-async def test_a_loopback_port_is_free_and_its_own() -> None:
+def test_ratios_need_both_figures_of_a_block() -> None:
+    assert block_ratios({1: 3.0, 2: 4.0, 3: -1.0, 4: 5.0}, {1: 2.0, 3: 1.0, 4: 0.0}) == [1.5]
+
+
+async def test_free_ports_are_different_and_free() -> None:
     ports = list(free_ports(4))
     assert len(set(ports)) == 4
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", Random(0).choice(ports))

@@ -1,4 +1,4 @@
-"""Rows that are invalid, tables that fit, and a machine that is busy."""
+"""Tables of the cost benchmark: rows, invalid rows, widths, and the warning of a busy machine."""
 
 from __future__ import annotations
 
@@ -27,45 +27,44 @@ def runs(ours: list[float], nginx: list[float], session: list[float]) -> list[Ru
 
 
 def test_a_row_has_the_median_and_its_range() -> None:
-    """The machine was twice as slow in the second block, and the ratio does not show it."""
+    """A block in which the machine is twice as slow changes the range and not the ratio."""
     row = row_of(runs([15, 30, 15], [10, 20, 10], [100, 200, 100]), OURS)
     assert (row.figure, row.lowest, row.highest) == pytest.approx((15, 15, 30))
     assert row.to_nginx == pytest.approx((1.5, 1.5, 1.5))
     assert (row.user, row.system) == pytest.approx((11.25, 3.75))
 
 
-def test_rows_come_cheapest_first_and_invalid_last() -> None:
+def test_rows_are_sorted_by_cost_with_invalid_ones_last() -> None:
     made = [*runs([15], [10], []), run("haproxy", 0, 1, "3 non-2xx, 0 socket errors")]
     assert [row.peer for row in rows_of(made)] == [NGINX, OURS, "haproxy"]
 
 
-def test_one_bad_run_makes_the_row_invalid() -> None:
-    """It has no figures, its reason is shown, and nothing is compared with it."""
+def test_one_invalid_run_makes_the_row_invalid() -> None:
+    """The row has a reason and no figures, and nothing is compared with it."""
     made = [*runs([15, 15], [10], [100, 100]), run(NGINX, 1, 10, "3 non-2xx, 0 socket errors")]
     row = row_of(made, NGINX)
     assert row.figure is None
-    assert row.fault == "block 2: 3 non-2xx, 0 socket errors"
+    assert "block 2" in row.fault
     assert row_of(made, OURS).to_nginx is None
 
 
-def test_a_void_run_is_left_out_and_a_row_of_them_is_invalid() -> None:
-    """The others still say what they say."""
+def test_void_run_is_left_out() -> None:
+    """A row of void runs only is invalid."""
     void = Run("half", OURS, 1, 0, 99.0, void="late")
     row = row_of([Run("half", OURS, 0, 0, 1.5), void], OURS)
     assert (row.figure, row.highest, row.runs) == (1.5, 1.5, 1)
-    assert row_of([void], OURS).fault == "block 2: late"
+    assert row_of([void], OURS).fault.endswith("late")
 
 
-def test_a_busy_machine_is_told_of() -> None:
-    """Others that take part of the cores raise costs; a quiet machine is not mentioned."""
+def test_warning_of_a_busy_machine() -> None:
     quiet = runs([15], [10], [100])
     assert doubts(quiet) == ""
-    assert "others took 10% of the cores" in doubts([run(OURS, 0, 15, taken=0.1)])
+    assert "took 10% of the cores" in doubts([run(OURS, 0, 15, taken=0.1)])
 
 
 @pytest.mark.parametrize("width", [80, FULL_WIDTH])
-def test_the_table_fits(width: int) -> None:
-    """Nothing is cut off, the essential columns are always there."""
+def test_table_fits_the_terminal(width: int) -> None:
+    """No cell is cut off; a narrow terminal has the essential columns."""
     made = [
         *runs([35.1], [17.8], [213.05]),
         run("steelyard region-round-robin", 0, 1, "no request was answered"),
@@ -88,7 +87,7 @@ def test_the_table_fits(width: int) -> None:
         (Kind.MEMORY, ["nginx", "10", "1.00 (1.00–1.00)", "0", "10–10"]),
     ],
 )
-def test_every_kind_of_figure_has_its_columns(kind: Kind, expected: list[str]) -> None:
+def test_columns_of_each_kind_of_figure(kind: Kind, expected: list[str]) -> None:
     found = cells(row_of([run(NGINX, 0, 10)], NGINX), kind)
     assert found == expected
     assert len(columns(kind)) == len(expected)

@@ -1,6 +1,6 @@
-"""Two worlds: where they agree, where a miss is shown as a miss, and what is not judged.
+"""Fidelity: agreement of simulated and measured runs, misses, and what is not judged.
 
-Runs are made up: exponential latencies from a seeded stream, the same in both worlds, times what a test says.
+Runs are synthetic: exponential latencies from a seeded stream, the same measured and simulated, times a factor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.fidelity.session import (
     AGAIN,
     MEASURED,
     SIMULATED,
-    Session,
+    Comparison,
     measure,
     missing,
     otherwise,
@@ -32,7 +32,7 @@ from benchmarks.fidelity.session import (
     scenario_of,
     simulate_again,
 )
-from benchmarks.fidelity.tables import headline, lines_of
+from benchmarks.fidelity.tables import bounds_of, headline
 from experiments.errors import BadInputError
 from experiments.results.directory import RUNS, load_results, save_result
 from experiments.run import execute
@@ -54,7 +54,7 @@ def scenario() -> Scenario:
     return scenario_of("homogeneous", ("random", "round-robin"), 3, quick=False)
 
 
-def made_up(
+def synthetic(
     scenario: Scenario,
     label: str,
     block: int,
@@ -89,32 +89,32 @@ def made_up(
 def write_world(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> None:
     campaign = execute.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
     for planned in campaign.plan:
-        run = made_up(scenario, planned.label, planned.block, world, **change(planned.label, planned.block))
+        run = synthetic(scenario, planned.label, planned.block, world, **change(planned.label, planned.block))
         save_result(run, planned, directory)
 
 
 def both(
     scenario: Scenario, folder: Path, measured: Change = unchanged, simulated: Change = unchanged
 ) -> ScenarioResult:
-    """A chapter from files of both worlds."""
+    """Result of one scenario from files of both worlds."""
     write_world(scenario, folder / MEASURED, "measured", measured)
     write_world(scenario, folder / SIMULATED, "simulated", simulated)
     return scenario_result_of(load_results(folder / MEASURED), load_results(folder / SIMULATED))
 
 
-def found(chapter: ScenarioResult, label: str) -> dict[str, Agreement]:
-    (row,) = (row for row in chapter.rows if row.label == label)
+def found(result: ScenarioResult, label: str) -> dict[str, Agreement]:
+    (row,) = (row for row in result.rows if row.label == label)
     return {one.quantity: one for one in row.agreements}
 
 
 def test_equal_worlds_agree_in_everything(scenario: Scenario, tmp_path: Path) -> None:
-    """The twin is no row of its own; who comes first is the same."""
-    chapter = both(scenario, tmp_path)
-    assert [row.label for row in chapter.rows] == ["random", "round-robin"]
-    assert all(one.is_met and one.distance == 0 for row in chapter.rows for one in row.agreements)
-    assert chapter.orders == (("round-robin", "random"), ("round-robin", "random"))
-    assert chapter.ranking_is_met is True
-    assert headline([chapter]) == "The two worlds agree: 7 of 7 figures judged, none missed"
+    """The A/A control has no row; the ranking is the same."""
+    result = both(scenario, tmp_path)
+    assert [row.label for row in result.rows] == ["random", "round-robin"]
+    assert all(one.is_met and one.distance == 0 for row in result.rows for one in row.agreements)
+    assert result.orders == (("round-robin", "random"), ("round-robin", "random"))
+    assert result.ranking_is_met is True
+    assert "none missed" in headline([result])
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_equal_worlds_agree_in_everything(scenario: Scenario, tmp_path: Path) ->
 def test_a_distance_beyond_the_bound_is_a_miss(
     scenario: Scenario, tmp_path: Path, factor: float, mean: bool, p99: bool
 ) -> None:
-    """5 % of the mean, 10 % of the 99th percentile; the sign and the interval say which way and how surely."""
-    chapter = both(scenario, tmp_path, simulated=lambda label, block: {"factor": factor})
-    agreements = found(chapter, "random")
+    """The bounds are 5 % of the mean and 10 % of the 99th percentile; the interval is that of the ratio."""
+    result = both(scenario, tmp_path, simulated=lambda label, block: {"factor": factor})
+    agreements = found(result, "random")
     assert (agreements["mean"].is_met, agreements["p99"].is_met) == (mean, p99)
     for quantity in ("mean", "p99"):
         interval = agreements[quantity].interval
@@ -135,67 +135,68 @@ def test_a_distance_beyond_the_bound_is_a_miss(
 
 
 @pytest.mark.parametrize(("bias", "is_met"), [(0.01, True), (0.02, False)])
-def test_shares_are_compared_in_parts_of_an_even_share(
+def test_shares_are_compared_relative_to_an_even_share(
     scenario: Scenario, tmp_path: Path, bias: float, is_met: bool
 ) -> None:
-    """Of four workers 1 % of all requests is 4 % of a share, 2 % are 8 %."""
-    chapter = both(scenario, tmp_path, simulated=lambda label, block: {"bias": bias})
-    share = found(chapter, "random")["share"]
+    """With four workers, 1 % of all requests is 4 % of an even share."""
+    result = both(scenario, tmp_path, simulated=lambda label, block: {"bias": bias})
+    share = found(result, "random")["share"]
     assert share.distance == pytest.approx(4 * bias, abs=0.001)
     assert share.is_met is is_met
 
 
 def test_another_order_is_a_miss(scenario: Scenario, tmp_path: Path) -> None:
-    """Measured, random is two thirds slower; simulated it is the faster one. The contradiction is named."""
-    chapter = both(
+    """Measured, random is two thirds slower; simulated, it is faster. The pair is named."""
+    result = both(
         scenario, tmp_path, simulated=lambda label, block: {"factor": 0.5 if label == "random" else 1.0}
     )
-    assert chapter.ranking_is_met is False
-    (line,) = (line for met, line in lines_of([chapter]) if met is False and "/ round-robin" in line)
-    assert "MISSED  homogeneous: random / round-robin: 1.6" in line
+    assert result.ranking_is_met is False
+    (verdict,) = (
+        one for one in bounds_of([result]) if one.bound == "same ranking" and one.subject == "homogeneous"
+    )
+    assert verdict.is_met is False
+    assert "random / round-robin: 1.6" in verdict.found
 
 
-def test_no_ranking_inside_the_noise(scenario: Scenario, tmp_path: Path) -> None:
-    """If the twin differs from its original by more than the policies from each other, there is no order to miss."""
+def test_ranking_within_the_noise_is_not_judged(scenario: Scenario, tmp_path: Path) -> None:
+    """The A/A control differs from its original by more than the policies from each other."""
     loud = {"random": 0.63, "round-robin": 1.0, "round-robin again": 1.4}
-    chapter = both(
+    result = both(
         scenario,
         tmp_path,
         measured=lambda label, block: {"factor": loud[label]},
         simulated=lambda label, block: {"factor": 0.5 if label == "random" else 1.0},
     )
-    assert chapter.ranking_is_met is None
+    assert result.ranking_is_met is None
 
 
-def test_only_blocks_count_whose_measured_run_is_valid(scenario: Scenario, tmp_path: Path) -> None:
-    """Block 1 was disturbed and ten times slower: nothing of it is left, nor of its simulation."""
+def test_only_blocks_with_a_valid_measured_run_count(scenario: Scenario, tmp_path: Path) -> None:
+    """Block 1 is invalid and ten times slower; it and its simulation are excluded."""
     disturbed: Change = lambda label, block: {"factor": 10.0, "fault": "late"} if block == 1 else {}  # noqa: E731
-    chapter = both(
+    result = both(
         scenario, tmp_path, measured=disturbed, simulated=lambda label, block: {"factor": 1 + block % 2}
     )
-    assert [row.blocks for row in chapter.rows] == [2, 2]
-    assert found(chapter, "random")["mean"].distance == 0
+    assert [row.blocks for row in result.rows] == [2, 2]
+    assert found(result, "random")["mean"].distance == 0
 
 
-def test_without_a_valid_run_nothing_is_judged_and_the_reason_is_told(
-    scenario: Scenario, tmp_path: Path
-) -> None:
-    chapter = both(scenario, tmp_path, measured=lambda label, block: {"fault": "generator lag"})
-    assert {one.is_met for row in chapter.rows for one in row.agreements} == {None}
-    assert chapter.rows[0].fault == "no valid measured run: generator lag"
-    assert headline([chapter]) == "Nothing can be judged: no measured run is valid"
+def test_without_a_valid_run_nothing_is_judged(scenario: Scenario, tmp_path: Path) -> None:
+    result = both(scenario, tmp_path, measured=lambda label, block: {"fault": "generator lag"})
+    assert {one.is_met for row in result.rows for one in row.agreements} == {None}
+    assert "generator lag" in result.rows[0].fault
+    assert "Nothing can be judged" in headline([result])
 
 
 def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> None:
-    """In words, in all three files; the figures are there in both widths; the same files give the same page."""
+    """In words, in all three files; the figures are written, and the same files give the same page."""
     both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
     write_page(tmp_path)
     page = (tmp_path / "worlds.html").read_text(encoding="utf-8")
     assert page.count('<td class="bad">MISSED</td>') == 4
     assert "4 of 7 figures judged are missed." in page
     assert "MISSED" in (tmp_path / "worlds.md").read_text(encoding="utf-8")
-    (chapter,) = json.loads((tmp_path / "worlds.json").read_text(encoding="utf-8"))
-    assert chapter["rows"][0]["agreements"][1]["is_met"] is False
+    (result,) = json.loads((tmp_path / "worlds.json").read_text(encoding="utf-8"))
+    assert result["rows"][0]["agreements"][1]["is_met"] is False
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"agreement.png", "agreement.svg", "distributions.png"} <= names
     write_page(tmp_path)
@@ -203,17 +204,17 @@ def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> 
 
 
 def test_the_command_redraws_and_checks(scenario: Scenario, tmp_path: Path) -> None:
-    """Exit code 1 for a miss only where it is asked for."""
+    """A miss gives exit code 1 only with `--check`."""
     both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
     arguments = ["fidelity", "--out", str(tmp_path), "--redraw"]
     plain = CliRunner().invoke(cli, arguments, standalone_mode=False)
     assert (plain.exception, plain.return_value) == (None, 0)
-    assert "MISSED  homogeneous, random: mean +20.0 %" in plain.output
+    assert "+20.0 %" in plain.output
     assert CliRunner().invoke(cli, [*arguments, "--check"], standalone_mode=False).return_value == 1
 
 
-def test_a_sitting_goes_on_where_it_was_stopped(scenario: Scenario, tmp_path: Path) -> None:
-    """Whole runs stay; those that are missing or were interrupted are measured, invalid ones only to mend."""
+def test_stopped_session_is_resumed(scenario: Scenario, tmp_path: Path) -> None:
+    """Missing and interrupted runs are measured, invalid ones only with `mend`."""
     faults = {0: "interrupted: 3 of 9 requests were sent", 1: "achieved 1.0/s is 1.0 % of 100.0/s offered"}
     write_world(scenario, tmp_path, "measured", lambda label, block: {"fault": faults.get(block, "")})
     campaign = load_results(tmp_path).campaign
@@ -222,62 +223,62 @@ def test_a_sitting_goes_on_where_it_was_stopped(scenario: Scenario, tmp_path: Pa
     assert [run.block for run in missing(campaign, tmp_path, mend=True)] == [0, 0, 0, 1, 1, 1, 2]
 
 
-def test_a_directory_of_other_numbers_is_refused(scenario: Scenario, tmp_path: Path) -> None:
+def test_directory_of_another_scenario_is_refused(scenario: Scenario, tmp_path: Path) -> None:
     write_world(scenario, tmp_path, "measured")
     other = scenario.model_copy(update={"slo": 9.0})
     with pytest.raises(BadInputError, match="holds runs of other numbers"):
-        measure(other, Session((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
+        measure(other, Comparison((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
 
 
-def test_simulating_again_forgets_what_was_simulated_before(scenario: Scenario, tmp_path: Path) -> None:
-    """The plan is the measured one's, block by block and seed by seed."""
+def test_simulating_again_replaces_earlier_simulations(scenario: Scenario, tmp_path: Path) -> None:
+    """The plan is that of the measured runs, with the same blocks and seeds."""
     write_world(scenario, tmp_path / MEASURED, "measured")
     campaign = load_results(tmp_path / MEASURED).campaign
-    asked = []
+    simulated = []
 
     def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-        asked.append((entry.label, block, order, seed))
-        return made_up(scenario, entry.label, block, "simulated")
+        simulated.append((entry.label, block, order, seed))
+        return synthetic(scenario, entry.label, block, "simulated")
 
     for _ in range(2):
         simulate_again(campaign, tmp_path / SIMULATED, Console(file=io.StringIO()), simulate)
-    assert asked == 2 * [(run.label, run.block, run.order, run.seed) for run in campaign.plan]
+    assert simulated == 2 * [(run.label, run.block, run.order, run.seed) for run in campaign.plan]
     assert len(load_results(tmp_path / SIMULATED).runs) == len(campaign.plan)
 
 
-def test_what_chance_does_is_told_beside_a_miss(scenario: Scenario, tmp_path: Path) -> None:
-    """Two simulations that lie 8 % apart: a miss of 20 % stays one, and the reader knows."""
+def test_simulation_noise_is_shown_beside_a_miss(scenario: Scenario, tmp_path: Path) -> None:
+    """Two simulations differ by 8 %; a miss of 20 % remains a miss."""
     folder = tmp_path / scenario.name
     both(scenario, folder, simulated=lambda label, block: {"factor": 1.2})
     write_world(scenario, folder / AGAIN, "simulated", lambda label, block: {"factor": 1.2 * 1.08})
-    (chapter,) = write_page(tmp_path)
-    assert found(chapter, "random")["mean"].simulation_noise == pytest.approx(0.08)
-    assert found(chapter, "random")["mean"].is_met is False
-    lines = [line for _, line in lines_of([chapter])]
-    assert any("random: mean +20.0 % [+20, +20], by chance ± 8.0 %" in line for line in lines)
+    (result,) = write_page(tmp_path)
+    assert found(result, "random")["mean"].simulation_noise == pytest.approx(0.08)
+    assert found(result, "random")["mean"].is_met is False
+    found_in_words = [one.found for one in bounds_of([result]) if one.subject.endswith("random")]
+    assert any("by chance ± 8.0 %" in words for words in found_in_words)
 
 
-def test_the_second_simulation_differs_by_its_label_alone(scenario: Scenario) -> None:
-    """And what comes out bears the name of the entry all the same."""
-    asked = []
+def test_second_simulation_differs_by_its_label_only(scenario: Scenario) -> None:
+    """The resulting run has the label of the entry."""
+    simulated = []
 
     def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-        asked.append((entry.label, entry.policy, block, order, seed))
-        return made_up(scenario, "random", block, "simulated")
+        simulated.append((entry.label, entry.policy, block, order, seed))
+        return synthetic(scenario, "random", block, "simulated")
 
     entry = scenario.entries[0]
     assert otherwise(simulate, "otherwise", scenario, entry, 1, 0, 7).facts.label == "random"
-    assert asked == [("random otherwise", entry.policy, 1, 0, 7)]
+    assert simulated == [("random otherwise", entry.policy, 1, 0, 7)]
 
 
-def test_a_simulated_run_is_many_in_one(scenario: Scenario) -> None:
-    """Their requests one behind the other; the facts are those of one."""
+def test_simulated_run_concatenates_many_simulations(scenario: Scenario) -> None:
+    """The facts are those of the first."""
 
     def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
         number = int(entry.label.removeprefix("random "))
-        return made_up(scenario, "random", block, "simulated", factor=1.0 + number)
+        return synthetic(scenario, "random", block, "simulated", factor=1.0 + number)
 
-    entry, one = scenario.entries[0], made_up(scenario, "random", 1, "simulated")
+    entry, one = scenario.entries[0], synthetic(scenario, "random", 1, "simulated")
     run = repeatedly(simulate, scenario, entry, 1, 0, 7)
     assert (run.facts.label, run.facts.requests) == ("random", COUNT)
     means = run.samples.latency.reshape(session.REPEATS, COUNT).mean(axis=1) / one.samples.latency.mean()
@@ -285,7 +286,7 @@ def test_a_simulated_run_is_many_in_one(scenario: Scenario) -> None:
     assert (run.samples.scheduled_at.reshape(-1, COUNT) == one.samples.scheduled_at).all()
 
 
-def test_the_six_scenarios_can_be_measured_with_five_policies() -> None:
+def test_six_scenarios_can_be_measured_with_five_policies() -> None:
     for name in session.SCENARIOS:
         made = scenario_of(name, session.known_policies(), None, quick=False)
         assert (len(made.entries), made.blocks) == (6, session.BLOCKS)
@@ -293,6 +294,6 @@ def test_the_six_scenarios_can_be_measured_with_five_policies() -> None:
         assert scenario_of(name, session.known_policies(), None, quick=True).control_pair is None
 
 
-def test_nothing_to_draw_is_one_line(tmp_path: Path) -> None:
+def test_directory_without_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="nothing has been measured and simulated here yet"):
         write_page(tmp_path)

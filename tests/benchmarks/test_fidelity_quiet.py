@@ -1,4 +1,4 @@
-"""Seconds in which the machine was busy with something else are no seconds of either world."""
+"""Seconds in which the machine was busy are excluded from measured and simulated runs alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeResults = Callable[..., Scenario]
 
 @pytest.fixture
 def run(tmp_path: Path, make_results: MakeResults) -> Run:
-    """Ten seconds at a hundred per second, all on time, each taking as many milliseconds as its second's number."""
+    """Ten seconds at 100 requests per second, all punctual; latency in ms is the number of the second."""
     make_results(tmp_path / "any", blocks=1, requests=60)
     facts = load_results(tmp_path / "any").runs[0].facts
     due, zeros = np.arange(SECONDS * RATE) / RATE, np.zeros(SECONDS * RATE, dtype=np.int64)
@@ -31,7 +31,7 @@ def run(tmp_path: Path, make_results: MakeResults) -> Run:
 
 
 def disturbed(run: Run, *seconds: int, late: int = 2, reasons: Sequence[str] = (LAG_REASON,)) -> Run:
-    """In these seconds so many requests were sent 5 ms late."""
+    """The run with `late` requests sent 5 ms late in each of these seconds."""
     sent = run.samples.sent_at.copy()
     for second in seconds:
         sent[second * RATE : second * RATE + late] += 0.005
@@ -43,8 +43,8 @@ def seconds(run: Run) -> list[int]:
     return sorted({int(due) for due in run.samples.scheduled_at})
 
 
-def test_a_disturbed_second_and_the_one_behind_it_are_left_out(run: Run) -> None:
-    """What is left is valid, and its lag is told anew."""
+def test_disturbed_second_and_the_one_after_it_are_excluded(run: Run) -> None:
+    """The rest is valid, and its lag is computed again."""
     left = without_disturbed(disturbed(run, 3, 9))
     assert seconds(left) == [0, 1, 2, 5, 6, 7, 8]
     assert (left.facts.is_valid, left.facts.lag_p99) == (True, 0.0)
@@ -53,28 +53,26 @@ def test_a_disturbed_second_and_the_one_behind_it_are_left_out(run: Run) -> None
 
 @pytest.mark.parametrize(("late", "is_quiet"), [(0, True), (1, True), (2, False)])
 def test_one_late_request_of_a_hundred_is_allowed(run: Run, late: int, is_quiet: bool) -> None:
-    """As in a whole run; and who was never sent was not sent late."""
+    """As in a whole run; a request that was never sent does not count as late."""
     found = disturbed(run, 4, late=late)
     found.samples.sent_at[5 * RATE :] = np.nan
     assert quiet_seconds(found.samples).tolist() == [True] * 4 + [is_quiet] * 2 + [True] * 4
 
 
-def test_of_a_run_with_too_little_left_nothing_is_judged(run: Run) -> None:
-    """It stays as it was."""
+def test_run_with_too_little_left_is_unchanged(run: Run) -> None:
     whole = disturbed(run, 1, 3, 5)
     left = without_disturbed(whole)
     assert left is whole
     assert left.facts.invalid_reasons == (LAG_REASON,)
 
 
-def test_other_reasons_stay(run: Run) -> None:
-    """A second less does not make up for an interruption."""
+def test_other_reasons_of_invalidity_remain(run: Run) -> None:
     left = without_disturbed(disturbed(run, 3, reasons=(LAG_REASON, "interrupted: 5 of 9")))
     assert left.facts.invalid_reasons == ("interrupted: 5 of 9",)
 
 
-def test_the_same_seconds_are_left_out_of_the_simulations(run: Run, tmp_path: Path) -> None:
-    """By entry and block, whatever the simulation's own requests looked like; what was not measured stays whole."""
+def test_the_same_seconds_are_excluded_from_simulations(run: Run, tmp_path: Path) -> None:
+    """By entry and block; simulated runs without a measured counterpart are unchanged."""
     results = load_results(tmp_path / "any")
     other = Run(run.facts.model_copy(update={"block": 1}), run.samples)
     measured = replace(results, runs=(disturbed(run, 3, 8),))

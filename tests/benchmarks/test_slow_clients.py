@@ -1,4 +1,4 @@
-"""Slow clients: behaviour of the slow clients, the figures' arithmetic, and one tiny run through everything."""
+"""Slow clients: their behaviour, ratios and verdicts, and one short session."""
 
 from __future__ import annotations
 
@@ -33,10 +33,15 @@ def beside(kind: str, **changed: object) -> Run:
     return replace(CALM, kind=kind, **changed)  # type: ignore[arg-type]
 
 
+def met(runs: list[Run]) -> list[bool | None]:
+    """Whether each bound of Steelyard is met."""
+    return [verdict.is_met for verdict in verdicts(rows_of(runs), "steelyard")]
+
+
 # --- slow clients
 
 
-def test_a_mixed_crowd_has_every_kind() -> None:
+def test_mixed_slow_clients_have_every_kind() -> None:
     assert kinds("mixed", 4) == ["head", "body", "read", "head"]
     assert kinds("body", 2) == ["body", "body"]
 
@@ -50,13 +55,13 @@ def test_a_mixed_crowd_has_every_kind() -> None:
         (b"zz", "closed"),
     ],
 )
-def test_an_unexpected_answer_is_named_by_its_status(answer: bytes, how: str) -> None:
+def test_unexpected_response_is_named_by_its_status(answer: bytes, how: str) -> None:
     assert ending(answer) == how
 
 
 @pytest.mark.parametrize("kind", OPENINGS)
 def test_a_slow_client_moves_one_byte_at_a_time(kind: str) -> None:
-    """It sends its opening at once and then a byte a move, or takes one; put out, it says how, and comes back."""
+    """It sends its opening, then sends or reads one byte per move; after a close it reports how, and reconnects."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
         client = SlowClient(server.getsockname()[1], kind)
@@ -68,7 +73,7 @@ def test_a_slow_client_moves_one_byte_at_a_time(kind: str) -> None:
             assert client.move() == ""
             if kind != "read":
                 assert first.recv(4096) == b"a"
-        ends = [client.move() for _ in range(4)]  # a reader takes what had come first
+        ends = [client.move() for _ in range(4)]  # a reader first reads the remaining bytes
         assert [end for end in ends if end] in (["closed"], ["reset"])
         second, _ = server.accept()
         with second:
@@ -79,7 +84,7 @@ def test_a_slow_client_moves_one_byte_at_a_time(kind: str) -> None:
 # --- figures
 
 
-def test_every_proxy_meets_every_slow_kind_and_each_round_has_each_kind() -> None:
+def test_order_has_every_proxy_with_every_slow_kind() -> None:
     order = order_of(PLAN)
     assert sorted((peer.name, slow_kind) for peer, slow_kind, _ in order) == sorted(
         (peer.name, slow_kind) for peer in PLAN.peers for slow_kind in SLOW_KINDS
@@ -89,8 +94,8 @@ def test_every_proxy_meets_every_slow_kind_and_each_round_has_each_kind() -> Non
     assert order == order_of(PLAN) != order_of(replace(PLAN, seed=8))
 
 
-def test_ratios_are_made_within_a_round_of_a_slow_kind() -> None:
-    """Twice the quiet p99 each time, though the machine was ten times slower for a while; others' rounds count not."""
+def test_ratios_are_computed_within_a_round() -> None:
+    """A round in which the machine is ten times slower has the same ratio; rounds of other slow kinds do not count."""
     slower = replace(CALM, round=1, p50=0.01, p99=0.02)
     other = replace(CALM, slow_kind="read", p99=9.0)
     runs = [CALM, slower, other, beside("head", p99=0.004), replace(slower, kind="head", p99=0.04)]
@@ -99,8 +104,7 @@ def test_ratios_are_made_within_a_round_of_a_slow_kind() -> None:
     assert head.is_met
 
 
-def test_quiet_again_is_shown_and_not_judged() -> None:
-    """The difference is noise, and nothing is judged."""
+def test_control_has_a_ratio_and_no_verdict() -> None:
     again = beside(CONTROL, p99=0.02)
     assert rows_of([CALM, again])[1].ratio_p99 == 10.0
     assert verdicts(rows_of([CALM, again]), "steelyard") == []
@@ -115,20 +119,17 @@ def test_quiet_again_is_shown_and_not_judged() -> None:
         (beside("read", fault="died"), False),
     ],
 )
-def test_the_bound(run: Run, is_met: bool) -> None:
-    """100 % success and twice the quiet p99; a marked run misses it."""
-    assert [met for met, _ in verdicts(rows_of([CALM, run]), "steelyard")] == [is_met]
+def test_bound(run: Run, is_met: bool) -> None:
+    """100 % success and twice the quiet p99; an invalid run misses it."""
+    assert met([CALM, run]) == [is_met]
 
 
 @pytest.mark.parametrize("p99", [0.0009, 0.0041])
-def test_nothing_is_judged_where_nothing_makes_as_much_difference(p99: float) -> None:
-    """Quiet and quiet again are further apart than the bound: that was the machine. A failed request is no noise."""
+def test_p99_is_not_judged_if_the_control_differs_by_the_bound(p99: float) -> None:
+    """The difference is noise of the machine; a failed request is not."""
     calm, head = beside(CONTROL, p99=p99, lag=0.0), beside("head", p99=0.01)
-    ((met, said),) = verdicts(rows_of([CALM, calm, head]), "steelyard")
-    assert met is None
-    assert said.endswith("so this was not a quiet machine")
-    ((met, _),) = verdicts(rows_of([CALM, calm, replace(head, ok=99)]), "steelyard")
-    assert met is False
+    assert met([CALM, calm, head]) == [None]
+    assert met([CALM, calm, replace(head, ok=99)]) == [False]
 
 
 def test_without_a_quiet_run_there_is_no_ratio() -> None:
@@ -138,42 +139,40 @@ def test_without_a_quiet_run_there_is_no_ratio() -> None:
     assert "–" in cells_of(row)
 
 
-def test_a_late_generator_makes_no_ratio() -> None:
-    """It has measured itself: the bound is not judged, unless a request failed."""
+def test_late_generator_gives_no_ratio() -> None:
+    """Its run measures the generator: the bound is not judged, unless a request failed."""
     late = beside("body", lag=0.004)
-    assert [met for met, _ in verdicts(rows_of([CALM, late]), "steelyard")] == [None]
-    assert [met for met, _ in verdicts(rows_of([CALM, replace(late, ok=99)]), "steelyard")] == [False]
+    assert met([CALM, late]) == [None]
+    assert met([CALM, replace(late, ok=99)]) == [False]
 
 
-def test_a_single_failure_is_not_rounded_away() -> None:
+def test_success_is_not_rounded_up_to_100_percent() -> None:
     (row,) = rows_of([replace(CALM, requests=10_000_000, ok=9_999_999)])
     assert cells_of(row)[2] == "99.999 %"
 
 
-def test_endings_are_added_up_and_shown() -> None:
+def test_endings_are_summed() -> None:
     runs = [beside("head", endings={"408": 3}), beside("head", round=1, endings={"408": 2, "reset": 1})]
     (row,) = rows_of(runs)
     assert cells_of(row)[-1] == "5 × 408, 1 × reset"
 
 
-def test_a_late_generator_is_told_of() -> None:
+def test_warning_of_a_late_generator() -> None:
     assert doubts([CALM]) == ""
-    assert "In 1 of 2 runs" in doubts([CALM, replace(CALM, lag=0.004)])
+    assert "1 of 2 runs" in doubts([CALM, replace(CALM, lag=0.004)])
 
 
-def test_the_stalled_readers_bound() -> None:
-    assert Stalled("x", BOUND - 1, 0).met
-    assert str(Stalled("x", BOUND, 9 << 20).verdict).startswith(
-        "MISSED: a stalled reader of 1 GiB costs x 2048 KiB"
-    )
+def test_bound_on_a_stalled_reader() -> None:
+    assert Stalled("x", BOUND - 1, 0).verdict.is_met
+    assert not Stalled("x", BOUND, 9 << 20).verdict.is_met
 
 
-def test_the_introduction_says_what_is_measured() -> None:
-    assert "beside 20 slow clients (head, body, read, mixed) at a byte per 0.1 s" in introduction(PLAN)
+def test_introduction() -> None:
+    assert "20 slow clients (head, body, read, mixed)" in introduction(PLAN)
 
 
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")
-def test_memory_is_that_of_a_process() -> None:
+def test_memory_of_a_process() -> None:
     assert memory_of(os.getpid()) > 1 << 20
 
 
@@ -197,7 +196,7 @@ def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    """It names the option and what is allowed, before anything is started."""
+    """The line names the option and what is allowed; no process is started."""
     done = run_in_process(cli, "benchmarks", "slow-clients", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -212,8 +211,8 @@ def test_help_shows_examples() -> None:
 @pytest.mark.second_tier
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
-def test_a_tiny_run_goes_through_every_kind() -> None:
-    """Twenty slow clients for a moment: normal traffic succeeds beside each kind, and nothing is marked."""
+def test_short_session_has_every_kind() -> None:
+    """Normal traffic succeeds beside twenty slow clients of each kind."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "slow.json"
         tiny = ("--clients", "20", "--pace", "100ms", "--rate", "50", "--duration", "400ms", "--rounds", "1")

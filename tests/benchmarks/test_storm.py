@@ -1,4 +1,4 @@
-"""Storms: the schedule, what a message proves, the figures' arithmetic, a worker's illnesses, and a small storm."""
+"""Storms: schedule of faults, checked messages, figures and verdicts, faulty workers, and a short storm."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from experiments import cpu_time
 from experiments.ports import lasting_ports, lowest_ephemeral
 from tests.command_line import run_in_process
 
-QUESTION = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
+REQUEST = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
 PACE = Pace(rate=100.0, quiet=10.0, storm=20.0, episodes=1, lasts=2.0)
 
 # --- the schedule
 
 
-def test_every_region_meets_every_fault_once() -> None:
-    """Region by region; each fault strikes the first worker, the second, and both."""
+def test_every_region_has_every_fault_once() -> None:
+    """Region after region; each fault strikes the first worker, the second, and both."""
     storm = schedule(Pace(), 3)
     regions = [episode.workers[0].partition("-")[0] for episode in storm]
     assert list(dict.fromkeys(regions)) == list(REGIONS)
@@ -61,7 +61,7 @@ def test_every_region_meets_every_fault_once() -> None:
         assert sorted("".join(worker[-1] for worker in workers) for workers in struck) == ["0", "01", "1"]
 
 
-def test_a_storm_follows_from_its_seed_and_fits_its_time() -> None:
+def test_schedule_follows_from_the_seed_and_fits_the_duration() -> None:
     storm = schedule(Pace(), 3)
     assert storm == schedule(Pace(), 3) != schedule(Pace(), 4)
     assert storm[0].at == Pace().quiet
@@ -70,7 +70,7 @@ def test_a_storm_follows_from_its_seed_and_fits_its_time() -> None:
     assert Pace().seconds - storm[-1].until > 3.0
 
 
-def test_a_short_storm_has_each_fault_once_and_every_region() -> None:
+def test_short_schedule_has_each_fault_once_and_every_region() -> None:
     storm = schedule(QUICK, 1)
     assert sorted(episode.fault for episode in storm) == sorted(FAULTS)
     assert {episode.workers[0].partition("-")[0] for episode in storm} == set(REGIONS)
@@ -79,7 +79,7 @@ def test_a_short_storm_has_each_fault_once_and_every_region() -> None:
 # --- messages
 
 
-def test_no_two_requests_have_the_same_content() -> None:
+def test_every_request_has_its_own_content() -> None:
     asked = checked_requests(500, 0.5, 1)
     assert len({one.id for one in asked}) == 500
     assert len({one.answer for one in asked}) == 500
@@ -87,38 +87,38 @@ def test_no_two_requests_have_the_same_content() -> None:
     assert asked == checked_requests(500, 0.5, 1)
 
 
-def test_a_post_carries_its_body() -> None:
-    message = QUESTION.message(80)
+def test_message_of_a_post() -> None:
+    message = REQUEST.message(80)
     assert message.startswith(b"POST /storm/p0000007/1000 HTTP/1.1\r\n")
-    assert message.endswith(b"Content-Length: 300\r\n\r\n" + QUESTION.body)
+    assert message.endswith(b"Content-Length: 300\r\n\r\n" + REQUEST.body)
 
 
 @pytest.mark.parametrize(
     ("head", "body", "ending"),
     [
-        (HEAD, QUESTION.answer, Ending.OK),
-        (HEAD, QUESTION.answer[:-1] + b"x", Ending.CORRUPT),
+        (HEAD, REQUEST.answer, Ending.OK),
+        (HEAD, REQUEST.answer[:-1] + b"x", Ending.CORRUPT),
         (HEAD, answer_of(b"p0000008", b"", 1000), Ending.CORRUPT),
-        (HEAD, answer_of(QUESTION.id, QUESTION.body[:-1], 1000), Ending.CORRUPT),
-        (HEAD.replace(b"p0000007", b"p0000008"), QUESTION.answer, Ending.CROSSED),
+        (HEAD, answer_of(REQUEST.id, REQUEST.body[:-1], 1000), Ending.CORRUPT),
+        (HEAD.replace(b"p0000007", b"p0000008"), REQUEST.answer, Ending.CROSSED),
         (HEAD.replace(b"200 OK", b"503 Busy"), b"busy\n", Ending.WORKER_503),
         (b"HTTP/1.1 503 Busy\r\n\r\n", b"", Ending.STATUS_503),
         (b"HTTP/1.1 502 Bad\r\n\r\n", b"", Ending.STATUS_502),
         (b"HTTP/1.1 504 Slow\r\n\r\n", b"", Ending.STATUS_504),
         (b"HTTP/1.1 418 Tea\r\n\r\n", b"", Ending.OTHER_STATUS),
-        (b"HTTP/1.1 200 OK\r\n\r\n", QUESTION.answer, Ending.CORRUPT),
+        (b"HTTP/1.1 200 OK\r\n\r\n", REQUEST.answer, Ending.CORRUPT),
     ],
 )
-def test_an_answer_is_judged_by_every_byte(head: bytes, body: bytes, ending: Ending) -> None:
-    """The body of the answer also shows which body the worker got."""
-    assert outcome_of(QUESTION, head, body)[0] is ending
+def test_outcome_depends_on_every_byte_of_a_response(head: bytes, body: bytes, ending: Ending) -> None:
+    """The body of the response also shows which body the worker received."""
+    assert outcome_of(REQUEST, head, body)[0] is ending
 
 
 # --- figures
 
 
 def account(**changed: object) -> Account:
-    """A request every 10 ms for 30 s, each fifth a POST, workers in turn, all answered in 10 ms."""
+    """Rows of a request every 10 ms for 30 s, each fifth a POST, workers in turn, all answered in 10 ms."""
     count = 3000
     due = np.arange(count) / 100
     rows = Account(
@@ -137,7 +137,7 @@ def account(**changed: object) -> Account:
 def stormy(
     rows: Account, executed: Counter[bytes] | None = None, disturbed: Spans = (), **marks: Counter[bytes]
 ) -> Figures:
-    """Figures of a storm in which north-0 is killed from 12 s to 14 s, every POST executed once."""
+    """Figures of a storm in which north-0 is killed from 12 s to 14 s; by default every POST is executed once."""
     once = Counter({b"p%07d" % number: 1 for number in np.flatnonzero(rows.is_post)})
     ran = Executions(once if executed is None else executed, **marks)
     episode = Episode(12.0, 14.0, "killed", ("north-0",))
@@ -148,14 +148,14 @@ def met(figures: Figures) -> list[bool | None]:
     return [one.is_met for one in verdicts([figures])]
 
 
-def test_a_calm_storm_meets_every_bound() -> None:
+def test_storm_without_failures_meets_every_bound() -> None:
     found = stormy(account())
     assert met(found) == [True] * 5
     assert (found.gets, found.posts) == (1600, 400)
     assert found.recoveries == (Recovery("killed", "north-0", 0.0),)
 
 
-def test_success_counts_within_the_storm_only() -> None:
+def test_success_counts_requests_of_the_storm_only() -> None:
     ending = account().ending.copy()
     ending[[101, 1201, 1202, 1205]] = Ending.STATUS_502
     found = stormy(account(ending=ending))
@@ -164,15 +164,15 @@ def test_success_counts_within_the_storm_only() -> None:
     assert met(found)[0] is False
 
 
-def test_a_post_that_was_executed_twice_is_found() -> None:
+def test_post_that_was_executed_twice() -> None:
     once = Counter({b"p%07d" % number: 1 for number in range(0, 3000, 5)})
     found = stormy(account(), once + Counter({b"p0001000": 1}))
     assert found.twice == 1
     assert met(found)[1] is False
 
 
-def test_a_post_that_was_answered_must_have_been_executed() -> None:
-    """And one that was executed though its client was told of a failure is in doubt, no more."""
+def test_answered_post_must_have_been_executed() -> None:
+    """A POST that failed for its client but was executed is counted as in doubt."""
     once = Counter({b"p%07d" % number: 1 for number in range(0, 3000, 5) if number != 1000})
     ending = account().ending.copy()
     ending[1005] = Ending.CLOSED
@@ -182,7 +182,7 @@ def test_a_post_that_was_answered_must_have_been_executed() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["crossed", "corrupt", "stray", "damaged"])
-def test_whatever_crossed_is_found(wrong: str) -> None:
+def test_crossed_and_corrupted_responses(wrong: str) -> None:
     ending, strays, damaged = account().ending.copy(), np.array([0]), Counter[bytes]()
     if wrong == "stray":
         strays = np.array([1])
@@ -196,28 +196,28 @@ def test_whatever_crossed_is_found(wrong: str) -> None:
 
 
 def without_north_0(until: float) -> Account:
-    """From 12 s until then the first worker gets nothing."""
+    """Rows in which the first worker gets no request from 12 s to `until`."""
     rows = account()
     is_out = (rows.due >= 12) & (rows.due < until) & (rows.worker == 0)
     return account(worker=np.where(is_out, 1, rows.worker))
 
 
 def test_recovery_is_the_first_window_with_its_share() -> None:
-    """It returns at 14 s, and gets requests again from 16 s on."""
+    """The worker returns at 14 s and gets requests from 16 s on."""
     found = stormy(without_north_0(16.0))
     assert 1.5 < found.recovery <= 2.0
     assert met(found)[3] is True
     assert met(stormy(without_north_0(18.5)))[3] is False
 
 
-def test_who_never_comes_back_has_not_recovered() -> None:
+def test_worker_without_requests_has_not_recovered() -> None:
     found = stormy(without_north_0(30.0))
     assert found.recoveries[0].seconds is None
     assert found.faults[0].recovery is None
-    assert "never" in verdicts([found])[3].words
+    assert "never" in verdicts([found])[3].found
 
 
-def test_p99_leaves_out_the_first_second_of_a_fault() -> None:
+def test_p99_excludes_the_first_second_of_a_fault() -> None:
     rows = account()
     late = np.where((rows.due >= 12) & (rows.due < 13), 0.5, 0.01)
     assert stormy(account(ended=rows.due + late)).ratio == pytest.approx(1.0)
@@ -225,8 +225,8 @@ def test_p99_leaves_out_the_first_second_of_a_fault() -> None:
     assert met(stormy(account(ended=rows.due + later)))[4] is False
 
 
-def test_times_leave_out_what_the_host_has_disturbed() -> None:
-    """By when a request was due, not by how long it took; and what failed has failed all the same."""
+def test_times_exclude_disturbed_seconds() -> None:
+    """The due time decides, not the duration; failures are not excluded."""
     rows = account()
     struck = (rows.due >= 20) & (rows.due < 22)
     ending = np.where(struck, Ending.STATUS_502, Ending.OK)
@@ -240,7 +240,7 @@ def test_times_leave_out_what_the_host_has_disturbed() -> None:
     assert stormy(slow, disturbed=((19.0, 20.0), (22.0, 23.0))).storm_p99 == TIMEOUT
 
 
-def test_lag_counts_where_the_host_did_not_disturb() -> None:
+def test_lag_excludes_disturbed_seconds() -> None:
     rows = account()
     late = replace(rows, sent=rows.due + np.where((rows.due >= 20) & (rows.due < 22), 0.3, 0.0))
     assert not stormy(late).is_timed
@@ -248,22 +248,21 @@ def test_lag_counts_where_the_host_did_not_disturb() -> None:
 
 
 @pytest.mark.parametrize("disturbed", [((0.0, 5.5),), ((14.0, 24.0),)])
-def test_too_little_that_is_left_judges_no_times(disturbed: Spans) -> None:
-    """Neither of the quiet nor of the storm."""
+def test_times_are_not_judged_if_too_little_is_undisturbed(disturbed: Spans) -> None:
+    """Of the time before the storm, or of the storm."""
     found = stormy(account(), disturbed=disturbed)
     assert not found.is_timed
     assert met(found) == [True] * 4 + [None]
-    assert "undisturbed for" in doubts([found])
+    assert "not judged" in doubts([found])
 
 
-def test_a_disturbance_reaches_around_itself() -> None:
-    """From what was on its way until what had piled up is served; those that touch are one."""
+def test_disturbances_are_widened_and_merged() -> None:
     spans = widened([(100.0, 100.1), (100.2, 100.3), (101.0, 101.1)], 90.0)
     assert np.ravel(spans) == pytest.approx([9.95, 10.5, 10.95, 11.3])
 
 
-async def test_disturbances_are_found_where_the_account_moves() -> None:
-    """Once, between the second look and the third."""
+async def test_disturbance_is_found_between_two_readings() -> None:
+    """The stolen time grows once, between the second reading and the third."""
     readings, all_read = [5.0, 5.0, 5.01, 5.01], asyncio.Event()
 
     def stolen(cores: Sequence[int]) -> float:
@@ -286,8 +285,8 @@ def test_stolen_time_is_read_from_the_kernel() -> None:
 
 
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
-async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
-    """It is a process before the kill, and listens when the time has come; another end of it is ours."""
+async def test_replacement_of_a_killed_worker_is_started_before_the_kill(tmp_path: Path) -> None:
+    """It listens from the end of the fault on; replacements that are not used are stopped."""
     async with FaultyWorkers(tmp_path, cpu_time.cores()[-1]) as workers:
         zero = time.monotonic()
         episode = Episode(0.0, 0.2, "killed", ("north-0",))
@@ -297,14 +296,14 @@ async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
         await send_control(workers.ports[0], "/-/well")
 
 
-def test_failing_fast_is_not_fast() -> None:
+def test_failure_counts_with_the_timeout_as_latency() -> None:
     rows = account()
     ending = np.where((rows.due >= 13) & (rows.due < 14), Ending.STATUS_502, Ending.OK)
     assert stormy(account(ending=ending)).storm_p99 == TIMEOUT
 
 
-def test_a_late_generator_judges_no_times_that_miss() -> None:
-    """But what failed has failed."""
+def test_late_generator_makes_times_not_judged() -> None:
+    """Failures are judged all the same."""
     rows = without_north_0(30.0)
     late = replace(rows, sent=rows.due + 0.005)
     assert met(stormy(late)) == [True, True, True, None, None]
@@ -313,11 +312,11 @@ def test_a_late_generator_judges_no_times_that_miss() -> None:
     assert met(stormy(replace(late, ending=ending)))[0] is False
 
 
-def test_a_run_that_failed_misses() -> None:
+def test_invalid_run_misses_the_bounds() -> None:
     assert met(figures_of(Storm("steelyard random", 0, fault="died"), PACE)) == [False]
 
 
-def test_the_table_stands_side_by_side() -> None:
+def test_table_has_a_column_for_each_proxy() -> None:
     ending = account().ending.copy()
     ending[1201] = Ending.CUT
     cells = dict(
@@ -328,16 +327,16 @@ def test_the_table_stands_side_by_side() -> None:
     assert cells["longest recovery"][0] == "0.00 s"
 
 
-# --- set-ups and the command
+# --- configurations and the command
 
 
-def test_every_set_up_names_every_worker(tmp_path: Path) -> None:
+def test_every_configuration_names_every_worker(tmp_path: Path) -> None:
     ports = tuple(range(9001, 9007))
     for text in (steelyard(8080, ports, "random"), nginx(8080, ports, tmp_path), haproxy(8080, ports)):
         assert all(f"127.0.0.1:{port}" in text for port in ports)
 
 
-def test_the_introduction_shows_the_schedule() -> None:
+def test_introduction_shows_the_schedule() -> None:
     plan = Plan((ours("random"), *OTHERS.values()), QUICK, 2, 7, 0, 1)
     text = introduction(plan)
     assert "150 requests per second, 20% POSTs" in text
@@ -362,7 +361,7 @@ def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    """It names the option and what is allowed, before anything is started."""
+    """The line names the option and what is allowed; no process is started."""
     done = run_in_process(cli, "benchmarks", "storm", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -373,14 +372,14 @@ INHERENT = {
     "GET": {Ending.CUT},
     "POST": {Ending.CUT, Ending.CLOSED, Ending.WORKER_503, Ending.STATUS_502, Ending.STATUS_504},
 }
-"""What may fail in a storm on any machine: an answer that had begun cannot be asked for again, a POST never can."""
+"""Failures that are possible on any machine: a response that has begun and a POST cannot be repeated."""
 
 
 @pytest.mark.second_tier
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
-def test_a_short_storm(tmp_path: Path) -> None:
-    """Whatever the machine: no POST twice, nothing crossed, and every GET that could be repeated succeeds."""
+def test_short_storm(tmp_path: Path) -> None:
+    """On any machine: no POST is executed twice, nothing is crossed, and every repeatable GET succeeds."""
     file = tmp_path / "storm.json"
     done = storm("--quick", "--json", str(file), "--plots", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -392,11 +391,11 @@ def test_a_short_storm(tmp_path: Path) -> None:
     for method, allowed in INHERENT.items():
         assert set(run["failures"][method]) <= {ending.words for ending in allowed}
     assert (tmp_path / "steelyard-0.png").read_bytes().startswith(b"\x89PNG")
-    assert "POSTs executed twice: 0" in done.stdout
+    assert "no POST executed twice" in done.stdout
 
 
-def test_a_worker_that_comes_back_finds_its_port_free() -> None:
-    """No connection is ever made from it."""
+def test_ports_of_restarted_workers_are_below_the_ephemeral_range() -> None:
+    """No outgoing connection can take such a port while a worker is down."""
     ports = list(lasting_ports(6))
     assert len(set(ports)) == 6
     assert max(ports) < max(20_000, lowest_ephemeral())

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from benchmarks.harness.session import Session
 from benchmarks.simulator.cases import Case
-from benchmarks.simulator.certificate import present_certificate
-from benchmarks.simulator.speed import bench_simulator
+from benchmarks.simulator.certificate import certify
+from benchmarks.simulator.speed import measure_speed
 from experiments import __main__ as command
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario
@@ -102,19 +102,16 @@ def test_twins_differ_by_the_policys_own_luck() -> None:
     assert (one.ended_at != other.ended_at).any()
 
 
-def test_the_certificate_fails_when_a_number_is_off() -> None:
-    """A case that is out of its bound is shown as such, and decides the exit code."""
+def test_certificate_fails_when_a_case_is_out_of_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
     good = Case("good", 2.0, 0.01, 10, lambda samples, seed: 2.01)
     off = Case("off", 2.0, 0.01, 10, lambda samples, seed: 2.1)
-    for chosen, code, said in (([good], 0, "1 of 1 within"), ([good, off], 1, "1 of 2 within")):
-        console = Console(record=True, width=100)
-        assert present_certificate(1.0, console, chosen) == code
-        assert said in console.export_text()
+    for chosen, code, text in (([good], 0, "1 of 1 within"), ([good, off], 1, "1 of 2 within")):
+        assert certify(Session(is_checked=True), 1.0, chosen) == code
+        assert text in capsys.readouterr().out
 
 
-def test_the_speed_of_all_is_told_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """SimPy beside ours, whatever the machine makes of it."""
+def test_speeds_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "speed.json"
-    assert bench_simulator(500, 1, file, check=False) == 0
+    assert measure_speed(Session(file), 500, 1) == 0
     assert "SimPy" in capsys.readouterr().out
     assert all(speed > 0 for speeds in json.loads(file.read_text())["speeds"].values() for speed in speeds)

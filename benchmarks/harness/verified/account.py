@@ -38,13 +38,8 @@ class Account:
         taken = np.nan_to_num(self.ended - self.due, nan=TIMEOUT)
         return np.where(self.ending == Ending.OK, taken, np.maximum(taken, TIMEOUT))
 
-    @property
-    def lag(self) -> float:
-        """p99 of the generator's own lag in seconds."""
-        return self.lag_of(np.ones(len(self.due), dtype=np.bool_))
-
     def lag_of(self, among: Flags) -> float:
-        """The same for the requests in `among`."""
+        """p99 of the generator's own lag in seconds, for the requests in `among`."""
         found_free = np.isfinite(self.sent) & ~self.has_waited
         return percentile((self.sent - self.due)[among & found_free], 99)
 

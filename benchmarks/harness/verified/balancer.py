@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from benchmarks.harness import peer_files
 from benchmarks.harness.cases import Case
-from benchmarks.harness.verified.messages import REGIONS, WORKERS
+from benchmarks.harness.verified.messages import WORKERS
 
 CHECK_PATH = "/healthz"
 CHECK = Case("check", "whether it forwards", path=CHECK_PATH)
@@ -42,12 +42,6 @@ share = 0.1
 def steelyard(
     port: int, workers: Sequence[int], policy: str, mechanisms: str = OURS, without: str = ""
 ) -> str:
-    """Configuration of `balancer serve`: endpoints by region, the first is home; endpoint `without` is omitted."""
-    lines = [f'listen = "127.0.0.1:{port}"', f"home_region = {json.dumps(REGIONS[0])}", "seed = 1"]
-    lines += [f"policy = {json.dumps(policy)}", mechanisms]
-    for name, worker in zip(WORKERS, workers, strict=True):
-        if name == without:
-            continue
-        lines += ["[[endpoints]]", f'id = "{name}"', f'region = "{name.partition("-")[0]}"']
-        lines += [f'address = "http://127.0.0.1:{worker}"']
-    return "\n".join(lines) + "\n"
+    """Configuration of `balancer serve` with endpoints by region; endpoint `without` is omitted."""
+    ports = {name: worker for name, worker in zip(WORKERS, workers, strict=True) if name != without}
+    return peer_files.steelyard(port, ports, policy, tables=mechanisms)

@@ -3,28 +3,29 @@
 Raw sockets, in a process of its own, without a parser shared with the proxy. A connection that is closed or used up is
 replaced; no request is sent twice.
 
-    python -m benchmarks.harness.verified.load FILE PORT RATE SECONDS POSTS SEED CONNECTIONS FRESH
+    python -m benchmarks.harness.verified.load JSON
 
-FRESH is the share of requests after which the client closes its connection and opens a new one. The first line of
-output is the zero of all instants, in seconds of the monotonic clock; the results are written to FILE.
+JSON has the fields of `VerifiedLoad`, and `file`, to which the results are written. The first line of output is the
+zero of all instants, in seconds of the monotonic clock.
 """
 
 from __future__ import annotations
 
-import gc
+import json
 import re
 import sys
 import time
 from array import array
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.open_load import instants_with_warm_up, without_collections
 from benchmarks.harness.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
 from benchmarks.harness.verified.account import NO_WORKER, TIMEOUT, Account
-from benchmarks.harness.verified.load_process import WARM_UP
+from benchmarks.harness.verified.load_process import CONNECTIONS, WARM_UP, VerifiedLoad
 from benchmarks.harness.verified.messages import WORKERS, CheckedRequest, Ending, checked_requests, outcome_of
-from experiments.load.arrivals import poisson
 from experiments.stats.samples import Flags, Kind
 
 CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
@@ -35,28 +36,17 @@ BROKEN = {Kind.TIMEOUT: Ending.TIMEOUT, Kind.REFUSED: Ending.REFUSED, Kind.UNFIN
 class VerifiedLoop(OpenLoop):
     """Open loop whose requests have different bytes, and which checks each response."""
 
-    def __init__(self, port: int, asked: list[CheckedRequest], fresh: Flags, connections: int) -> None:
+    def __init__(self, port: int, checked: list[CheckedRequest], fresh: Flags, connections: int) -> None:
         super().__init__(port, b"", connections, TIMEOUT)
         self._port = port
-        self._asked = asked
+        self._checked = checked
         self._is_fresh = fresh
-        self.ending = array("b", [Ending.UNFINISHED]) * len(asked)
-        self.worker = array("b", [NO_WORKER]) * len(asked)
+        self.ending = array("b", [Ending.UNFINISHED]) * len(checked)
+        self.worker = array("b", [NO_WORKER]) * len(checked)
         self.strays = 0
 
-    def _send_due(self) -> None:
-        """Send due requests as the parent does, each with its own bytes."""
-        while self._free and self._due[self._next] <= (now := time.monotonic()):
-            lane, number = self._free.pop(), self._next
-            lane.number = number
-            self._next = number + 1
-            self._sent[number] = now
-            if self._due[number] < self._short_until:
-                self._has_waited[number] = 1
-            try:
-                lane.sock.sendall(self._asked[number].message(self._port))
-            except OSError:
-                self._end_broken(lane, Kind.RESET, now)
+    def requests(self, count: int) -> list[bytes]:
+        return [request.message(self._port) for request in self._checked]
 
     def _hear(self, lane: ConnectionSlot, now: float) -> None:
         try:
@@ -81,7 +71,7 @@ class VerifiedLoop(OpenLoop):
         number, came = lane.number, lane.came
         end = came.index(b"\r\n\r\n") + 4
         head, body = came[:end], came[end:size]
-        ending, name = outcome_of(self._asked[number], head, body)
+        ending, name = outcome_of(self._checked[number], head, body)
         if len(came) > size:
             ending = Ending.CORRUPT
         self.ending[number], self.worker[number] = ending, NAMES.get(name, NO_WORKER)
@@ -108,30 +98,30 @@ class VerifiedLoop(OpenLoop):
             sent=record.sent - zero,
             ended=record.ended - zero,
             has_waited=record.has_waited,
-            is_post=np.array([question.is_post for question in self._asked], dtype=np.bool_),
+            is_post=np.array([request.is_post for request in self._checked], dtype=np.bool_),
             ending=ending,
             worker=np.array(self.worker, dtype=np.int64),
             strays=np.array([self.strays]),
         )
 
 
-def main(
-    file: str, port: str, rate: str, seconds: str, posts: str, seed: str, connections: str, fresh: str
-) -> None:
+def run(load: VerifiedLoad, file: Path) -> None:
     """Generate the requests, run the load and save the account."""
-    rng = np.random.default_rng(int(seed))
-    warm, counted = (max(1, round(float(rate) * span)) for span in (WARM_UP, float(seconds)))
-    instants = np.concatenate([poisson(float(rate), warm, rng), WARM_UP + poisson(float(rate), counted, rng)])
-    asked = checked_requests(len(instants), float(posts), int(seed))
-    loop = VerifiedLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection would add to the generator's lag
-    print(time.monotonic() + HEAD_START + WARM_UP, flush=True)
-    record = loop.run(instants.tolist())
-    loop.close()
-    loop.account(record, float(record.due[0] - instants[0]) + WARM_UP).save(Path(file))
+    rng = np.random.default_rng(load.seed)
+    instants = instants_with_warm_up(load.rate, WARM_UP, load.seconds, rng)
+    checked = checked_requests(len(instants), load.posts, load.seed)
+    loop = VerifiedLoop(load.port, checked, rng.random(len(instants)) < load.fresh, CONNECTIONS)
+    with without_collections(), closing(loop):
+        print(time.monotonic() + HEAD_START + WARM_UP, flush=True)
+        record = loop.run(instants.tolist())
+    loop.account(record, float(record.due[0] - instants[0]) + WARM_UP).save(file)
+
+
+def main(argument: str) -> None:
+    fields = json.loads(argument)
+    file = Path(fields.pop("file"))
+    run(VerifiedLoad(**fields), file)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.closed_load import report_of, started
+from benchmarks.harness.load_process import generator_argv, report_of, started
 from benchmarks.harness.verified.account import TIMEOUT
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.processes import program
 
 WARM_UP = 2.0
 """Seconds of warm-up at the same rate before the zero."""
@@ -36,27 +35,11 @@ class VerifiedLoad:
     seed: int
     fresh: float = 0.0
 
-    def words(self, file: Path) -> list[str]:
-        """Command-line arguments of the program; it writes its results to `file`."""
-        return [
-            str(word)
-            for word in (
-                file,
-                self.port,
-                self.rate,
-                self.seconds,
-                self.posts,
-                self.seed,
-                CONNECTIONS,
-                self.fresh,
-            )
-        ]
-
 
 @asynccontextmanager
 async def loading(load: VerifiedLoad, file: Path, core: int) -> AsyncIterator[float]:
     """Run the load as a process; yields the instant of its zero, waits on exit. Raises `FleetFailedError`."""
-    argv = [*program("benchmarks.harness.verified.load"), *load.words(file)]
+    argv = generator_argv("benchmarks.harness.verified.load", load, file=str(file))
     async with started(argv, partial(cpu_time.pinned_to, core)) as process:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode(errors="replace")
@@ -66,6 +49,6 @@ async def loading(load: VerifiedLoad, file: Path, core: int) -> AsyncIterator[fl
             raise FleetFailedError(f"the load did not start: {line.strip()}") from None
         yield zero
         left = zero + load.seconds - time.monotonic()
-        said = await report_of(process, max(0.0, left) + TIMEOUT + WARM_UP)
+        output = await report_of(process, max(0.0, left) + TIMEOUT + WARM_UP)
     if process.returncode:
-        raise FleetFailedError(f"the load failed: {said.strip()[-300:]}")
+        raise FleetFailedError(f"the load failed: {output.strip()[-300:]}")

@@ -122,15 +122,15 @@ def answer_of(identity: bytes, body: bytes, size: int) -> bytes:
     return hashlib.shake_128(b"answer " + identity + b" " + body).digest(size)
 
 
-def outcome_of(question: CheckedRequest, head: bytes, body: bytes) -> tuple[Ending, bytes]:
+def outcome_of(request: CheckedRequest, head: bytes, body: bytes) -> tuple[Ending, bytes]:
     """Outcome of a complete response and the name of its worker; empty for a response of the proxy itself."""
-    said = ANSWERED.search(head)
+    found = ANSWERED.search(head)
     status = int(head[9:12])
-    if said is None:
+    if found is None:
         return (Ending.CORRUPT if status < 400 else STATUSES.get(status, Ending.OTHER_STATUS)), b""
-    name, identity = said.groups()
-    if identity != question.id:
+    name, identity = found.groups()
+    if identity != request.id:
         return Ending.CROSSED, name
     if status != 200:
         return (Ending.WORKER_503 if status == 503 else Ending.CORRUPT), name
-    return (Ending.OK if body == question.answer else Ending.CORRUPT), name
+    return (Ending.OK if body == request.answer else Ending.CORRUPT), name

@@ -1,0 +1,50 @@
+"""Load generators as processes of their own, configured by one JSON argument."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+from experiments.errors import FleetFailedError
+from experiments.processes import program
+
+PATIENCE = 15.0
+"""Seconds after its end within which a generator must report."""
+
+Place = Callable[[], AbstractContextManager[None]]
+"""Context in which a process is started: `with place():` pins it."""
+
+
+def generator_argv(module: str, load: Any, **rest: Any) -> list[str]:
+    """Command line of a generator; its argument holds the fields of the data class `load` and `rest`."""
+    return [*program(module), json.dumps(asdict(load) | rest)]
+
+
+@asynccontextmanager
+async def started(argv: list[str], place: Place) -> AsyncIterator[Process]:
+    """Start a process in a session of its own; killed on exit if it still runs."""
+    with place():
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdout=PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def report_of(process: Process, seconds: float) -> str:
+    """Output of the process including standard error. Raises `FleetFailedError` if it does not end in time."""
+    try:
+        async with asyncio.timeout(seconds + PATIENCE):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        raise FleetFailedError("the load generator did not end") from None
+    return output.decode(errors="replace")

@@ -1,0 +1,72 @@
+"""Session of a benchmark: exit codes, JSON file, progress lines, and interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.session import Session
+from benchmarks.harness.verdicts import Verdict
+from experiments.errors import BadInputError
+from experiments.terminal import BOUND_MISSED, STOPPED
+
+MET, MISSED, NOT_JUDGED = (Verdict("get", "at most 2", is_met, "3") for is_met in (True, False, None))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "is_checked", "code"),
+    [
+        ([MET, MISSED], True, BOUND_MISSED),
+        ([MET, MISSED], False, 0),
+        ([MET, NOT_JUDGED], True, 0),
+        ([], True, 0),
+    ],
+)
+def test_exit_code(verdicts: list[Verdict], is_checked: bool, code: int) -> None:
+    assert Session(is_checked=is_checked).conclude(verdicts) == code
+
+
+def test_json_has_circumstances_bounds_and_results(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    Session(file).conclude([MISSED], runs=[1, 2])
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found["bounds"] == [{"subject": "get", "bound": "at most 2", "is_met": False, "found": "3"}]
+    assert (found["runs"], found["was_stopped"]) == ([1, 2], False)
+    assert {"measured_at", "machine", "interpreter", "build", "versions"} <= set(found)
+
+
+def test_file_in_a_missing_folder_is_refused_before_measuring(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="--json"):
+        Session(tmp_path / "missing" / "results.json")
+
+
+def test_interruption_keeps_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is that of an interruption, even if a bound is missed."""
+    session, folders = Session(tmp_path / "results.json", is_checked=True), list[Path]()
+
+    async def work(folder: Path) -> None:
+        folders.append(folder)
+        session.run_ended("first", "5 ms")
+        raise asyncio.CancelledError
+
+    session.measure(work, 2)
+    assert not folders[0].exists()
+    assert session.conclude([MISSED]) == STOPPED
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["was_stopped"]
+    assert "[1/2" in capsys.readouterr().out
+
+
+def test_invalid_run_shows_its_fault_instead_of_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    Session().run_ended("nginx", "5 ms", "died")
+    output = capsys.readouterr().out
+    assert "nginx: INVALID: died" in output
+    assert "5 ms" not in output
+
+
+def test_table_shows_every_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    Session().conclude([MET, MISSED, NOT_JUDGED])
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("met", "MISSED", "not judged"))
