@@ -1,8 +1,7 @@
-"""The simulator against closed forms. Seeds are fixed, so these either always pass or never.
+"""The simulator against closed forms. Seeds are fixed, so each test always passes or always fails.
 
-Rule of this file: each bound is some standard errors away, so that a simulator which is right passes under nearly every
-seed, and one that is wrong by a per cent or three under none. `python -m benchmarks certificate --samples 20` says
-the same with more decimals.
+Each bound is several standard errors wide: a correct simulator passes under nearly every seed, and one that is wrong
+by 1 to 3 % under none. `python -m benchmarks certificate --samples 20` measures the same more precisely.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ SEED = 1
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_it_simulates_what_theory_says(case: Case) -> None:
+def test_simulation_agrees_with_theory(case: Case) -> None:
     """Within 1 %, or 3 % where theory has infinitely many queues."""
     error = case.error(case.simulated(case.samples, SEED))
     assert abs(error) <= case.bound, f"{case.name}: off by {error:+.2%}"
 
 
-def test_the_shortest_queue_of_all_lies_between_one_line_and_two_choices() -> None:
+def test_shortest_queue_lies_between_a_common_queue_and_two_choices() -> None:
     """Join the shortest queue is worse than M/M/n and better than two choices."""
     model = farm(10, {"name": "least-in-flight", "choices": 10})
     mean = times(simulated(model, 9.0, 200_000, SEED).columns).mean()
@@ -43,11 +42,11 @@ def test_the_shortest_queue_of_all_lies_between_one_line_and_two_choices() -> No
     ],
 )
 def test_the_closed_forms_give_published_numbers(number: float, form: float) -> None:
-    """So that the certificate does not certify a slip of ours."""
+    """Guards against errors in the formulas themselves."""
     assert form == pytest.approx(number, rel=1e-4)
 
 
-def test_a_static_split_leaves_a_slow_server_nearly_alone() -> None:
+def test_static_split_gives_a_slow_server_little() -> None:
     """The best shares are not proportional to speed."""
     rates, _ = theory.static_split((4.0, 4.0, 1.0), 5.4)
     assert rates == pytest.approx([2.56, 2.56, 0.28])

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.workers.virtual_time import Clock
-from workers.link_end import PATIENCE, WorkerTransport, far_end_of
+from workers.far_end import PATIENCE, WorkerTransport, far_end_of
 from workers.line import DelayLine
 
 

@@ -6,12 +6,15 @@ Time is virtual except where an alarm of the kernel is used.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from workers.alarm import LoopAlarm, TimerfdAlarm, open_alarm
+from workers.alarm import LoopAlarm, open_alarm
 from workers.line import DelayLine
 from workers.timer import DeadlineTimer
 
@@ -79,25 +82,34 @@ async def test_deadline_of_a_cancelled_wait_passes_silently() -> None:
     timer.close()
 
 
+def timerfds() -> dict[str, int]:
+    """Nanoseconds left on each timerfd of this process, by its number; 0 is a disarmed one."""
+    found = {}
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if fd.readlink().name == "anon_inode:[timerfd]":
+                text = Path(f"/proc/self/fdinfo/{fd.name}").read_text(encoding="ascii")
+                seconds, rest = re.findall(r"it_value: \((\d+), (\d+)\)", text)[0]
+                found[fd.name] = int(seconds) * 10**9 + int(rest)
+    return found
+
+
 @pytest.mark.real_time
-@pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
-async def test_a_timerfd_is_set_to_the_nanosecond() -> None:
-    """What the kernel is asked for is the deadline itself, where the loop's timers would round it to a millisecond."""
-    timer, asked = DeadlineTimer(asyncio.get_running_loop()), []
-    alarm = timer._alarm
-    assert isinstance(alarm, TimerfdAlarm)
-    set_time = alarm._set_time
-
-    def noted(fd: int, at_ns: int) -> None:
-        asked.append(at_ns)
-        set_time(fd, at_ns)
-
-    alarm._set_time = noted
-    at = time.monotonic() + 0.0035
-    await passed(timer, at)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: timerfd")
+async def test_timerfd_is_set_to_the_nanosecond() -> None:
+    """The kernel gets the deadline itself, where the loop's timers would round it to a millisecond."""
+    others = timerfds()
+    timer = DeadlineTimer(asyncio.get_running_loop())
+    at = (int(time.monotonic() * 1000) + 100.5) / 1000
+    served = asyncio.ensure_future(passed(timer, at))
+    await asyncio.sleep(0)
+    before = time.monotonic_ns()
+    (left,) = (nanoseconds for fd, nanoseconds in timerfds().items() if fd not in others)
+    after = time.monotonic_ns()
+    assert before <= int(at * 1e9) - left <= after
+    await served
     assert time.monotonic() >= at
-    assert asked[0] == int(at * 1e9)
-    assert asked[1:] == [0]  # silenced, as nothing is due any more
+    assert [nanoseconds for fd, nanoseconds in timerfds().items() if fd not in others] == [0]
     timer.close()
 
 

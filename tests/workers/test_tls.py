@@ -170,18 +170,24 @@ async def test_reset_breaks_the_connection(start_worker: StartWorker, tls: str |
 
 async def test_hanging_request_ends_with_its_client(start_worker: StartWorker) -> None:
     worker = await start_worker(http="2", tls="1.3")
-    worker.switchboard.put(worker.switchboard.current.model_copy(update={"hang": 1.0}))
+    worker.switchboard.put(worker.switchboard.current.model_copy(update={"hang": 1 - 1e-9}))
     connection = await asyncio.to_thread(Connection, target_of(worker))
     await asyncio.to_thread(connection.send)
-    await until(lambda: worker.app._load.in_flight == 1)
+    await until_in_flight(worker, 1)
     connection.close()
-    await until(lambda: worker.app._load.in_flight == 0)
+    await until_in_flight(worker, 0)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Poll until it is so."""
-    while not is_so():  # noqa: ASYNC110 there is no event for it
-        await asyncio.sleep(0.005)
+async def until_in_flight(worker: Worker, count: int) -> None:
+    """Wait until the worker reports so many requests in flight."""
+    health = Target("127.0.0.1", target_of(worker).port, worker.settings.tls, "1.1", "/healthz")
+    context = client_context(health) if health.tls else None
+    reported = b""
+    while f"X-Worker-In-Flight: {count}\r\n".encode() not in reported:
+        reader, writer = await asyncio.open_connection("127.0.0.1", health.port, ssl=context)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: w\r\nConnection: close\r\n\r\n")
+        reported = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
 
 
 async def test_request_in_service_survives_a_graceful_stop(start_worker: StartWorker) -> None:
@@ -190,7 +196,7 @@ async def test_request_in_service_survives_a_graceful_stop(start_worker: StartWo
     connection = await asyncio.to_thread(Connection, target_of(worker))
     calling = asyncio.ensure_future(asyncio.to_thread(connection.send))
     await calling
-    await until(lambda: worker.app._load.in_flight == 1)
+    await until_in_flight(worker, 1)
     stopping = asyncio.create_task(worker.stop())
 
     found = await asyncio.to_thread(frames_until_closed, connection)
@@ -250,7 +256,7 @@ async def test_configured_certificate_is_used(start_worker: StartWorker, tmp_pat
 async def test_invalid_certificate_is_rejected(start_worker: StartWorker, tmp_path: Path) -> None:
     pem = tmp_path / "worker.pem"
     pem.write_text("no certificate", encoding="ascii")
-    with pytest.raises(CannotCertify, match="it must hold a certificate and its key, as PEM"):
+    with pytest.raises(CannotCertify, match="PEM"):
         await start_worker(tls="1.3", certificate=pem)
 
 
@@ -261,15 +267,16 @@ async def test_certificate_without_tls_is_rejected(run_workers: RunWorkers, tmp_
     command = await run_workers("serve", "--certificate", str(pem))
     _, stderr = await command.communicate()
     assert (command.returncode, stderr.count(b"\n")) == (2, 1)
-    assert b"--certificate goes with --tls" in stderr
+    assert b"--certificate" in stderr
+    assert b"--tls" in stderr
 
 
 async def test_client_of_a_broken_response_gets_an_error(start_worker: StartWorker) -> None:
     worker = await start_worker(http="2", service=Fixed(30))
     connection = await asyncio.to_thread(Connection, target_of(worker))
     calling = asyncio.ensure_future(asyncio.to_thread(connection.call))
-    await until(lambda: worker.app._load.in_flight == 1)
-    worker._front.reset()
+    await until_in_flight(worker, 1)
+    worker.switchboard.put(worker.switchboard.current.model_copy(update={"down": True}))
     with pytest.raises((FleetFailedError, ConnectionResetError)):
         await calling
     connection.close()
