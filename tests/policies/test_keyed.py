@@ -251,9 +251,8 @@ def test_load_bound_holds_while_endpoints_come_and_go(name: str) -> None:
         trial.router.set_healthy(state.id, True)
     for _ in range(1000):
         trial.router.route(RequestFacts(key="the same"))
-    total, weights = (
-        sum(of(s) for s in states) for of in (lambda s: s.in_flight, lambda s: s.endpoint.weight)
-    )
+    total = sum(state.in_flight for state in states)
+    weights = sum(state.endpoint.weight for state in states)
     heaviest = max(states, key=lambda state: state.in_flight / state.endpoint.weight)
     assert heaviest.in_flight == ceil(1.25 * total * heaviest.endpoint.weight / weights)
 
