@@ -1,4 +1,4 @@
-"""How many steps Python takes for something, so that its growth can be told without a clock."""
+"""Count the lines that Python executes, to measure growth without a clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def steps(do: Callable[[], None]) -> int:
-    """Lines that are executed, each turn of a loop or comprehension counted. What compiled modules do is not seen."""
+    """Executed lines, including each iteration of a loop or comprehension. Compiled modules are not counted."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -27,5 +27,5 @@ def steps(do: Callable[[], None]) -> int:
 
 
 def growth(do: Callable[[int], None], size: int) -> float:
-    """How many times as many steps twice the size takes. About 2 is linear, about 4 is quadratic."""
+    """The factor of steps for twice the size: about 2 is linear, about 4 quadratic."""
     return steps(lambda: do(2 * size)) / steps(lambda: do(size))
