@@ -1,8 +1,7 @@
-"""compose.yaml: a unit before three regions of two workers, and everything in it agrees with the rest of the house.
+"""compose.yaml: a balancer before three regions of two workers; it agrees with the image, the example and the programs.
 
-Rule of this file: no package that one would trust carries the compose specification, so what our file uses of it is
-written down here, closed: a key that is not known here is a mistake or has to be added. `docker compose config` is
-asked too where there is one.
+The keys that the file uses are listed here, and an unknown one is an error, since no maintained package has the compose
+specification. `docker compose config` checks the file too where it is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Heroku and similar platforms: app.json, requirements.txt, and the Procfile run by honcho.
 
-Rule of this file: Heroku publishes no schema for offline use, so the keys of app.json that there are stand here,
-closed.
+The known keys of app.json are listed here, and an unknown one is an error: Heroku publishes no schema for offline use.
 """
 
 from __future__ import annotations
