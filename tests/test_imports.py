@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("policies", "balancer", "workers", "experiments", "benchmarks")
+PACKAGES = ("policies", "balancer", "workers", "experiments", "benchmarks")
 
-ARROWS: dict[str, tuple[str, ...]] = {
+ALLOWED: dict[str, tuple[str, ...]] = {
     "policies": (),
     "balancer": ("policies",),
     "workers": (),
@@ -33,9 +33,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "benchmarks": ("policies", "balancer", "experiments", "workers.durations", "workers.service"),
 }
-"""Room -> what it may import of other rooms: a whole room, or one module of it."""
+"""Package -> what it may import of other packages: a whole package, or one module of it."""
 
-FORBIDDEN_IN_THE_CORE = frozenset(
+FORBIDDEN_IN_POLICIES = frozenset(
     {
         *("asyncio", "concurrent", "multiprocessing", "selectors", "signal", "subprocess", "threading"),
         *(
@@ -56,7 +56,7 @@ FORBIDDEN_IN_THE_CORE = frozenset(
 )
 """I/O, concurrency, wall clocks, and randomness that cannot be seeded."""
 
-DRAWERS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"})
+CATCH_ALL_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"})
 LONGEST = 700
 """Maximum lines of a file outside the tests: the exchange is one class that belongs together and is not split."""
 
@@ -79,7 +79,7 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-SOURCES = {module_name(path): path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+SOURCES = {module_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 
 
 def early_nodes(tree: ast.Module) -> set[ast.AST]:
@@ -97,7 +97,7 @@ def early_nodes(tree: ast.Module) -> set[ast.AST]:
 
 
 def imports_of(module: str) -> Iterator[Import]:
-    """Every import statement of a module, wherever it stands."""
+    """Every import statement of a module, also inside functions."""
     tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
     early = early_nodes(tree)
     for node in ast.walk(tree):
@@ -116,25 +116,25 @@ def imports_of(module: str) -> Iterator[Import]:
 IMPORTS = [found for module in SOURCES for found in imports_of(module)]
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.partition(".")[0]
 
 
 def is_allowed(found: Import) -> bool:
-    """Whether this arrow stands in the plan."""
-    here, there = room_of(found.importer), room_of(found.imported)
-    return there not in ROOMS or there == here or there in ARROWS[here] or found.imported in ARROWS[here]
+    """Whether the import is allowed."""
+    here, there = package_of(found.importer), package_of(found.imported)
+    return there not in PACKAGES or there == here or there in ALLOWED[here] or found.imported in ALLOWED[here]
 
 
-def test_arrows_between_rooms_are_those_of_the_plan() -> None:
+def test_imports_between_packages_are_allowed() -> None:
     wrong = [str(found) for found in IMPORTS if not is_allowed(found)]
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_walk_sees_the_arrows_that_there_are() -> None:
-    """A walk that finds nothing would find nothing wrong either."""
-    arrows = {(room_of(f.importer), room_of(f.imported)) for f in IMPORTS}
-    assert {("balancer", "policies"), ("experiments", "policies"), ("experiments", "balancer")} <= arrows
+def test_search_for_imports_finds_known_ones() -> None:
+    """Guards against a search that finds nothing."""
+    found = {(package_of(f.importer), package_of(f.imported)) for f in IMPORTS}
+    assert {("balancer", "policies"), ("experiments", "policies"), ("experiments", "balancer")} <= found
 
 
 @pytest.mark.parametrize(
@@ -149,42 +149,43 @@ def test_the_walk_sees_the_arrows_that_there_are() -> None:
         ("experiments.load.generator", "benchmarks.harness.closed_load"),
     ],
 )
-def test_a_wrong_arrow_is_found(importer: str, imported: str) -> None:
+def test_forbidden_import_is_found(importer: str, imported: str) -> None:
     assert not is_allowed(Import(importer, imported, 1, is_early=True))
 
 
-def test_rooms_do_not_import_each_other_in_a_circle() -> None:
-    graph: dict[str, set[str]] = {room: set() for room in ROOMS}
+def test_packages_have_no_import_cycle() -> None:
+    graph: dict[str, set[str]] = {package: set() for package in PACKAGES}
     for found in IMPORTS:
-        if room_of(found.imported) in ROOMS and room_of(found.imported) != room_of(found.importer):
-            graph[room_of(found.importer)].add(room_of(found.imported))
-    assert in_order(graph)
+        if package_of(found.imported) in PACKAGES and package_of(found.imported) != package_of(
+            found.importer
+        ):
+            graph[package_of(found.importer)].add(package_of(found.imported))
+    assert sorted_nodes(graph)
 
 
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    """What is needed for annotations alone, or inside a function, does not count: it cannot fail to start."""
+def test_modules_have_no_import_cycle() -> None:
+    """Imports for annotations only, or inside a function, do not count: they cannot prevent a start."""
     graph: dict[str, set[str]] = {module: set() for module in SOURCES}
     for found in IMPORTS:
         is_package_of_importer = found.importer.startswith(f"{found.imported}.")
         if found.is_early and found.imported in SOURCES and not is_package_of_importer:
             graph[found.importer].add(found.imported)
-    assert in_order(graph)
+    assert sorted_nodes(graph)
 
 
 def folder_of(module: str) -> str:
-    """Folder of a module below its room; a module at the root of the room counts as a folder of its own.
-
-    balancer.exchange.tunnel -> balancer.exchange; balancer.server -> balancer.server
-    """
+    """Folder of a module below its package; a module at the root of the package counts as a folder of its
+    own."""
     return ".".join(module.split(".")[:2])
 
 
-def folders_of(room: str, imports: list[Import]) -> dict[str, set[str]]:
-    """Folder -> folders of the same room that it imports, also for annotations only and inside functions."""
+def folders_of(package: str, imports: list[Import]) -> dict[str, set[str]]:
+    """Folder -> folders of the same package that it imports, also for annotations only and inside
+    functions."""
     graph: dict[str, set[str]] = {}
     for found in imports:
         here, there = folder_of(found.importer), folder_of(found.imported)
-        if room_of(here) == room_of(there) == room and here != there:
+        if package_of(here) == package_of(there) == package and here != there:
             graph.setdefault(here, set()).add(there)
     return graph
 
@@ -198,13 +199,13 @@ def cycle_of(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_folders_do_not_import_each_other_in_a_circle(room: str) -> None:
-    cycle = cycle_of(folders_of(room, IMPORTS))
+@pytest.mark.parametrize("package", PACKAGES)
+def test_folders_have_no_import_cycle(package: str) -> None:
+    cycle = cycle_of(folders_of(package, IMPORTS))
     assert not cycle, " -> ".join(cycle)
 
 
-def test_the_graph_of_folders_has_the_imports_that_there_are() -> None:
+def test_graph_of_folders_has_known_imports() -> None:
     graph = folders_of("balancer", IMPORTS)
     assert "balancer.upstream" in graph["balancer.exchange"]  # a folder imports a folder
     assert "balancer.exchange" in graph["balancer.control_plane"]  # a root module imports a folder
@@ -220,47 +221,47 @@ def test_the_graph_of_folders_has_the_imports_that_there_are() -> None:
         ("balancer.membership.registry", "balancer.control_plane"),
     ],
 )
-def test_an_upward_import_of_a_folder_is_found(importer: str, imported: str) -> None:
+def test_upward_import_of_a_folder_is_found(importer: str, imported: str) -> None:
     late = Import(importer, imported, 1, is_early=False)
     assert cycle_of(folders_of("balancer", [*IMPORTS, late]))
 
 
-def in_order(graph: dict[str, set[str]]) -> list[str]:
-    """The nodes, each after those that it needs; fails where there is none such order."""
+def sorted_nodes(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes in topological order; fails if there is a cycle."""
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
+        pytest.fail(f"a cycle: {' -> '.join(error.args[1])}")
 
 
-def test_the_core_imports_the_standard_library_and_itself() -> None:
+def test_policies_import_only_the_standard_library_and_themselves() -> None:
     foreign = [
         str(found)
         for found in IMPORTS
-        if room_of(found.importer) == "policies"
-        and room_of(found.imported) not in {*sys.stdlib_module_names, "policies"}
+        if package_of(found.importer) == "policies"
+        and package_of(found.imported) not in {*sys.stdlib_module_names, "policies"}
     ]
     assert not foreign, "\n".join(foreign)
 
 
-def test_the_core_does_no_io_and_runs_nothing_beside_itself() -> None:
+def test_policies_import_no_io_and_no_concurrency() -> None:
     wrong = [
         str(found)
         for found in IMPORTS
-        if room_of(found.importer) == "policies" and room_of(found.imported) in FORBIDDEN_IN_THE_CORE
+        if package_of(found.importer) == "policies" and package_of(found.imported) in FORBIDDEN_IN_POLICIES
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_one_module_of_the_core_knows_the_time() -> None:
-    knowing = {f.importer for f in IMPORTS if room_of(f.importer) == "policies" and f.imported == "time"}
-    assert knowing == {"policies.clock"}
+def test_only_the_clock_of_policies_imports_time() -> None:
+    importers = {f.importer for f in IMPORTS if package_of(f.importer) == "policies" and f.imported == "time"}
+    assert importers == {"policies.clock"}
     assert "class MonotonicClock" in SOURCES["policies.clock"].read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("module", [module for module in SOURCES if room_of(module) == "policies"])
-def test_the_core_draws_only_from_a_random_that_it_is_given(module: str) -> None:
-    """`from random import Random` names a type; anything else of that module is shared by the whole process."""
+@pytest.mark.parametrize("module", [module for module in SOURCES if package_of(module) == "policies"])
+def test_policies_use_no_shared_randomness(module: str) -> None:
+    """`from random import Random` names a type; everything else of that module is shared by the process."""
     for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "random":
             assert [alias.name for alias in node.names] == ["Random"], f"{module}:{node.lineno}"
@@ -269,11 +270,11 @@ def test_the_core_draws_only_from_a_random_that_it_is_given(module: str) -> None
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_no_file_is_a_drawer_for_everything(module: str) -> None:
-    assert module.rpartition(".")[2] not in DRAWERS
+def test_no_module_has_a_catch_all_name(module: str) -> None:
+    assert module.rpartition(".")[2] not in CATCH_ALL_NAMES
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_no_file_is_longer_than_one_idea(module: str) -> None:
+def test_no_module_is_too_long(module: str) -> None:
     lines = SOURCES[module].read_text(encoding="utf-8").count("\n")
     assert lines <= LONGEST, f"{module} has {lines} lines"

@@ -1,7 +1,6 @@
-"""docs/operations.md is in step with the code: every metric, error, signal and line that the unit prints stands in it.
+"""docs/operations.md agrees with the code: every metric, error, signal and printed line is documented.
 
-Rule of this file: the code is read, not run, because much of it appears only in bad times: a metric of what is
-switched off, an error that nobody made happen here. Who adds one is told the row to write.
+The code is read, not run, because much of it runs only on failures. A failing test states the row to add.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def rows(section: str, columns: int) -> list[list[str]]:
 
 
 def calls(name_ends: str) -> Iterator[tuple[str, ast.Call]]:
-    """Module and call of everything whose name ends so."""
+    """Module and call, of every call whose name ends so."""
     for module, tree in TREES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].endswith(name_ends):
@@ -57,7 +56,7 @@ def calls(name_ends: str) -> Iterator[tuple[str, ast.Call]]:
 
 @dataclass(frozen=True)
 class Family:
-    """A metric as it is exposed."""
+    """A metric family as exposed."""
 
     name: str
     type: str
@@ -69,14 +68,14 @@ class Family:
 
 
 def families() -> set[Family]:
-    """Every …MetricFamily that the room makes, with its name and labels as the module's constants give them."""
+    """Every …MetricFamily that the balancer makes, with its name and labels from the module's constants."""
     found = set()
     for module, call in calls("MetricFamily"):
         kind = TYPES[ast.unparse(call.func).rpartition(".")[2].removesuffix("MetricFamily")]
         labels = next((keyword.value for keyword in call.keywords if keyword.arg == "labels"), None)
-        room = importlib.import_module(module)
-        name = value_of(call.args[0], room, call)
-        names = value_of(labels, room, call) if labels is not None else ()
+        source = importlib.import_module(module)
+        name = value_of(call.args[0], source, call)
+        names = value_of(labels, source, call) if labels is not None else ()
         assert isinstance(names, list | tuple)
         suffix = "_total" if kind == "counter" and not str(name).endswith("_total") else ""
         found.add(Family(f"{name}{suffix}", kind, tuple(str(label) for label in names)))
@@ -84,7 +83,7 @@ def families() -> set[Family]:
 
 
 def value_of(node: ast.expr, module: ModuleType, call: ast.Call) -> object:
-    """What an expression of constants comes to."""
+    """The value of an expression of constants."""
     try:
         return eval(compile(ast.Expression(node), module.__name__, "eval"), vars(module))
     except NameError as error:
@@ -104,23 +103,23 @@ def documented_families() -> set[Family]:
 
 def test_every_metric_is_documented() -> None:
     missing = families() - documented_families()
-    told = "\n".join(str(family) for family in sorted(missing, key=str))
-    assert not missing, f"{PAGE}, table of 'Metrics': add or correct\n{told}"
+    rows_to_add = "\n".join(str(family) for family in sorted(missing, key=str))
+    assert not missing, f"{PAGE}, table of 'Metrics': add or correct\n{rows_to_add}"
 
 
-def test_no_metric_is_documented_that_there_is_not() -> None:
+def test_every_documented_metric_exists() -> None:
     gone = documented_families() - families()
-    told = "\n".join(str(family) for family in sorted(gone, key=str))
-    assert not gone, f"{PAGE}, table of 'Metrics': the code has none of\n{told}"
+    rows_to_add = "\n".join(str(family) for family in sorted(gone, key=str))
+    assert not gone, f"{PAGE}, table of 'Metrics': the code has none of\n{rows_to_add}"
 
 
-def test_metrics_say_what_they_mean() -> None:
+def test_every_metric_has_a_meaning_and_an_alert() -> None:
     for name, _, _, meaning, alert in rows("Metrics", 5):
         assert len(meaning) > 10, name
         assert alert, name
 
 
-def test_examples_name_metrics_that_there_are() -> None:
+def test_metrics_in_examples_exist() -> None:
     known = {family.name for family in families()}
     parts = {f"{family.name}_{part}" for family in families() for part in ("bucket", "sum", "count")}
     assert set(re.findall(r"\bsteelyard_\w+", TEXT)) <= known | parts
@@ -129,8 +128,8 @@ def test_examples_name_metrics_that_there_are() -> None:
 # --- errors
 
 
-def told_to_clients() -> set[tuple[int, str]]:
-    """Status and reason of every answer of the unit's own: classes with a reason of theirs, and rejections."""
+def errors_of_responses() -> set[tuple[int, str]]:
+    """Status and reason of every response of the balancer's own: error classes with a reason, and rejections."""
     classes = [
         value
         for value in vars(errors).values()
@@ -155,17 +154,17 @@ def documented_errors() -> set[tuple[int, str]]:
 
 
 def test_every_error_is_documented() -> None:
-    missing = sorted(told_to_clients() - documented_errors())
-    told = "\n".join(f"| {status} | `{reason}` | cause | what to do |" for status, reason in missing)
-    assert not missing, f"{PAGE}, a table of 'Errors': add\n{told}"
+    missing = sorted(errors_of_responses() - documented_errors())
+    rows_to_add = "\n".join(f"| {status} | `{reason}` | cause | what to do |" for status, reason in missing)
+    assert not missing, f"{PAGE}, a table of 'Errors': add\n{rows_to_add}"
 
 
-def test_no_error_is_documented_that_there_is_not() -> None:
-    gone = sorted(documented_errors() - told_to_clients())
+def test_every_documented_error_exists() -> None:
+    gone = sorted(documented_errors() - errors_of_responses())
     assert not gone, f"{PAGE}, tables of 'Errors': the code has none of {gone}"
 
 
-def test_errors_say_what_to_do() -> None:
+def test_every_error_has_a_cause_and_a_remedy() -> None:
     for _, reason, cause, remedy in rows("Errors", 4):
         assert len(cause) > 3, reason
         assert len(remedy) > 3, reason
@@ -175,7 +174,7 @@ def test_errors_say_what_to_do() -> None:
 
 
 def test_every_signal_is_documented() -> None:
-    """Those that the room names, but for SIGKILL, which cannot be heard, and SIGCHLD, which the system sends."""
+    """Except SIGKILL, which cannot be handled, and SIGCHLD, which the system sends."""
     handled = {
         node.attr
         for tree in TREES.values()
@@ -189,8 +188,8 @@ def test_every_signal_is_documented() -> None:
 # --- lines
 
 
-def lines_told() -> dict[str, str]:
-    """Pattern -> where it stands, of what is printed: errors that end the program, lines for whoever runs the unit."""
+def printed_lines() -> dict[str, str]:
+    """Pattern -> location, of all printed lines: errors that end the program, and lines for operators."""
     found: dict[str, str] = {}
     fatal = {
         name for name, kind in vars(errors).items() if isinstance(kind, type) and hasattr(kind, "exit_code")
@@ -203,13 +202,13 @@ def lines_told() -> dict[str, str]:
                 name = ast.unparse(node.func).rpartition(".")[2]
                 texts = node.args[:1] if name in fatal or name.endswith("complain") else []
             elif isinstance(node, ast.JoinedStr | ast.Constant) and node not in pieces:
-                texts = [node] if begins(node).startswith("balancer ") else []
-            found |= {pattern_of(text): f"{module}:{text.lineno}" for text in texts if begins(text)}
+                texts = [node] if beginning_of(node).startswith("balancer ") else []
+            found |= {pattern_of(text): f"{module}:{text.lineno}" for text in texts if beginning_of(text)}
     return found
 
 
-def begins(node: ast.expr) -> str:
-    """The text of a literal; of an f-string what stands before its first placeholder, or something, if nothing does."""
+def beginning_of(node: ast.expr) -> str:
+    """The text of a literal; of an f-string the text before its first placeholder, or "{"."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) and "\n" not in node.value else ""
     if isinstance(node, ast.JoinedStr):
@@ -219,27 +218,27 @@ def begins(node: ast.expr) -> str:
 
 
 def pattern_of(node: ast.expr) -> str:
-    """Its text as an expression: whatever a placeholder may stand for."""
+    """The text as a regular expression, with any text for a placeholder."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     return "".join(re.escape(str(p.value)) if isinstance(p, ast.Constant) else ".*" for p in parts)
 
 
-def test_every_line_that_is_printed_is_documented() -> None:
-    """Between backticks, with a word in capitals for each placeholder."""
-    told = re.findall(r"`([^`\n]+)`", TEXT)
+def test_every_printed_line_is_documented() -> None:
+    """In backticks, with a word in capitals for each placeholder."""
+    documented = re.findall(r"`([^`\n]+)`", TEXT)
     missing = {
         where: pattern.replace("\\", "").replace(".*", "WORD")
-        for pattern, where in lines_told().items()
-        if not any(re.search(rf"(?:^|: ){pattern}(?:$|; )", line) for line in told)
+        for pattern, where in printed_lines().items()
+        if not any(re.search(rf"(?:^|: ){pattern}(?:$|; )", line) for line in documented)
     }
     assert not missing, (
         f"{PAGE}, tables of 'What it prints': add `{'`, `'.join(missing.values())}` ({missing})"
     )
 
 
-def test_the_search_for_lines_finds_those_that_there_are() -> None:
-    """A search that finds nothing would miss nothing either."""
-    text = "\n".join(lines_told())
+def test_search_for_printed_lines_finds_known_ones() -> None:
+    """Guards against a search that finds nothing."""
+    text = "\n".join(printed_lines())
     assert all(
         part in text
         for part in ("balancer\\ ready", "stopping", "cannot\\ open", "cannot\\ use", "lost\\ until")

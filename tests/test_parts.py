@@ -22,14 +22,14 @@ def exits(code: int, seconds: float = 60.0) -> Part:
     return Part(str(code), seconds, ((sys.executable, "-S", "-c", f"raise SystemExit({code})"),))
 
 
-def test_a_failed_part_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_part_does_not_stop_others(capsys: pytest.CaptureFixture[str]) -> None:
     runner = Runner(None, time.monotonic() + 1000)
     runner.run([exits(1), exits(0), exits(3)])
     assert sorted(runner.failed) == ["1", "3"]
     assert "--- 0: passed" in capsys.readouterr().out
 
 
-def test_a_part_that_does_not_fit_is_named_and_not_begun() -> None:
+def test_part_that_does_not_fit_is_named_and_not_started() -> None:
     runner = Runner(None, time.monotonic() - 1)
     runner.run([exits(1)])
     assert (runner.failed, runner.left_out) == ([], ["1 (takes 60 s, 0 s were left)"])

@@ -1,8 +1,4 @@
-"""What the project says of itself is so: commands, options, keys, defaults, versions, links.
-
-Rule of this file: documents are read as a person would read them, and every statement that can be checked by a
-machine is.
-"""
+"""Documentation and metadata agree with the code: commands, options, keys, defaults, versions, links."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ from balancer.configuration import load
 from policies import PolicyMaker, contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS_WITH_COMMANDS = ("balancer", "workers", "experiments")
+PACKAGES_WITH_COMMANDS = ("balancer", "workers", "experiments")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXAMPLE = ROOT / "examples" / "balancer.toml"
@@ -42,15 +38,15 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def group_of(room: str) -> click.Group:
-    group = importlib.import_module(f"{room}.__main__").cli
+def group_of(package: str) -> click.Group:
+    group = importlib.import_module(f"{package}.__main__").cli
     assert isinstance(group, click.Group)
     return group
 
 
-def commands_of(room: str) -> dict[str, click.Command]:
-    """By name, imported."""
-    group = group_of(room)
+def commands_of(package: str) -> dict[str, click.Command]:
+    """Commands by name, imported."""
+    group = group_of(package)
     context = click.Context(group)
     found = {name: group.get_command(context, name) for name in group.list_commands(context)}
     return {name: command for name, command in found.items() if command is not None}
@@ -59,24 +55,24 @@ def commands_of(room: str) -> dict[str, click.Command]:
 # --- commands
 
 
-@pytest.mark.parametrize("room", [*ROOMS_WITH_COMMANDS, "benchmarks"])
-def test_every_room_runs_as_a_module_and_explains_itself(room: str) -> None:
+@pytest.mark.parametrize("package", [*PACKAGES_WITH_COMMANDS, "benchmarks"])
+def test_every_package_runs_as_a_module_with_help(package: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", room, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", package, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "Commands:" in ran.stdout
 
 
-@pytest.mark.parametrize("room", ROOMS_WITH_COMMANDS)
-def test_every_room_has_a_console_script(room: str) -> None:
-    assert PROJECT["project"]["scripts"][room] == f"{room}.__main__:main"
-    script = Path(sys.executable).with_name(room)
+@pytest.mark.parametrize("package", PACKAGES_WITH_COMMANDS)
+def test_every_package_has_a_console_script(package: str) -> None:
+    assert PROJECT["project"]["scripts"][package] == f"{package}.__main__:main"
+    script = Path(sys.executable).with_name(package)
     ran = subprocess.run([script, "--help"], capture_output=True, text=True, check=True)
     assert "Usage:" in ran.stdout
 
 
 @pytest.mark.parametrize(
-    ("room", "command"),
+    ("package", "command"),
     [
         ("balancer", "serve"),
         ("balancer", "check"),
@@ -103,15 +99,15 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("benchmarks", "calibration"),
     ],
 )
-def test_help_shows_an_example(room: str, command: str) -> None:
-    described = commands_of(room)[command]
-    with click.Context(described, info_name=f"{room} {command}") as context:
+def test_help_shows_an_example(package: str, command: str) -> None:
+    described = commands_of(package)[command]
+    with click.Context(described, info_name=f"{package} {command}") as context:
         text = described.get_help(context)
-    assert re.search(rf"Examples?:\s+(python -m )?{room} {command} ", text)
+    assert re.search(rf"Examples?:\s+(python -m )?{package} {command} ", text)
 
 
 def command_lines(page: str) -> Iterator[str]:
-    """Lines of indented or fenced code that call one of our commands, continuations joined."""
+    """Lines of indented or fenced code that call a command of the project, continuations joined."""
     for line in re.sub(r"\\\n +", "", page).splitlines():
         found = re.match(
             r"(?:    +|BALANCER_\S+ |\.venv/bin/|python -m )*((?:balancer|workers|experiments|benchmarks) [a-z]+\b.*)",
@@ -122,10 +118,10 @@ def command_lines(page: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_documents_show_commands_that_exist(page: Path) -> None:
+def test_commands_in_documents_exist(page: Path) -> None:
     for line in command_lines(page.read_text(encoding="utf-8")):
-        room, command, *words = shlex.split(line)
-        commands = commands_of(room)
+        package, command, *words = shlex.split(line)
+        commands = commands_of(package)
         assert command in commands, line
         known = {option for parameter in options_of(commands[command], words) for option in parameter.opts}
         given = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -133,16 +129,16 @@ def test_documents_show_commands_that_exist(page: Path) -> None:
 
 
 def options_of(command: click.Command, words: list[str]) -> list[click.Parameter]:
-    """Its own, and those of the command within it that `words` name."""
+    """Its own options, and those of the subcommand that `words` name."""
     within = command.commands if isinstance(command, click.Group) else {}
     return [*command.params, *(option for word in words if word in within for option in within[word].params)]
 
 
-def test_the_readme_shows_commands_at_all() -> None:
+def test_readme_shows_commands() -> None:
     assert len(list(command_lines(text_of("README.md")))) >= 5
 
 
-def test_make_has_the_targets_that_documents_name() -> None:
+def test_make_targets_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     for page in PAGES:
         named = set(re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
@@ -170,7 +166,7 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_in_documents_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
@@ -190,7 +186,7 @@ def test_code_that_documents_name_exists(page: Path) -> None:
 
 
 def test_every_policy_has_a_section() -> None:
-    """Alone or with its likes; those that keys place have a page of their own."""
+    """Alone or with similar ones; policies by key are on a page of their own."""
     pages = text_of("docs/policies.md") + text_of("docs/policies-keyed.md")
     headings = " ".join(re.findall(r"^##+ (.*)$", pages, re.MULTILINE))
     assert sorted(re.findall(r"`([a-z0-9-]+)`", headings)) == sorted(registry.TABLE)
@@ -202,12 +198,12 @@ def test_the_readme_names_every_policy() -> None:
 
 
 def test_the_policy_in_the_readme_works() -> None:
-    """It is too simple to be a good policy, but it runs, and picks only what is on offer."""
+    """It is too simple to be good, but it runs and picks only available endpoints."""
     found = re.search(r"```python\n(.*?)```", text_of("README.md"), re.DOTALL)
     assert found is not None
-    room: dict[str, Any] = {}
-    exec(found[1], room)
-    make: PolicyMaker = room["Impatient"]
+    package: dict[str, Any] = {}
+    exec(found[1], package)
+    make: PolicyMaker = package["Impatient"]
     contract.stays_within_the_set(make)
     contract.repeats_itself(make)
 
@@ -222,18 +218,18 @@ def pins() -> dict[str, list[str]]:
         if line and not line.startswith("#"):
             pin = re.fullmatch(r"([A-Za-z0-9._-]+)==\S+( ; .+)?", line)
             assert pin is not None, f"not an exact pin: {line}"
-            found.setdefault(plain(pin[1]), []).append(line)
+            found.setdefault(normalized(pin[1]), []).append(line)
     return found
 
 
-def plain(name: str) -> str:
+def normalized(name: str) -> str:
     """Names as PyPI compares them."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_every_dependency_has_one_exact_version() -> None:
     wanted = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["dev"]]
-    names = {plain(re.split(r"[<>=; ]", requirement)[0]) for requirement in wanted}
+    names = {normalized(re.split(r"[<>=; ]", requirement)[0]) for requirement in wanted}
     assert names <= set(pins())
     assert all(len(lines) == 1 or all(" ; " in line for line in lines) for lines in pins().values())
 
@@ -242,7 +238,7 @@ def test_every_dependency_has_one_exact_version() -> None:
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key of the configuration as it is written: `listen`, `timeouts.connect`, `endpoints.id`."""
+    """Every key of the configuration as written: `listen`, `timeouts.connect`, `endpoints.id`."""
     for name, field in model.model_fields.items():
         table = next((t for t in (field.annotation, *get_args(field.annotation)) if is_table(t)), None)
         if table is None:
@@ -293,7 +289,7 @@ def test_the_configuration_page_states_the_options_of_every_policy() -> None:
 
 
 def option_default(default: object, empty: object) -> str:
-    """As `default_of`, for an option of a policy; an inner policy is written by its name."""
+    """Like `default_of`, for an option of a policy; an inner policy is written by its name."""
     if default is empty:
         return "required"
     names = {factory: name for name, factory in registry.TABLE.items()}
@@ -322,7 +318,7 @@ def test_the_example_mentions_every_key_with_its_default() -> None:
 
 
 def uncommented(text: str) -> Mapping[str, tuple[bool, Any]]:
-    """Key -> (whether it is commented out, its value), of every key shown in a TOML text."""
+    """Key -> (whether it is commented out, its value), of every key in a TOML text."""
     shown: dict[str, tuple[bool, Any]] = {}
     table = ""
     for line in text.splitlines():
@@ -336,7 +332,7 @@ def uncommented(text: str) -> Mapping[str, tuple[bool, Any]]:
 
 def test_the_procfile_starts_the_workers_of_the_example() -> None:
     (first, web), *others = (line.split(": ", 1) for line in text_of("Procfile").splitlines())
-    assert first == "web"  # the first gets $PORT from honcho, the others $PORT + 100 and so on
+    assert first == "web"  # honcho gives $PORT to the first, $PORT + 100 to the next and so on
     assert web == "exec balancer serve --config examples/balancer.toml"
     started = set()
     for _, line in others:
@@ -348,7 +344,7 @@ def test_the_procfile_starts_the_workers_of_the_example() -> None:
 
 
 def test_port_means_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Heroku and honcho set; the command line still wins."""
+    """As Heroku and honcho set it; the command line takes precedence."""
     monkeypatch.setenv("PORT", "5123")
     assert load(EXAMPLE, {}).listen == "0.0.0.0:5123"
     assert load(EXAMPLE, {"listen": "127.0.0.1:1"}).listen == "127.0.0.1:1"

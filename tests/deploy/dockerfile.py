@@ -1,7 +1,6 @@
-"""A Dockerfile read as its builder reads it, and built by hand in a directory that stands for the file system.
+"""Parse a Dockerfile as the builder does, and run its instructions in a directory that represents the file system.
 
-Rule of this file: it knows the instructions that our Dockerfile uses, in the forms in which it uses them, and refuses
-all others, so that nothing is passed over in silence.
+Only the instructions and forms of this project's Dockerfile are supported; others are rejected.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from pathlib import Path
 
 KNOWN = {"FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
 PLACES = ("/build", "/opt/steelyard")
-"""Absolute paths that instructions name; each is found below the directory that stands for the root."""
+"""Absolute paths in instructions; each is mapped below the directory that represents the root."""
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One of them: `FROM`, and all that stands behind it on its logical line."""
+    """One instruction: its name, and the rest of its logical line."""
 
     name: str
     text: str
 
     def words(self) -> list[str]:
-        """In exec form the JSON array, otherwise as a shell splits them."""
+        """The JSON array of the exec form, otherwise split as by a shell."""
         found = json.loads(self.text) if self.text.startswith("[") else shlex.split(self.text)
         assert isinstance(found, list)
         return [str(word) for word in found]
 
 
 def instructions(text: str) -> list[Instruction]:
-    """In the order of the file: comments left out, continued lines joined."""
+    """All instructions in order, without comments, continued lines joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     logical = "\n".join(lines).replace("\\\n", " ").splitlines()
     found = [Instruction(*line.strip().split(None, 1)) for line in logical if line.strip()]
@@ -47,7 +46,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def stages(text: str) -> list[list[Instruction]]:
-    """Each begins with its FROM."""
+    """The stages, each beginning with its FROM."""
     found: list[list[Instruction]] = []
     for instruction in instructions(text):
         if instruction.name == "FROM":
@@ -63,7 +62,7 @@ def one(stage: list[Instruction], name: str) -> Instruction:
 
 
 def context(root: Path, ignore: str) -> list[Path]:
-    """The files that the builder gets to see, relative to `root`. The last pattern that matches decides."""
+    """The files that the builder sees, relative to `root`. The last matching pattern decides."""
     patterns = [line.strip() for line in ignore.splitlines() if line.strip() and not line.startswith("#")]
     return [
         path.relative_to(root)
@@ -87,10 +86,10 @@ def is_ignored(path: Path, patterns: list[str]) -> bool:
 
 
 @dataclass
-class ByHand:
-    """Runs the instructions of a stage: `root` stands for /, `source` is the build's context.
+class LocalBuild:
+    """Runs the instructions of a stage: `root` represents /, `source` is the build context.
 
-    The image's own Python is a virtual environment of the one that runs the tests.
+    The image's Python is a virtual environment of the one that runs the tests.
     """
 
     root: Path
@@ -104,18 +103,18 @@ class ByHand:
         kept = {name: os.environ[name] for name in os.environ if name.lower().endswith(("_proxy", "_cert"))}
         pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         path = f"{self.root / 'python' / 'bin'}:/usr/bin:/bin"
-        # Nothing is run twice here, so what is never imported need not be compiled.
+        # Nothing runs twice here, so modules need not be compiled in advance.
         self.environment = kept | pip | {"PATH": path, "HOME": str(self.root), "PIP_NO_COMPILE": "1"}
 
     def run(self, stage: list[Instruction]) -> None:
-        """One after another; the first that fails is an error with what it said."""
+        """Run the instructions; the first that fails raises an error with its output."""
         for instruction in stage:
             step = getattr(self, f"_{instruction.name.lower()}", None)
             if step is not None:
                 step(instruction)
 
     def here(self, text: str) -> str:
-        """`text` with the image's absolute paths led to where they are here."""
+        """`text` with the image's absolute paths mapped below `root`."""
         for place in PLACES:
             text = re.sub(rf"(?<![\w.-]){place}\b", str(self.root) + place, text)
         return text
@@ -136,7 +135,7 @@ class ByHand:
     def _copy(self, instruction: Instruction) -> None:
         *sources, target = instruction.words()
         if sources[0].startswith("--from="):
-            return  # from one stage into the next: here both have one root
+            return  # from another stage: here all share one root
         for source in sources:
             there = self._at / target / ("" if (self.source / source).is_dir() else source)
             if (self.source / source).is_dir():

@@ -1,7 +1,6 @@
-"""Kubernetes objects held to Kubernetes' own types: every key is known and of its type, and what is required is there.
+"""Check Kubernetes objects against Kubernetes' own types: known keys, their types, and required keys.
 
-Rule of this file: the types are those of `lightkube-models`, generated from the API of one version. They say nothing of
-what the values mean; that is for the tests that read them.
+The types are those of `lightkube-models`, generated from the API of one version. They have no ranges of values.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MODULES = {
 
 
 class _Schema(types.ModuleType):
-    """What the types take from the client that usually comes with them, and whose dependencies are many."""
+    """A substitute for the client that usually comes with the types and has many dependencies."""
 
     dataclass = staticmethod(dataclasses.dataclass)
     field = staticmethod(dataclasses.field)
@@ -35,7 +34,7 @@ for name in ("lightkube.core", "lightkube.core.schema"):
 
 
 def problems(document: dict[str, Any]) -> list[str]:
-    """What is wrong with one object; empty where nothing is."""
+    """The errors of one object; empty if it is valid."""
     module = MODULES.get(document["apiVersion"])
     if module is None:
         return [f"apiVersion: {document['apiVersion']} is not known here"]
@@ -46,7 +45,7 @@ def problems(document: dict[str, Any]) -> list[str]:
 
 
 def differences(value: Any, kind: Any, where: str) -> Iterator[str]:
-    """What of `value` is not as `kind` says."""
+    """How `value` differs from the type `kind`."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         options = [option for option in inner if option is not type(None)]

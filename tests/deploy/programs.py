@@ -1,6 +1,6 @@
-"""Programs of ours as an operator starts them, and plain requests to them.
+"""Start the project's programs as an operator does, and send them plain requests.
 
-Rule of this file: a program that was started is ended, whatever becomes of the test, and only by its own id.
+A started program is always ended, by its own process id.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Self
 
 PATIENCE = 30.0
-"""Seconds after which a program that should answer or end has failed."""
+"""Seconds within which a program must answer or end."""
 
 
 class Program:
-    """A process of its own; what it writes is read line by line."""
+    """A process; its output is read line by line."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None
@@ -51,47 +51,47 @@ class Program:
             self._process.stdout.close()
 
     def line(self) -> str:
-        """The next line; empty when it has ended."""
+        """The next line; empty at the end of output."""
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
     def rest(self) -> str:
-        """All that it writes until it has ended."""
-        told, _ = self._process.communicate(timeout=PATIENCE)
-        return told
+        """All output until it ends."""
+        output, _ = self._process.communicate(timeout=PATIENCE)
+        return output
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM; return the exit code."""
         self.terminate()
         return self._process.wait(PATIENCE)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Of one request."""
+class Response:
+    """Response to one request."""
 
     status: int
     text: str
     fields: Mapping[str, str]
 
 
-def ask(port: int, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """A GET on a connection of its own."""
+def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Send a GET on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", path, headers=dict(headers or {}))
         response = connection.getresponse()
-        return Answer(response.status, response.read().decode(), dict(response.getheaders()))
+        return Response(response.status, response.read().decode(), dict(response.getheaders()))
     finally:
         connection.close()
 
 
 def free_port() -> int:
-    """One that nobody has just now."""
+    """A port that is free at the moment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

@@ -1,8 +1,7 @@
-"""compose.yaml: a unit before three regions of two workers, and everything in it agrees with the rest of the house.
+"""compose.yaml: a balancer before three regions of two workers; it agrees with the image, the example and the programs.
 
-Rule of this file: no package that one would trust carries the compose specification, so what our file uses of it is
-written down here, closed: a key that is not known here is a mistake or has to be added. `docker compose config` is
-asked too where there is one.
+The keys that the file uses are listed here, and an unknown one is an error, since no maintained package has the compose
+specification. `docker compose config` checks the file too where it is installed.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ Duration = Annotated[str, StringConstraints(pattern=r"^(\d+)s$")]
 Words = Annotated[list[str], Field(min_length=1)]
 
 
-class Part(BaseModel):
-    """Nothing unknown."""
+class Strict(BaseModel):
+    """Rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Healthcheck(Part):
+class Healthcheck(Strict):
     test: Words
     interval: Duration
     timeout: Duration
@@ -44,11 +43,11 @@ class Healthcheck(Part):
     retries: int
 
 
-class Condition(Part):
+class Condition(Strict):
     condition: Literal["service_started", "service_healthy", "service_completed_successfully"]
 
 
-class Service(Part):
+class Service(Strict):
     image: str
     build: str
     restart: Literal["no", "always", "on-failure", "unless-stopped"]
@@ -66,7 +65,7 @@ class Service(Part):
     depends_on: dict[str, Condition] = {}
 
 
-class Compose(Part):
+class Compose(Strict):
     name: str
     services: dict[str, Service]
 
@@ -78,7 +77,7 @@ def read(text: str) -> Compose:
 
 
 COMPOSE = read(TEXT)
-UNIT = COMPOSE.services["balancer"]
+BALANCER = COMPOSE.services["balancer"]
 WORKERS = {name: service for name, service in COMPOSE.services.items() if name != "balancer"}
 SETTINGS = load(ROOT / "deploy" / "compose" / "balancer.toml", {"listen": "127.0.0.1:0"})
 
@@ -88,32 +87,32 @@ def seconds(duration: str) -> int:
 
 
 def options_of(service: Service) -> dict[str, str]:
-    """What `workers serve` is told."""
+    """The options of `workers serve`."""
     words = [*(service.entrypoint or []), *(service.command or [])]
     assert words[:2] == ["workers", "serve"]
     return dict(zip(words[2::2], words[3::2], strict=True))
 
 
-def test_a_key_that_there_is_not_is_found() -> None:
+def test_unknown_key_is_found() -> None:
     with pytest.raises(ValidationError, match="stop_grace"):
         read(TEXT.replace("stop_grace_period: 30s", "stop_grace: 30s"))
 
 
-def test_three_regions_of_two_workers_under_the_names_that_the_unit_knows() -> None:
-    """Each endpoint is a service, its port is the one that the worker listens on, and its region is the worker's."""
+def test_workers_agree_with_the_balancers_endpoints() -> None:
+    """Each endpoint is a service; its port and region are the worker's."""
     regions = [endpoint.region for endpoint in SETTINGS.endpoints]
     assert {region: regions.count(region) for region in regions} == {"emea": 2, "us": 2, "asia": 2}
     assert {e.id for e in SETTINGS.endpoints} == set(WORKERS)
     for endpoint in SETTINGS.endpoints:
-        told = options_of(WORKERS[endpoint.id])
-        assert endpoint.address == f"http://{endpoint.id}:{told['--port']}"
-        assert (endpoint.id, endpoint.region) == (told["--name"], told["--region"])
-        assert told["--host"] == "0.0.0.0"
+        options = options_of(WORKERS[endpoint.id])
+        assert endpoint.address == f"http://{endpoint.id}:{options['--port']}"
+        assert (endpoint.id, endpoint.region) == (options["--name"], options["--region"])
+        assert options["--host"] == "0.0.0.0"
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_workers_understand_their_options(name: str) -> None:
-    """They are read as the program reads them, up to the point where it would listen."""
+def test_workers_accept_their_options(name: str) -> None:
+    """The program parses them, without listening."""
     service = WORKERS[name]
     words = [*(service.entrypoint or []), *(service.command or [])]
     assert CliRunner().invoke(workers_cli, [*words[1:], "--help"]).exit_code == 0
@@ -121,36 +120,39 @@ def test_workers_understand_their_options(name: str) -> None:
     assert set(options_of(service)) <= known
 
 
-def test_the_unit_starts_as_the_image_says() -> None:
-    """Its configuration is where the image's command looks for it, and its port is the one that is published."""
+def test_balancer_starts_as_the_image_defines() -> None:
+    """Its configuration is where the image's command reads it, and the image's port is published."""
     final = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[-1]
-    source, target, mode = UNIT.volumes[0].split(":")
-    assert (UNIT.entrypoint, UNIT.command, mode) == (None, None, "ro")
+    source, target, mode = BALANCER.volumes[0].split(":")
+    assert (BALANCER.entrypoint, BALANCER.command, mode) == (None, None, "ro")
     assert one(final, "CMD").words()[-1] == f"{target}/balancer.toml"
     assert (ROOT / source / "balancer.toml").is_file()
-    assert UNIT.ports[0].split(":")[1] == one(final, "EXPOSE").text
+    assert BALANCER.ports[0].split(":")[1] == one(final, "EXPOSE").text
     assert f"PORT={one(final, 'EXPOSE').text}" in one(final, "ENV").words()
 
 
-def test_who_is_stopped_has_time_to_finish() -> None:
-    """SIGKILL comes after the grace that each program gives itself, with 3 s for the log and the way out."""
-    assert seconds(UNIT.stop_grace_period) >= SETTINGS.timeouts.shutdown + 3
+def test_stop_grace_period_is_long_enough() -> None:
+    """SIGKILL comes after each program's own grace period plus 3 s to write the log and exit."""
+    assert seconds(BALANCER.stop_grace_period) >= SETTINGS.timeouts.shutdown + 3
     for service in WORKERS.values():
         assert seconds(service.stop_grace_period) >= WorkerSettings().grace + 3
 
 
-def test_health_is_asked_of_everybody_by_the_image_itself() -> None:
-    """By the probe, without curl; the unit is ready when its workers are, and who asks waits longer than the probe."""
+def test_health_checks_use_the_images_own_command() -> None:
+    """Without curl; the balancer starts when its workers are healthy, and a check's timeout exceeds the command's
+    own."""
     for name, service in COMPOSE.services.items():
         assert service.healthcheck.test[:4] == ["CMD", "python", "-m", "balancer.healthcheck"]
         assert seconds(service.healthcheck.timeout) > PATIENCE
         port = re.findall(r":(\d+)/healthz", service.healthcheck.test[-1])
         assert port == ([] if name == "balancer" else [options_of(service)["--port"]])
-    assert UNIT.healthcheck.test[4:] == []
-    assert {n: c.condition for n, c in UNIT.depends_on.items()} == dict.fromkeys(WORKERS, "service_healthy")
+    assert BALANCER.healthcheck.test[4:] == []
+    assert {n: c.condition for n, c in BALANCER.depends_on.items()} == dict.fromkeys(
+        WORKERS, "service_healthy"
+    )
 
 
-def test_nobody_has_rights_that_it_does_not_need() -> None:
+def test_services_have_no_needless_rights() -> None:
     for service in COMPOSE.services.values():
         assert service.read_only
         assert service.cap_drop == ["ALL"]
@@ -160,7 +162,7 @@ def test_nobody_has_rights_that_it_does_not_need() -> None:
 
 
 @pytest.mark.peer
-def test_docker_compose_agrees() -> None:
+def test_docker_compose_accepts_the_file() -> None:
     docker = shutil.which("docker")
     asked = [docker or "docker", "compose", "version"]
     if docker is None or subprocess.run(asked, capture_output=True, check=False).returncode:

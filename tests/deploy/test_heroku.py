@@ -1,7 +1,6 @@
-"""Heroku and its like: app.json, requirements.txt, and the Procfile run by honcho.
+"""Heroku and similar platforms: app.json, requirements.txt, and the Procfile run by honcho.
 
-Rule of this file: Heroku publishes no schema for offline use, so the keys of app.json that there are stand here,
-closed.
+The known keys of app.json are listed here, and an unknown one is an error: Heroku publishes no schema for offline use.
 """
 
 from __future__ import annotations
@@ -18,38 +17,38 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from balancer.config.load import ENVIRONMENT_PREFIX, Settings
 from balancer.configuration import load
-from tests.deploy.programs import Program, ask, free_port
+from tests.deploy.programs import Program, free_port, get
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 APP = (ROOT / "app.json").read_text(encoding="utf-8")
 PROCFILE = (ROOT / "Procfile").read_text(encoding="utf-8")
 KILLED_AFTER, ROUTER_GIVES_UP_AFTER, ROUTER_KEEPS = 30, 30, 90
-"""Seconds: of Heroku's dyno manager and of its router."""
+"""Seconds of Heroku's dyno manager and of its router."""
 
 
-class Part(BaseModel):
-    """Nothing unknown."""
+class Strict(BaseModel):
+    """Rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Buildpack(Part):
+class Buildpack(Strict):
     url: str
 
 
-class Formation(Part):
+class Formation(Strict):
     quantity: int = Field(ge=0)
     size: Literal["eco", "basic", "standard-1x", "standard-2x", "performance-m", "performance-l"]
 
 
-class Variable(Part):
+class Variable(Strict):
     description: str
     value: str | None = None
     required: bool = True
     generator: Literal["secret"] | None = None
 
 
-class App(Part):
+class App(Strict):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,28}[a-z0-9]$")]
     description: str
     keywords: list[str]
@@ -66,14 +65,14 @@ def values(app: App) -> dict[str, str]:
     }
 
 
-def test_app_json_has_the_keys_that_there_are() -> None:
+def test_app_json_has_known_keys_only() -> None:
     App.model_validate_json(APP)
     with pytest.raises(ValidationError, match="buildpack"):
         App.model_validate_json(APP.replace('"buildpacks"', '"buildpack"'))
 
 
-def test_its_variables_are_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the file that the Procfile names: what app.json sets replaces it, and nothing of it is misspelt."""
+def test_variables_of_app_json_are_valid_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together with the Procfile's file, whose values they replace."""
     environment = values(App.model_validate_json(APP))
     assert all(name.startswith(ENVIRONMENT_PREFIX) for name in environment)
     for name, value in environment.items():
@@ -86,28 +85,28 @@ def test_its_variables_are_a_configuration(monkeypatch: pytest.MonkeyPatch) -> N
     assert settings.admin.token is not None
 
 
-def test_its_processes_are_the_procfiles() -> None:
+def test_formation_matches_the_procfile() -> None:
     started = {line.split(":")[0] for line in PROCFILE.splitlines()}
     assert App.model_validate_json(APP).formation.keys() <= started
 
 
-def test_the_defaults_stay_within_what_heroku_allows() -> None:
+def test_default_timeouts_are_within_herokus_limits() -> None:
     timeouts = Settings.model_fields["timeouts"].get_default()
     assert timeouts.shutdown < KILLED_AFTER
     assert timeouts.first_byte < ROUTER_GIVES_UP_AFTER
     assert timeouts.keep_alive > ROUTER_KEEPS
 
 
-def test_requirements_are_the_project_as_it_was_tested() -> None:
+def test_requirements_install_the_project_with_its_constraints() -> None:
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not line.startswith("#")] == ["--constraint constraints.txt", "."]
 
 
-# --- with programs
+# --- running programs
 
 
-def test_the_unit_starts_from_the_environment_alone() -> None:
-    """No file at all: endpoints and everything else are BALANCER_…"""
+def test_balancer_starts_from_the_environment_alone() -> None:
+    """Without a file: endpoints and all else are BALANCER_…."""
     endpoints = json.dumps([{"id": "a", "address": "http://127.0.0.1:9"}])
     environment = {**os.environ, "PORT": str(free_port()), "BALANCER_ENDPOINTS": endpoints}
     with Program([sys.executable, "-m", "balancer", "serve"], environment) as unit:
@@ -115,7 +114,7 @@ def test_the_unit_starts_from_the_environment_alone() -> None:
         assert unit.stop() == 0
 
 
-def test_an_environment_without_endpoints_says_what_is_missing() -> None:
+def test_missing_endpoints_are_named() -> None:
     environment = {**os.environ, "BALANCER_POLICY": "random"}
     ran = subprocess.run(
         [sys.executable, "-m", "balancer", "serve"],
@@ -132,7 +131,7 @@ def test_an_environment_without_endpoints_says_what_is_missing() -> None:
 
 @pytest.fixture
 def moved(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """The Procfile with its workers on free ports, and the environment that tells the unit of them."""
+    """The Procfile with its workers on free ports, and the matching environment of the balancer."""
     lines, endpoints = [], []
     for line in PROCFILE.splitlines():
         words = line.split()
@@ -149,11 +148,11 @@ def moved(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 
 @pytest.mark.second_tier
 def test_honcho_runs_the_procfile(moved: tuple[Path, dict[str, str]]) -> None:
-    """The unit and its three workers come up, a page comes through, and SIGTERM ends all of them."""
-    procfile, told = moved
+    """The balancer and its three workers start, a request is served, and SIGTERM ends all of them."""
+    procfile, variables = moved
     port = free_port()
     bin_ = Path(sys.executable).parent
-    environment = {**os.environ, **told, "PORT": str(port), "PATH": f"{bin_}:{os.environ['PATH']}"}
+    environment = {**os.environ, **variables, "PORT": str(port), "PATH": f"{bin_}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "honcho", "--procfile", str(procfile), "--app-root", str(ROOT), "start"]
     with Program(command, environment) as fleet:
         ready = 0
@@ -161,7 +160,7 @@ def test_honcho_runs_the_procfile(moved: tuple[Path, dict[str, str]]) -> None:
             line = fleet.line()
             assert line, "honcho has ended by itself"
             ready += " ready on " in line
-        answer = ask(port, "/work")
+        answer = get(port, "/work")
         assert (answer.status, answer.fields["X-Worker-Name"][-2:]) == (200, "-0")
         fleet.terminate()
         ended = fleet.rest()

@@ -1,6 +1,6 @@
-"""The image: what its Dockerfile promises, its steps done by hand, and its health check before a unit.
+"""The image: properties of its Dockerfile, a local run of its instructions, and its health check.
 
-Rule of this file: there may be no container runtime here, so the instructions are read and obeyed without one.
+There may be no container runtime, so the instructions are parsed and run without one.
 """
 
 from __future__ import annotations
@@ -19,61 +19,61 @@ from pathlib import Path
 import pytest
 
 from balancer.healthcheck import PATIENCE
-from tests.deploy.dockerfile import ByHand, context, instructions, one, stages
+from tests.deploy.dockerfile import LocalBuild, context, instructions, one, stages
 from tests.deploy.programs import Program, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BUILD, FINAL = stages(DOCKERFILE)
-ROOMS = ("policies", "balancer", "workers")
-"""What runs in a container; the experiments do not."""
+PACKAGES = ("policies", "balancer", "workers")
+"""Packages that run in a container; experiments do not."""
 
 
-# --- what it promises
+# --- properties
 
 
-def test_it_is_not_root() -> None:
-    """By number: Kubernetes refuses to believe a name under runAsNonRoot."""
+def test_user_is_not_root() -> None:
+    """As a number: with runAsNonRoot Kubernetes rejects a name."""
     user, group = one(FINAL, "USER").text.split(":")
     assert int(user) > 0
     assert int(group) > 0
 
 
-def test_signals_reach_the_unit() -> None:
-    """Exec form: no shell between the container's first process and the unit."""
+def test_signals_reach_the_balancer() -> None:
+    """Exec form: no shell between the container's first process and the balancer."""
     entry, command = one(FINAL, "ENTRYPOINT").text, one(FINAL, "CMD").text
     assert (entry[0], command[0]) == ("[", "[")
     assert one(FINAL, "ENTRYPOINT").words() == ["balancer"]
 
 
 def test_the_last_stage_is_small() -> None:
-    """It takes a slim Python and the environment, runs nothing and copies nothing from the sources."""
+    """A slim Python and the environment; it runs nothing and copies no sources."""
     assert "-slim" in one(FINAL, "FROM").text
     assert not [i for i in FINAL if i.name == "RUN"]
     assert one(FINAL, "COPY").words() == ["--from=build", "/opt/steelyard", "/opt/steelyard"]
 
 
 def test_both_stages_have_the_same_python() -> None:
-    """A virtual environment leads to the interpreter that it was made with, and the extension is of its version."""
+    """A virtual environment refers to its interpreter, and the extension is built for that version."""
     first, last = (one(stage, "FROM").text.split()[0] for stage in (BUILD, FINAL))
     assert last == first.replace("-", "-slim-")
 
 
 def test_every_version_is_pinned() -> None:
-    """All installs go by constraints.txt, and what they name stands there."""
+    """All installs use constraints.txt, which has every named package."""
     environment = [word for i in BUILD if i.name == "ENV" for word in i.words()]
     assert "PIP_CONSTRAINT=/build/constraints.txt" in environment
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines_of("constraints.txt")}
     assert wanted() | {"mypy", "setuptools"} <= pinned
 
 
-def test_it_installs_what_the_unit_imports() -> None:
-    """No less, or it would not start; no more, or it would not be small. The versions' bounds are the project's."""
+def test_image_installs_exactly_the_imported_packages() -> None:
+    """With the project's version bounds."""
     assert wanted() == {name.replace("_", "-") for name in imported()} - extras()
 
 
 def extras() -> set[str]:
-    """Packages that users ask for by name, and that nothing is imported from before somebody wants it."""
+    """Packages that users ask for by name, imported only on demand."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted_by_users = {
         name: needs for name, needs in project["optional-dependencies"].items() if name != "dev"
@@ -82,16 +82,16 @@ def extras() -> set[str]:
 
 
 def wanted() -> set[str]:
-    """The packages that the Dockerfile installs beside our own."""
+    """The packages that the Dockerfile installs besides the project."""
     environment = dict(word.split("=", 1) for i in BUILD if i.name == "ENV" for word in i.words())
     return set(environment["NEEDED"].split())
 
 
 def imported() -> set[str]:
-    """Third-party packages that the rooms in the image import, uvloop included, which is asked for in a function."""
-    ours = {*ROOMS, "experiments"}
+    """Third-party packages that the image's packages import, including uvloop, imported in a function."""
+    ours = {*PACKAGES, "experiments"}
     found = set()
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -104,29 +104,29 @@ def lines_of(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def test_the_context_is_what_the_steps_copy() -> None:
-    """Nothing secret or heavy is sent to the builder, and nothing is missing."""
+def test_build_context_is_what_the_instructions_copy() -> None:
+    """Nothing secret or large is sent to the builder, and nothing is missing."""
     files = context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"))
     sent = {path.parts[0] for path in files}
     copied = {source for i in BUILD if i.name == "COPY" for source in i.words()[:-1]}
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     packages = {pattern.rstrip("*") for pattern in setuptools["packages"]["find"]["include"]}
     assert sent == copied
-    assert packages == {*ROOMS, "experiments"} <= copied
+    assert packages == {*PACKAGES, "experiments"} <= copied
     assert not [path for path in files if path.suffix in (".pyc", ".pem", ".key", ".so")]
 
 
-def test_an_unknown_instruction_is_refused() -> None:
+def test_unknown_instruction_is_rejected() -> None:
     with pytest.raises(AssertionError, match="ONBUILD"):
         instructions("FROM x\nONBUILD RUN true\n")
 
 
-# --- its steps, by hand
+# --- instructions, run locally
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The build's context, as .dockerignore leaves it."""
+    """The build context, as .dockerignore leaves it."""
     target = tmp_path_factory.mktemp("image") / "context"
     for path in context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8")):
         (target / path).parent.mkdir(parents=True, exist_ok=True)
@@ -136,37 +136,37 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.second_tier
 @pytest.mark.timeout(300)
-def test_the_steps_build_a_unit_that_serves(source: Path, tmp_path: Path) -> None:
-    """In a clean directory, of the pure source: every RUN and COPY, then the command that the image begins with."""
-    needs_the_index(tmp_path)
-    image = ByHand(tmp_path / "root", source, {"COMPILE": "0"})
+def test_instructions_build_a_balancer_that_serves(source: Path, tmp_path: Path) -> None:
+    """In a clean directory, as pure Python: every RUN and COPY, then the image's command."""
+    skip_without_index(tmp_path)
+    image = LocalBuild(tmp_path / "root", source, {"COMPILE": "0"})
     image.run(BUILD)
     image.run(FINAL)
-    serves(image, tmp_path, "pure")
+    check_that_it_serves(image, tmp_path, "pure")
 
 
 @pytest.mark.second_tier
 @pytest.mark.timeout(900)
-def test_the_steps_build_a_compiled_unit(source: Path, tmp_path: Path) -> None:
-    """As the image has it, with the hot path in an extension."""
+def test_instructions_build_a_compiled_balancer(source: Path, tmp_path: Path) -> None:
+    """With the hot path in an extension, as in the image."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
-    needs_the_index(tmp_path)
-    image = ByHand(tmp_path / "root", source)
+    skip_without_index(tmp_path)
+    image = LocalBuild(tmp_path / "root", source)
     image.run(BUILD)
     image.run(FINAL)
-    serves(image, tmp_path, "compiled")
+    check_that_it_serves(image, tmp_path, "compiled")
 
 
-def needs_the_index(where: Path) -> None:
-    """Skip where no packages can be had: then the steps can only fail."""
+def skip_without_index(where: Path) -> None:
+    """Skip the test if no packages can be downloaded."""
     asked = f"-m pip download --quiet --no-deps --retries 1 --timeout 10 --dest {where} idna".split()
     if subprocess.run([sys.executable, *asked], capture_output=True, check=False).returncode:
         pytest.skip("no package index can be reached from here")
 
 
-def serves(image: ByHand, where: Path, build: str) -> None:
-    """The entry point takes requests, its health check says so, and SIGTERM ends it with 0."""
+def check_that_it_serves(image: LocalBuild, where: Path, build: str) -> None:
+    """The entry point check_that_it_serves requests, its health check passes, and SIGTERM ends it with 0."""
     port = free_port()
     path = where / "balancer.toml"
     path.write_text('[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\n', encoding="utf-8")
@@ -174,21 +174,21 @@ def serves(image: ByHand, where: Path, build: str) -> None:
     environment = image.environment | {"PORT": str(port)}
     bin_ = Path(image.here("/opt/steelyard/bin"))
     assert not (bin_ / "pip").exists()
-    with Program([str(bin_ / command[0]), *command[1:]], environment) as unit:
-        assert "balancer ready on http://0.0.0.0:" in unit.line()
+    with Program([str(bin_ / command[0]), *command[1:]], environment) as balancer_program:
+        assert "balancer ready on http://0.0.0.0:" in balancer_program.line()
         asked = [str(bin_ / "balancer"), "status", "--json"]
-        told = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
-        assert json.loads(told)["build"] == build
-        assert checked(environment, str(bin_ / "python")) == 0
-        assert unit.stop() == 0
+        output = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
+        assert json.loads(output)["build"] == build
+        assert health_check(environment, str(bin_ / "python")) == 0
+        assert balancer_program.stop() == 0
 
 
-# --- its health check
+# --- health check
 
 
 @pytest.fixture
-def unit() -> Iterator[tuple[Program, dict[str, str]]]:
-    """A unit whose only worker does not answer, and the environment that the container would have."""
+def balancer_program() -> Iterator[tuple[Program, dict[str, str]]]:
+    """A balancer whose only worker does not answer, and the environment of the container."""
     environment = {**os.environ, "PORT": str(free_port())}
     worker = "a=http://127.0.0.1:9"
     with Program([sys.executable, "-m", "balancer", "serve", "--worker", worker], environment) as program:
@@ -196,7 +196,7 @@ def unit() -> Iterator[tuple[Program, dict[str, str]]]:
         yield program, environment
 
 
-def checked(environment: dict[str, str], python: str = sys.executable) -> int:
+def health_check(environment: dict[str, str], python: str = sys.executable) -> int:
     """The exit code of the image's own health check."""
     words = one(FINAL, "HEALTHCHECK").text.partition("CMD ")[2]
     command = instructions(f"CMD {words}")[0].words()
@@ -206,23 +206,23 @@ def checked(environment: dict[str, str], python: str = sys.executable) -> int:
     ).returncode
 
 
-def test_the_health_check_tells_a_running_unit_from_a_stopped_one(
-    unit: tuple[Program, dict[str, str]],
+def test_health_check_fails_after_the_balancer_has_stopped(
+    balancer_program: tuple[Program, dict[str, str]],
 ) -> None:
-    program, environment = unit
-    assert checked(environment) == 0
+    program, environment = balancer_program
+    assert health_check(environment) == 0
     assert program.stop() == 0
-    assert checked(environment) == 1
+    assert health_check(environment) == 1
 
 
-def test_the_health_check_is_patient_enough() -> None:
+def test_health_check_times_out_before_the_runtime() -> None:
     """The probe gives up by itself before the runtime does."""
     options = dict(re.findall(r"--([a-z-]+)=(\d+)", one(FINAL, "HEALTHCHECK").text))
     assert PATIENCE < int(options["timeout"]) <= int(options["interval"])
 
 
 @pytest.mark.peer
-def test_hadolint_agrees() -> None:
+def test_hadolint_accepts_the_dockerfile() -> None:
     hadolint = shutil.which("hadolint")
     if hadolint is None:
         pytest.skip("hadolint is not here")

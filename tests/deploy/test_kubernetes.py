@@ -1,7 +1,7 @@
-"""The manifests: legal, consistent with one another, with the configuration in them and with the image.
+"""Kubernetes manifests: valid, consistent with each other, with their configuration and with the image.
 
-Rule of this file: there is no cluster here. Types are checked against Kubernetes' own; what a cluster would find out
-later, a selector that selects nobody or a grace period that is too short, is checked by hand.
+There is no cluster here. Types are checked against those of Kubernetes; errors that a cluster would show later, such
+as a selector without pods or a short grace period, are checked by tests of their own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FINAL = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[-1]
 
 
 def found(kind: str, name: str) -> Object:
-    """The one object of that kind and name."""
+    """The object of that kind and name."""
     (it,) = [o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name)]
     return it
 
@@ -51,16 +51,16 @@ def label_of(o: Object) -> str:
     return f"{o['kind']}/{o['metadata']['name']}"
 
 
-# --- legal
+# --- validity
 
 
 @pytest.mark.parametrize("document", OBJECTS, ids=label_of)
-def test_objects_are_legal(document: Object) -> None:
+def test_objects_are_valid(document: Object) -> None:
     assert not problems(document)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"spec": {"minReplica": 1}}, "minReplica: is not a key"),
         ({"spec": {"minReplicas": "two"}}, "minReplicas: must be int"),
@@ -69,15 +69,15 @@ def test_objects_are_legal(document: Object) -> None:
         ({"kind": "Autoscaler"}, "has no Autoscaler"),
     ],
 )
-def test_what_is_not_legal_is_found(change: Object, told: str) -> None:
-    """A judge that lets everything pass would let our files pass, too."""
+def test_invalid_object_is_found(change: Object, message: str) -> None:
+    """Guards against a check that accepts everything."""
     good = found("HorizontalPodAutoscaler", "balancer")
     bad = {**good, **change, "spec": {**good["spec"], **change.get("spec", {})}}
-    assert any(told in problem for problem in problems(bad)), problems(bad)
+    assert any(message in problem for problem in problems(bad)), problems(bad)
 
 
-def test_every_file_is_part_of_the_whole() -> None:
-    """What no kustomization names is applied by nobody."""
+def test_every_file_is_in_a_kustomization() -> None:
+    """Otherwise it would not be applied."""
     named = {
         *KUSTOMIZATION["resources"],
         *KUSTOMIZATION["configMapGenerator"][0]["files"],
@@ -87,8 +87,8 @@ def test_every_file_is_part_of_the_whole() -> None:
 
 
 @pytest.mark.peer
-def test_kubectl_agrees() -> None:
-    """It renders the same objects and the ConfigMap with the file."""
+def test_kubectl_renders_the_same_objects() -> None:
+    """And the ConfigMap with the file."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not here")
@@ -104,49 +104,49 @@ def test_kubectl_agrees() -> None:
 # --- the end of a pod
 
 
-def test_a_pod_has_time_to_finish() -> None:
-    """Pods get connections for a while after they were told to end; then the unit's own grace, then 5 s to leave."""
+def test_grace_period_of_the_balancer_is_long_enough() -> None:
+    """Pods get connections for a while after the signal; then the balancer's own grace period, then 5 s to exit."""
     wait = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert POD["terminationGracePeriodSeconds"] >= wait + SETTINGS.timeouts.shutdown + 5
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=label_of)
-def test_a_worker_has_time_to_finish(workers: Object) -> None:
+def test_grace_period_of_workers_is_long_enough(workers: Object) -> None:
     pod = workers["spec"]["template"]["spec"]
     wait = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] >= wait + 10 + 5  # `workers serve --grace` is 10 s
 
 
-def test_a_rollout_takes_nobody_away_before_the_next_is_ready() -> None:
+def test_rollout_starts_a_pod_before_it_stops_one() -> None:
     assert DEPLOYMENT["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
 
 
-def test_readiness_is_the_units_own_and_falls_with_drain() -> None:
-    """A draining unit is not ready; live is to answer at all. Both are answered to everybody."""
+def test_probes_use_the_balancers_readiness_and_liveness() -> None:
+    """A draining balancer is not ready but live."""
     assert CONTAINER["readinessProbe"]["httpGet"] == {"path": "/-/ready", "port": "http"}
     assert b"/-/ready" in READY
     for probe in ("startupProbe", "livenessProbe"):
         assert CONTAINER[probe]["httpGet"] == {"path": LIVE.decode(), "port": "http"}
 
 
-def test_the_control_socket_has_a_place() -> None:
-    """The root file system is read-only; the socket goes where temporary files go."""
+def test_admin_socket_has_a_writable_directory() -> None:
+    """The root file system is read-only; the socket is among temporary files."""
     mounts = {mount["mountPath"]: mount["name"] for mount in CONTAINER["volumeMounts"]}
     assert [volume for volume in POD["volumes"] if volume["name"] == mounts["/tmp"] and "emptyDir" in volume]
 
 
-# --- what belongs together
+# --- consistency
 
 
 def selected(selector: dict[str, str]) -> Iterator[Object]:
-    """The pods' templates that have these labels."""
+    """The pod templates with these labels."""
     for o in OBJECTS:
         labels = o.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
         if labels and selector.items() <= labels.items():
             yield o
 
 
-def test_every_selector_finds_the_pods_that_it_is_for() -> None:
+def test_every_selector_matches_its_pods() -> None:
     budget = found("PodDisruptionBudget", "balancer")["spec"]["selector"]["matchLabels"]
     for selector in (found("Service", "balancer")["spec"]["selector"], budget):
         assert list(selected(selector)) == [DEPLOYMENT]
@@ -155,7 +155,7 @@ def test_every_selector_finds_the_pods_that_it_is_for() -> None:
 
 
 def test_the_autoscaler_scales_the_deployment() -> None:
-    """Alone: a number of replicas in the Deployment would be put back with every apply."""
+    """The Deployment has no number of replicas, which every apply would restore."""
     spec = found("HorizontalPodAutoscaler", "balancer")["spec"]
     target = {"apiVersion": DEPLOYMENT["apiVersion"], "kind": "Deployment", "name": "balancer"}
     assert spec["scaleTargetRef"] == target
@@ -164,8 +164,8 @@ def test_the_autoscaler_scales_the_deployment() -> None:
     assert spec["minReplicas"] > found("PodDisruptionBudget", "balancer")["spec"]["maxUnavailable"]
 
 
-def test_ports_are_the_same_all_along() -> None:
-    """Service → container → $PORT → the image."""
+def test_ports_agree() -> None:
+    """Service, container, $PORT and the image."""
     (port,) = CONTAINER["ports"]
     (service,) = found("Service", "balancer")["spec"]["ports"]
     environment = {entry["name"]: entry.get("value") for entry in CONTAINER["env"]}
@@ -173,7 +173,7 @@ def test_ports_are_the_same_all_along() -> None:
     assert environment["PORT"] == str(port["containerPort"]) == one(FINAL, "EXPOSE").text
 
 
-def test_the_configuration_is_where_the_unit_looks_for_it() -> None:
+def test_configuration_is_mounted_where_it_is_read() -> None:
     (mount,) = (mount for mount in CONTAINER["volumeMounts"] if mount.get("readOnly"))
     (volume,) = (volume for volume in POD["volumes"] if "configMap" in volume)
     (generated,) = KUSTOMIZATION["configMapGenerator"]
@@ -191,8 +191,8 @@ def test_the_tag_is_the_version() -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=label_of)
-def test_a_headless_service_stands_before_each_region_s_workers(workers: Object) -> None:
-    """It selects them alone, by their port, and they say the region."""
+def test_each_region_has_a_headless_service(workers: Object) -> None:
+    """It selects that region's workers by their port, and they report that region."""
     name, spec = workers["metadata"]["name"], workers["spec"]
     service = found("Service", spec["serviceName"])
     container = spec["template"]["spec"]["containers"][0]
@@ -200,11 +200,11 @@ def test_a_headless_service_stands_before_each_region_s_workers(workers: Object)
     assert list(selected(service["spec"]["selector"])) == [workers]
     (port,) = container["ports"]
     assert [p["targetPort"] for p in service["spec"]["ports"]] == [port["name"]]
-    told = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
-    assert told["--region"] == name
+    message = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
+    assert message["--region"] == name
 
 
-def test_workers_are_found_by_the_names_of_the_services() -> None:
+def test_discovery_uses_the_names_of_the_services() -> None:
     """A headless Service of each region, absolute, and its port."""
     named = {source.name: source for source in SETTINGS.discovery.dns}
     services = [found("Service", workers["spec"]["serviceName"]) for workers in WORKERS]
@@ -222,7 +222,7 @@ def test_workers_are_found_by_the_names_of_the_services() -> None:
 
 @pytest.mark.parametrize("o", [DEPLOYMENT, *WORKERS], ids=label_of)
 def test_pods_are_restricted(o: Object) -> None:
-    """As the Pod Security Standards' level `restricted` asks, which the namespace enforces, and a read-only root."""
+    """The `restricted` level of the Pod Security Standards, which the namespace enforces, and a read-only root."""
     spec = o["spec"]["template"]["spec"]
     user = int(one(FINAL, "USER").text.split(":")[0])
     assert spec["automountServiceAccountToken"] is False

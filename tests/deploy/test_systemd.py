@@ -1,4 +1,4 @@
-"""The systemd unit: its grace agrees with the program's, and systemd finds nothing wrong with it."""
+"""The systemd unit: its timeout agrees with the program's grace period, and systemd accepts it."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def service() -> dict[str, str]:
     return dict(parser["Service"])
 
 
-def test_who_is_stopped_has_time_to_finish() -> None:
-    """SIGKILL comes after the unit's own grace, with 5 s to write the log and leave."""
+def test_stop_timeout_is_long_enough() -> None:
+    """SIGKILL comes after the balancer's grace period plus 5 s to write the log and exit."""
     timeouts = Settings.model_fields["timeouts"].get_default()
     assert int(service()["TimeoutStopSec"].removesuffix("s")) >= timeouts.shutdown + 5
     assert service()["KillMode"] == "mixed"
 
 
-def test_reload_is_the_signal_that_the_unit_knows() -> None:
+def test_reload_sends_sighup() -> None:
     assert service()["ExecReload"] == f"/bin/kill -{signal.SIGHUP.name.removeprefix('SIG')} $MAINPID"
 
 
-def test_bad_input_is_not_tried_again() -> None:
-    """Exit code 2 is the same a second time."""
+def test_no_restart_after_exit_code_2() -> None:
+    """Invalid input is the same a second time."""
     assert (service()["Restart"], service()["RestartPreventExitStatus"]) == ("on-failure", "2")
 
 
 @pytest.mark.peer
-def test_systemd_agrees(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
     copy = tmp_path / UNIT.name

@@ -1,8 +1,8 @@
 """Fault simulation: python -m tests.faultsim [SEED …] [--seeds N] [--processes N] [--journal] [--shrink]
 
-With seeds, each is run once; `--journal` prints what happens, `--shrink` what is left of a failing run when nothing can
-be taken out of it. Without, so many seeds that nobody has chosen are run, in so many processes; those that fail are
-printed with what replays them. `make faultsim` is the latter.
+With seeds, each is run once; `--journal` prints all events, `--shrink` the smallest plan that still fails. Without,
+random seeds are run in several processes; those that fail are printed with the command that replays them. `make
+faultsim` is the latter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tests.faultsim.shrink import shrunk
 
 
 def arguments() -> Namespace:
-    """What the command line asks for."""
     parser = ArgumentParser(prog="python -m tests.faultsim")
     parser.add_argument("given", nargs="*", type=int, metavar="SEED")
     parser.add_argument("--seeds", type=int, default=500, help="how many, where none are given")
@@ -31,7 +30,7 @@ def arguments() -> Namespace:
 
 
 def replay(seed: int, journal: bool, shrink: bool) -> bool:
-    """Show one seed; whether all held."""
+    """Run one seed and print its result; return whether all invariants held."""
     plan = draw(seed)
     fault = fault_of(plan, print if journal and not shrink else None)
     if fault is not None and shrink:
@@ -43,14 +42,16 @@ def replay(seed: int, journal: bool, shrink: bool) -> bool:
 
 
 def show(plan: Plan) -> None:
-    """What is left of it."""
+    """Print a plan."""
     print(
         f"settings {plan.settings}\nhosts {plan.hosts}, grain {plan.grain:g} s, idle closes {plan.idle_closes}"
     )
-    for caller in plan.callers:
-        print(f"client {caller.number} from {caller.starts:.3f} s, {caller.depth} ahead: {caller.asks}")
-    for ask in plan.asks:
-        print(f"{ask} {ask.size} B, damage {ask.client_damage} {ask.worker_damage}, {ask.reply}")
+    for client in plan.clients:
+        print(f"client {client.number} from {client.starts:.3f} s, {client.depth} ahead: {client.requests}")
+    for request in plan.requests:
+        print(
+            f"{request} {request.size} B, damage {request.client_damage} {request.worker_damage}, {request.reply}"
+        )
     for fault in plan.faults:
         print(f"at {fault.at:.3f} s: {fault}")
 

@@ -1,7 +1,7 @@
-"""From a seed to a plan.
+"""Draw a plan from a seed.
 
-Rule of this file: all that is drawn is drawn here, once, from one generator, and in an order that depends on the seed
-alone. A mechanism of the unit is switched on by a row of `SWITCHES`.
+Everything random is drawn here, once, from one generator, in an order that depends on the seed alone. A row of
+`SWITCHES` switches on a mechanism of the balancer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from balancer.config.load import Settings
-from tests.faultsim.plan import Ask, Caller, Damage, Fault, Plan, Reply
+from tests.faultsim.plan import Damage, Fault, Plan, PlannedClient, PlannedRequest, Reply
 
 SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("retries", (0, 1, 1, 2, 3)),
@@ -40,12 +40,12 @@ SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("route_watch.interval", (None, None, 1.0)),
     ("key.by", (None, None, "path", "client")),
 )
-"""A setting's path and what it may be; one that this unit does not have is left out."""
+"""A setting's path and its possible values; settings that do not exist are skipped."""
 
 BINDING = frozenset(
     ("timeouts.total", "timeouts.attempt", "limits.queue", "limits.body", "concurrency.adaptive")
 )
-"""Those by which requests fail even where nothing goes wrong."""
+"""Settings by which requests fail even without faults."""
 
 TIMES: tuple[tuple[str, float, float], ...] = (
     ("head", 0.5, 2),
@@ -90,7 +90,7 @@ FAULTS = (
 )
 
 BEGINS, LASTS = 0.5, 8.0
-"""When things go wrong, and until when clients begin."""
+"""Seconds at which faults begin, and until which clients start."""
 
 
 def draw(seed: int) -> Plan:
@@ -100,7 +100,7 @@ def draw(seed: int) -> Plan:
     endpoints = rng.randint(1, 8)
     hosts = [regions[number % len(regions)] for number in range(endpoints + rng.randint(0, 2))]
     is_calm = rng.random() < 0.1
-    callers = _callers(rng, 0.0 if is_calm else rng.choice((0.0, 0.02, 0.1, 0.3)), is_calm)
+    clients = _clients(rng, 0.0 if is_calm else rng.choice((0.0, 0.02, 0.1, 0.3)), is_calm)
     faults = [] if is_calm else sorted(_faults(rng, hosts, endpoints), key=lambda fault: fault.at)
     return Plan(
         seed=seed,
@@ -111,7 +111,7 @@ def draw(seed: int) -> Plan:
         idle_closes={}
         if is_calm
         else {n: rng.uniform(0.02, 4) for n in range(len(hosts)) if rng.random() < 0.4},
-        callers=callers,
+        clients=clients,
         faults=faults,
         stops_at=rng.uniform(BEGINS, LASTS) if not is_calm and rng.random() < 0.15 else None,
         is_logged=rng.random() < 0.25,
@@ -159,35 +159,34 @@ def _endpoint(rng: Random, number: int, region: str, is_calm: bool) -> dict[str,
 
 
 def address_of(host: int) -> str:
-    """Where a host is met."""
     return f"http://10.0.0.{host}:80"
 
 
-def _callers(rng: Random, damaged: float, is_calm: bool) -> list[Caller]:
-    callers: list[Caller] = []
+def _clients(rng: Random, damaged: float, is_calm: bool) -> list[PlannedClient]:
+    clients: list[PlannedClient] = []
     number = 0
-    for caller in range(rng.randint(8, 30)):
-        asks = [_ask(rng, number + turn, damaged, is_calm) for turn in range(rng.randint(2, 20))]
-        number += len(asks)
+    for client in range(rng.randint(8, 30)):
+        requests = [_request(rng, number + turn, damaged, is_calm) for turn in range(rng.randint(2, 20))]
+        number += len(requests)
         is_slow = rng.random() < 0.1
-        callers.append(
-            Caller(
-                number=caller,
+        clients.append(
+            PlannedClient(
+                number=client,
                 starts=rng.uniform(0, LASTS * 0.6),
                 depth=rng.choice((1, 1, 1, 1, 2, 5)),
                 room=rng.choice((2000, 16_000)) if is_slow else 1 << 20,
                 pace=rng.uniform(0.005, 0.05) if is_slow else 0.0,
-                asks=asks,
+                requests=requests,
             )
         )
-    return callers
+    return clients
 
 
-def _ask(rng: Random, number: int, damaged: float, is_calm: bool) -> Ask:
+def _request(rng: Random, number: int, damaged: float, is_calm: bool) -> PlannedRequest:
     method = rng.choice(METHODS)
     has_body = method in (b"PUT", b"POST") or rng.random() < 0.03
     closes = rng.random() < 0.03
-    return Ask(
+    return PlannedRequest(
         number=number,
         method=method,
         reply=_reply(rng, has_body and not is_calm),
@@ -210,10 +209,10 @@ def _damage(rng: Random, share: float, stages: tuple[str, ...], kinds: tuple[str
 
 
 def _reply(rng: Random, may_be_early: bool) -> Reply:
-    luck = rng.random()
+    number = rng.random()
     return Reply(
         status=rng.choice(STATUSES),
-        framing="length" if luck < 0.7 else "chunked" if luck < 0.93 else "close",
+        framing="length" if number < 0.7 else "chunked" if number < 0.93 else "close",
         size=rng.choices(SIZES, SIZES_WEIGHTS)[0],
         pieces=1 if rng.random() < 0.6 else rng.randint(2, 5),
         gap=0.0 if rng.random() < 0.9 else rng.uniform(0, 0.15),

@@ -1,6 +1,6 @@
-"""What befalls hosts, the way to them, and the unit: each fault as a pair of a beginning and an end.
+"""Faults of hosts, routes and the balancer: each as a beginning that returns its end.
 
-Rule of this file: whatever begins ends, and then all is as it was before.
+Every fault ends, and then everything is as before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOWER = 20
 
 
 def begin(simulation: Simulation, fault: Fault) -> None:
-    """Let it happen, and end when its time is over."""
+    """Begin a fault, and end it when its time is over."""
     end = KINDS[fault.kind](simulation, fault)
     simulation.timeline.after(fault.lasts, simulation.heal, fault, end)
 

@@ -1,7 +1,7 @@
-"""What was sent, received, executed and answered, and what must hold of it whatever goes wrong.
+"""What was sent, received, executed and answered, and the invariants of it.
 
-Rule of this file: it knows the requests by their numbers and nothing of connections. It raises `Wrong` at the moment at
-which something ceases to hold.
+Requests are known by their numbers, connections not at all. `Violation` is raised at the moment at which an invariant
+breaks.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.faultsim.plan import Ask, Plan
-from tests.faultsim.reading import Wrong
+from tests.faultsim.plan import Plan, PlannedRequest
+from tests.faultsim.reading import Violation
 
 
 @dataclass(slots=True)
-class Try:
-    """What a worker answered the n-th time that a request came to one: so much of a body, if it was whole."""
+class Attempt:
+    """A worker's response to one arrival of a request: status and size of the body."""
 
     status: int
     size: int
 
 
 class Ledger:
-    """The accounts of a run. `ends`: how each request ended for who had asked."""
+    """The accounts of a run. `ends`: how each request ended for its client."""
 
     def __init__(self, plan: Plan) -> None:
-        self.asks = {ask.number: ask for ask in plan.asks}
-        self.tries: dict[tuple[int, int], Try] = {}
+        self.requests = {request.number: request for request in plan.requests}
+        self.tries: dict[tuple[int, int], Attempt] = {}
         self.ends: dict[int, str] = {}
         self.answered = 0
         self.logged: list[object] = []
@@ -39,59 +39,59 @@ class Ledger:
         self._executed: dict[int, int] = {}
 
     def sent(self, number: int) -> None:
-        """The unit has written the beginning of a request to a worker."""
+        """The balancer has written the beginning of a request to a worker."""
         self._sent[number] = times = self._sent.get(number, 0) + 1
-        ask = self.asks[number]
-        if times > 1 and not ask.is_idempotent:
-            raise Wrong(f"{ask} was sent again after it may have been received")
+        request = self.requests[number]
+        if times > 1 and not request.is_idempotent:
+            raise Violation(f"{request} was sent again after it may have been received")
         if times > self._most_sent:
-            raise Wrong(f"{ask} was sent {times} times")
+            raise Violation(f"{request} was sent {times} times")
 
     def arrived(self, number: int) -> int:
-        """A worker has its head; returns how many times that had happened before."""
+        """A worker has the head; return how many times that had happened before."""
         times = self._arrived.get(number, 0)
         self._arrived[number] = times + 1
         return times
 
-    def executed(self, ask: Ask) -> None:
-        """A worker has all of it, and does what it asks for."""
-        self._executed[ask.number] = times = self._executed.get(ask.number, 0) + 1
-        if times > 1 and not ask.is_idempotent:
-            raise Wrong(f"{ask} was executed twice")
+    def executed(self, request: PlannedRequest) -> None:
+        """A worker has the whole request and executes it."""
+        self._executed[request.number] = times = self._executed.get(request.number, 0) + 1
+        if times > 1 and not request.is_idempotent:
+            raise Violation(f"{request} was executed twice")
 
-    def tried(self, ask: Ask, turn: int, answer: Try) -> None:
-        """A worker begins to answer."""
-        self.tries[ask.number, turn] = answer
+    def tried(self, request: PlannedRequest, turn: int, answer: Attempt) -> None:
+        """A worker begins to respond."""
+        self.tries[request.number, turn] = answer
 
-    def judge(self, ask: Ask, number: int, turn: int, status: int) -> Try:
-        """A client has the head of a response that names the request it is for; returns what was answered."""
-        if number != ask.number:
-            raise Wrong(f"{ask} got the answer to {self.asks[number]}")
+    def check(self, request: PlannedRequest, number: int, turn: int, status: int) -> Attempt:
+        """A client has the head of a response that names its request; return the worker's response."""
+        if number != request.number:
+            raise Violation(f"{request} got the answer to {self.requests[number]}")
         answer = self.tries.get((number, turn))
         if answer is None or answer.status != status:
-            raise Wrong(f"{ask} got {status}, and that time the worker said {answer}")
+            raise Violation(f"{request} got {status}, and that time the worker said {answer}")
         return answer
 
-    def refused(self, ask: Ask, status: int, body: bytes) -> None:
-        """A client has an answer of the unit's own."""
+    def refused(self, request: PlannedRequest, status: int, body: bytes) -> None:
+        """A client has a response of the balancer's own."""
         if self._is_calm:
-            raise Wrong(f"nothing went wrong, and {ask} got {status}: {body!r}")
+            raise Violation(f"nothing went wrong, and {request} got {status}: {body!r}")
         if status not in (400, 408, 413, 502, 503, 504):
-            raise Wrong(f"{ask} got {status}, which nobody said")
-        if ask.method != b"HEAD" and b'"error": "' not in body:
-            raise Wrong(f"{ask} got {status} that does not say why: {body!r}")
-        self.over(ask, f"{status} of our own, {body.decode()}")
+            raise Violation(f"{request} got {status}, which no worker sent")
+        if request.method != b"HEAD" and b'"error": "' not in body:
+            raise Violation(f"{request} got {status} that does not say why: {body!r}")
+        self.over(request, f"{status} of our own, {body.decode()}")
 
-    def over(self, ask: Ask, how: str) -> None:
-        """So it ended for who had asked."""
-        if ask.number in self.ends:
-            raise Wrong(f"{ask} ended twice: {self.ends[ask.number]}, then {how}")
+    def over(self, request: PlannedRequest, how: str) -> None:
+        """The request has ended so for its client."""
+        if request.number in self.ends:
+            raise Violation(f"{request} ended twice: {self.ends[request.number]}, then {how}")
         if self._is_calm and how in ("cut", "no answer"):
-            raise Wrong(f"nothing went wrong, and {ask} ended with: {how}")
-        self.ends[ask.number] = how
+            raise Violation(f"nothing went wrong, and {request} ended with: {how}")
+        self.ends[request.number] = how
         if self.note is not None:
-            self.note(f"{ask} ended: {how}")
+            self.note(f"{request} ended: {how}")
 
-    def left(self) -> list[Ask]:
-        """Requests that have not come to an end."""
-        return [ask for ask in self.asks.values() if ask.number not in self.ends]
+    def left(self) -> list[PlannedRequest]:
+        """Requests that have not ended."""
+        return [request for request in self.requests.values() if request.number not in self.ends]

@@ -1,7 +1,6 @@
-"""What will happen in a run, as plain data: who asks what, what is answered, and what goes wrong when.
+"""A run as plain data: requests, responses, and faults with their times.
 
-Rule of this file: no behaviour. Whatever is taken out of a plan leaves the rest as it was, so a plan can be made
-smaller while it still shows what is wrong. Durations in seconds, sizes in bytes.
+No behaviour. Parts are independent, so that a failing plan can be made smaller. Durations in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 Damage = tuple[str, str]
-"""At which stage, and what."""
+"""Stage and kind."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """What a worker answers: `framing` is "length", "chunked" or "close"."""
+    """A worker's response: `framing` is "length", "chunked" or "close"."""
 
     status: int = 200
     framing: str = "length"
@@ -25,11 +24,11 @@ class Reply:
     service: float = 0.0
     has_interim: bool = False
     closes: bool = False
-    is_early: bool = False  # does not wait for the request's body
+    is_early: bool = False  # sent before the request's body is complete
 
 
 @dataclass(slots=True)
-class Ask:
+class PlannedRequest:
     """One request. `worker_damage` is for its first, second … arrival at a worker."""
 
     number: int
@@ -54,20 +53,20 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Caller:
-    """A client: it connects as often as it must until it has asked all. `depth`: how many it sends ahead."""
+class PlannedClient:
+    """A client: it connects as often as needed to send all its requests, up to `depth` of them pipelined."""
 
     number: int
     starts: float
     depth: int
     room: int
     pace: float
-    asks: list[Ask]
+    requests: list[PlannedRequest]
 
 
 @dataclass(slots=True)
 class Fault:
-    """Something that befalls workers, the way to them, or the unit, from `at` for `lasts`."""
+    """A fault of workers, of the route to them, or of the balancer, from `at` for `lasts` seconds."""
 
     at: float
     lasts: float
@@ -77,13 +76,13 @@ class Fault:
 
     def __repr__(self) -> str:
         detail = f" {self.detail}" if self.detail else ""
-        return f"{self.kind}{detail} of {','.join(map(str, self.hosts)) or 'the unit'} for {self.lasts:.3f} s"
+        return f"{self.kind}{detail} of {','.join(map(str, self.hosts)) or 'the balancer'} for {self.lasts:.3f} s"
 
 
 @dataclass(slots=True)
 class Plan:
-    """A run. `hosts` are regions of workers, one each, the first of them being endpoints at the start. `is_calm`:
-    nothing goes wrong, so that everybody gets what was asked for."""
+    """A run. `hosts` are the regions of workers, one each; the first of them are endpoints at the start. `is_calm`:
+    nothing goes wrong, so every request gets its response."""
 
     seed: int
     settings: dict[str, Any]
@@ -91,7 +90,7 @@ class Plan:
     grain: float
     delays: dict[str, float]  # of each region, one way
     idle_closes: dict[int, float]  # after how long a host closes an idle connection
-    callers: list[Caller]
+    clients: list[PlannedClient]
     faults: list[Fault]
     stops_at: float | None = None
     is_logged: bool = False
@@ -100,5 +99,5 @@ class Plan:
     is_calm: bool = False
 
     @property
-    def asks(self) -> list[Ask]:
-        return [ask for caller in self.callers for ask in caller.asks]
+    def requests(self) -> list[PlannedRequest]:
+        return [request for client in self.clients for request in client.requests]

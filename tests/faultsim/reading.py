@@ -1,7 +1,6 @@
-"""Messages as the other ends read them: a reader that owes nothing to the unit's.
+"""A reader of messages for clients and workers, independent of the balancer's.
 
-Rule of this file: it knows what the ends of a simulation send, and takes nothing else. Bodies are compared with what
-they must be while they come, and not kept.
+It accepts only what the simulation sends. Bodies are compared with the expected ones as they arrive, and not kept.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ CHUNKED: Final = -1
 UNTIL_CLOSE: Final = -2
 
 LONGEST: Final = 300_000
-"""Bytes of a body."""
+"""Maximum bytes of a body."""
 
 _BLOCK: Final = memoryview(Random(7).randbytes(2 * LONGEST))
 
 
-class Wrong(AssertionError):
-    """Something does not hold."""
+class Violation(AssertionError):
+    """An invariant does not hold."""
 
 
 def content(number: int, turn: int, size: int) -> bytes:
-    """What request `number` brings (turn 0), or is answered with the n-th time that it is executed."""
+    """The body of request `number` (turn 0), or of the response to its n-th execution."""
     at = (number * 7919 + turn * 104_729) % LONGEST
     return bytes(_BLOCK[at : at + size])
 
 
 class Content:
-    """A body while it comes: which, and how much of it. Raises `Wrong` at the first byte that is not its own."""
+    """A body as it arrives. Raises `Violation` at the first byte that differs."""
 
     __slots__ = ("_at", "_name", "size")
 
@@ -39,17 +38,17 @@ class Content:
         self.size = 0
 
     def add(self, piece: bytes) -> None:
-        """The next bytes."""
+        """Compare the next bytes."""
         at = self._at + self.size
         if _BLOCK[at : at + len(piece)] != piece:
-            raise Wrong(
+            raise Violation(
                 f"the body of {self._name} is not its own, within {len(piece)} bytes from {self.size}"
             )
         self.size += len(piece)
 
 
 class Reader:
-    """Splits what comes into heads and bodies. `is_amid`: a message has begun and not ended."""
+    """Splits bytes into heads and bodies. `is_amid`: a message has begun and not ended."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -58,15 +57,15 @@ class Reader:
         self._awaits = ""  # of a chunked body: its "size", "data", "end" or "trailer"
 
     def head(self, head: bytes) -> int:
-        """A head has come, to its last line's end; returns how long its body is, or how it ends."""
+        """Handle a head, up to the end of its last line; return its body's length, or how the body ends."""
         raise NotImplementedError
 
     def piece(self, data: bytes) -> None:
-        """Bytes of its body."""
+        """Handle bytes of the body."""
         raise NotImplementedError
 
     def whole(self) -> None:
-        """Its end has come."""
+        """Handle the end of the message."""
         raise NotImplementedError
 
     @property
@@ -74,7 +73,7 @@ class Reader:
         return self._is_in_body or bool(self._rest)
 
     def feed(self, data: bytes) -> None:
-        """Bytes as they come."""
+        """Handle bytes as they arrive."""
         if self._rest:
             data = self._rest + data
         at = 0
@@ -119,7 +118,7 @@ class Reader:
             self._left = int(line, 16)
             self._awaits = "data" if self._left else "trailer"
         elif line:
-            raise Wrong(f"no end of a chunk, or a trailer: {line!r}")
+            raise Violation(f"no end of a chunk, or a trailer: {line!r}")
         elif self._awaits == "end":
             self._awaits = "size"
         else:

@@ -1,7 +1,4 @@
-"""Many seeds: run, in several processes, and those told of that fail.
-
-Rule of this file: it knows nothing of what happens in a run but whether all held.
-"""
+"""Run many seeds in several processes and print those that fail."""
 
 from __future__ import annotations
 
@@ -15,39 +12,39 @@ from tests.faultsim.plan import Plan
 from tests.faultsim.simulation import Simulation
 
 SEEDS = 1 << 40
-"""Fresh seeds are drawn below it."""
+"""Upper bound of fresh seeds."""
 
 
 def fault_of(plan: Plan, note: Callable[[str], None] | None = None) -> str | None:
-    """What does not hold in a run of `plan`, in one line."""
+    """The violation in a run of `plan`, in one line; None if there is none."""
     try:
         Simulation(plan, note).run()
     except Exception as fault:
-        inside = fault.__cause__ or fault  # what escaped a callback has its cause with it
+        inside = fault.__cause__ or fault  # an exception that escaped a callback has its cause
         return f"{type(inside).__name__}: {inside}"
     return None
 
 
 def kind_of(fault: str | None) -> str:
-    """Of which kind it is: its words without numbers."""
+    """The kind of a violation: its message without numbers."""
     return "".join("0" if letter.isdigit() else letter for letter in fault or "")[:60]
 
 
 def run(seed: int) -> tuple[int, int, str | None]:
-    """The seed, its requests, and what does not hold."""
+    """The seed, the number of its requests, and its violation."""
     plan = draw(seed)
-    return seed, len(plan.asks), fault_of(plan)
+    return seed, len(plan.requests), fault_of(plan)
 
 
 def begin() -> None:
-    """Each process, before its first run: the collector need not look at what was imported."""
+    """Prepare a process: the garbage collector need not visit imported modules."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
 
 
 def search(first: int, count: int, processes: int) -> bool:
-    """Run many; whether all held."""
+    """Run many; return whether all invariants held."""
     started = time.monotonic()
     failed = requests = 0
     with get_context("spawn").Pool(processes, begin) as pool:

@@ -1,7 +1,6 @@
-"""A plan made smaller while it still shows the same.
+"""Make a failing plan smaller while it still fails in the same way.
 
-Rule of this file: whatever is taken out is kept out if the rest still fails in the same way; it is tried in halves
-first, then one by one, until nothing can go.
+Parts are removed in halves first, then one by one, until none can be removed.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tests.faultsim.plan import Ask, Caller, Plan
+from tests.faultsim.plan import Plan, PlannedClient, PlannedRequest
 
 T = TypeVar("T")
 Still = Callable[[Plan], bool]
 
 
 def shrunk(plan: Plan, still_fails: Still) -> Plan:
-    """The smallest plan that this finds."""
+    """The smallest failing plan found."""
     smaller: Plan | None = plan
     while smaller is not None:
         plan, smaller = smaller, None
-        for step in (_fewer_callers, _fewer_faults, _fewer_asks, _less_damage):
+        for step in (_fewer_clients, _fewer_faults, _fewer_requests, _less_damage):
             found = step(smaller or plan, still_fails)
             smaller = found or smaller
     return plan
 
 
 def _fewest(items: Sequence[T], fails_with: Callable[[list[T]], bool]) -> list[T]:
-    """What is left when nothing more can go."""
+    """The items left when none can be removed."""
     kept = list(items)
     size = len(kept)
     while size:
@@ -43,9 +42,9 @@ def _fewest(items: Sequence[T], fails_with: Callable[[list[T]], bool]) -> list[T
     return kept
 
 
-def _fewer_callers(plan: Plan, still_fails: Still) -> Plan | None:
-    kept = _fewest(plan.callers, lambda callers: still_fails(replace(plan, callers=callers)))
-    return replace(plan, callers=kept) if len(kept) < len(plan.callers) else None
+def _fewer_clients(plan: Plan, still_fails: Still) -> Plan | None:
+    kept = _fewest(plan.clients, lambda clients: still_fails(replace(plan, clients=clients)))
+    return replace(plan, clients=kept) if len(kept) < len(plan.clients) else None
 
 
 def _fewer_faults(plan: Plan, still_fails: Still) -> Plan | None:
@@ -53,29 +52,34 @@ def _fewer_faults(plan: Plan, still_fails: Still) -> Plan | None:
     return replace(plan, faults=kept) if len(kept) < len(plan.faults) else None
 
 
-def _fewer_asks(plan: Plan, still_fails: Still) -> Plan | None:
-    def only(asks: list[Ask]) -> Plan:
-        wanted = {ask.number for ask in asks}
-        callers: list[Caller] = [
-            replace(caller, asks=[ask for ask in caller.asks if ask.number in wanted])
-            for caller in plan.callers
+def _fewer_requests(plan: Plan, still_fails: Still) -> Plan | None:
+    def only(requests: list[PlannedRequest]) -> Plan:
+        wanted = {request.number for request in requests}
+        clients: list[PlannedClient] = [
+            replace(client, requests=[request for request in client.requests if request.number in wanted])
+            for client in plan.clients
         ]
-        return replace(plan, callers=[caller for caller in callers if caller.asks])
+        return replace(plan, clients=[client for client in clients if client.requests])
 
-    kept = _fewest(plan.asks, lambda asks: still_fails(only(asks)))
-    return only(kept) if len(kept) < len(plan.asks) else None
+    kept = _fewest(plan.requests, lambda requests: still_fails(only(requests)))
+    return only(kept) if len(kept) < len(plan.requests) else None
 
 
 def _less_damage(plan: Plan, still_fails: Still) -> Plan | None:
-    """Requests that are asked and answered as they should be."""
+    """Remove the damage of requests."""
     before = plan
-    for ask in [ask for ask in plan.asks if ask.client_damage or any(ask.worker_damage)]:
-        sound = replace(ask, client_damage=None, worker_damage=())
+    for request in [
+        request for request in plan.requests if request.client_damage or any(request.worker_damage)
+    ]:
+        sound = replace(request, client_damage=None, worker_damage=())
         tried = replace(
             plan,
-            callers=[
-                replace(caller, asks=[sound if one.number == ask.number else one for one in caller.asks])
-                for caller in plan.callers
+            clients=[
+                replace(
+                    client,
+                    requests=[sound if one.number == request.number else one for one in client.requests],
+                )
+                for client in plan.clients
             ],
         )
         if still_fails(tried):

@@ -1,7 +1,7 @@
-"""A run: a unit, its clients and workers, and what befalls them, from a plan to a verdict.
+"""One run: a balancer, its clients and workers, and faults, from a plan to a verdict.
 
-Rule of this file: the same plan is the same run, turn for turn. What must hold of the unit is looked at after each
-turn, what must hold of the whole at the end; the first thing that does not hold is raised, with the time.
+The same plan gives the same run, iteration for iteration. Invariants of the balancer are checked after each loop
+iteration, those of the whole at the end; the first violation is raised, with the time.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from tests.balancer.wireless import CLIENTS, AdminStub
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd
 from tests.faultsim.ledger import Ledger
-from tests.faultsim.plan import Ask, Caller, Fault, Plan, Reply
-from tests.faultsim.reading import Wrong
+from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
+from tests.faultsim.reading import Violation
 from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import READ, Route, Wire
 from tests.faultsim.workers import Host, WorkerEnd
 
 PATIENCE = 400.0
-"""Seconds of virtual time within which everybody must have come to an end."""
+"""Seconds of virtual time within which every request must have ended."""
 
 CLIENTS_DELAY = 0.002
 KERNEL = 65_536
-"""Bytes that may be on their way to a worker."""
+"""Bytes that may be in flight to a worker."""
 
 
 class Log:
-    """In the access log's place."""
+    """A substitute for the access log that counts entries."""
 
     def __init__(self) -> None:
         self.entries = 0
@@ -56,11 +56,11 @@ class Log:
         self.entries += 1
 
     def policy_changed(self, now: float, name: str) -> None:
-        """No matter."""
+        """Ignored."""
 
 
 class Simulation:
-    """A run of `plan`. `note`, if there is one, is told what happens."""
+    """A run of `plan`; `note` gets a line per event."""
 
     def __init__(self, plan: Plan, note: Callable[[str], None] | None = None) -> None:
         self.plan = plan
@@ -84,57 +84,57 @@ class Simulation:
         self.client_route = Route(CLIENTS_DELAY)
         self._states: list[EndpointState] = []
         self._pools: list[Pool] = []
-        self._know()
+        self._remember()
         self._wires: list[weakref.ref[Wire]] = []
-        self._sweep = Sweep(self.proxy, self._look_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
+        self._sweep = Sweep(self.proxy, self._check_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
         self._most_held = 2 * (settings.limits.buffer + READ) + KERNEL
         self._is_stopped = False
 
-    # --- what happens
+    # --- events
 
     def say(self, what: str) -> None:
-        """For the journal."""
+        """Write a line to the journal."""
         if self._note is not None:
             self._note(f"{self.timeline.now() - 1000:10.6f} {what}")
 
     def run(self) -> None:
-        """All of it. Raises `Wrong`, `Escaped`, and whatever a protocol raises."""
+        """Run everything. Raises `Violation`, `Escaped`, and whatever a protocol raises."""
         plan, timeline = self.plan, self.timeline
         with timeline:
             self._sweep.start()
-            for caller in plan.callers:
-                timeline.after(caller.starts, Client(caller, self.ledger, self._connect).go_on)
+            for client in plan.clients:
+                timeline.after(client.starts, Client(client, self.ledger, self._connect).go_on)
             for fault in plan.faults:
-                timeline.after(fault.at, self._befall, fault)
+                timeline.after(fault.at, self._begin_fault, fault)
             if plan.stops_at is not None:
                 timeline.after(plan.stops_at, self._stop)
-            self._until_everybody_is_done()
-            self._until_all_is_quiet()
+            self._run_until_all_requests_ended()
+            self._run_until_faults_ended()
             if plan.stops_at is None:
-                self._serves_again()
-            self._leaves_nothing()
+                self._check_that_it_serves()
+            self._check_that_nothing_is_left()
 
-    def _befall(self, fault: Fault) -> None:
+    def _begin_fault(self, fault: Fault) -> None:
         self.say(f"fault: {fault}")
         faults.begin(self, fault)
 
     def heal(self, fault: Fault, end: Callable[[], None]) -> None:
-        """A fault's time is over."""
+        """End a fault."""
         self.say(f"over: {fault}")
         end()
 
     def replace(self, endpoints: list[Endpoint]) -> None:
-        """Other endpoints."""
+        """Replace the endpoints."""
         self.endpoints = endpoints
         self.control_plane.replace_endpoints(endpoints)
-        self._know()
+        self._remember()
 
     def apply_policy(self, spec: PolicySpec) -> None:
-        """Another policy."""
+        """Replace the policy."""
         self.policy = spec
         self.control_plane.apply_policy(spec)
 
-    def _know(self) -> None:
+    def _remember(self) -> None:
         for state in self.proxy.router.states:
             if not any(state is known for known in self._states):
                 self._states.append(state)
@@ -154,7 +154,7 @@ class Simulation:
         number = len(self._wires)
         end = ClientEnd(self.timeline, client, self.client_route, number)
         protocol = DownstreamConnection(self.proxy, self._admin_exchange)
-        self._wire(end, protocol, (CLIENTS, 20_000 + number), client.caller.room)
+        self._wire(end, protocol, (CLIENTS, 20_000 + number), client.plan.room)
         end.begin()
 
     def _wire(self, end: Any, protocol: asyncio.Protocol, address: tuple[str, int], room: int) -> Wire:
@@ -209,108 +209,110 @@ class Simulation:
         for pool in self._pools:
             pool.close()
 
-    # --- what must hold
+    # --- invariants
 
-    def _look(self) -> None:
-        """After each turn."""
+    def _check(self) -> None:
+        """Invariants after each loop iteration."""
         in_flight = 0
         for state in self._states:
             here = state.in_flight
             if here < 0:
-                raise Wrong(f"{state.id} has {here} in flight")
+                raise Violation(f"{state.id} has {here} in flight")
             in_flight += here
         proxy = self.proxy
         router = proxy.router
         if in_flight != router.in_flight:
-            raise Wrong(f"{in_flight} in flight at the endpoints, {router.in_flight} in all")
+            raise Violation(f"{in_flight} in flight at the endpoints, {router.in_flight} in all")
         leased = opening = idle = 0
         for pool in self._pools:
             leased += pool.leased
             opening += pool.opening
             idle += pool.idle
         if leased + opening + idle != proxy.pools.open_connections:
-            raise Wrong(f"{proxy.pools.open_connections} connections, and {self._pools}")
+            raise Violation(f"{proxy.pools.open_connections} connections, and {self._pools}")
         if self.timeline.is_calm and not leased <= in_flight <= leased + opening:
-            raise Wrong(f"{in_flight} requests in flight on {self._pools}")
+            raise Violation(f"{in_flight} requests in flight on {self._pools}")
 
-    def _look_closely(self, now: float) -> None:
-        """In each sweep."""
+    def _check_closely(self, now: float) -> None:
+        """Invariants of each sweep."""
         proxy = self.proxy
         self.control_plane.checks.sweep(now)
         if len(proxy.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
-            raise Wrong(f"{len(proxy.queue)} wait")
+            raise Violation(f"{len(proxy.queue)} wait")
         if proxy.router.has_room and len(proxy.queue):
-            raise Wrong(f"{len(proxy.queue)} wait, and there is room")
+            raise Violation(f"{len(proxy.queue)} wait, and there is room")
         if self.timeline.is_calm and proxy.in_flight > proxy.router.in_flight + len(proxy.queue):
-            raise Wrong(
+            raise Violation(
                 f"of {proxy.in_flight} requests some are neither sent nor waiting: {len(proxy.queue)} wait"
             )
         for wire in self._wires:
             one = wire()
             if one is not None and one.get_write_buffer_size() > self._most_held:
-                raise Wrong(f"{one.get_write_buffer_size()} bytes are held for one peer")
+                raise Violation(f"{one.get_write_buffer_size()} bytes are held for one peer")
 
-    def _until_everybody_is_done(self) -> None:
+    def _run_until_all_requests_ended(self) -> None:
         timeline, ledger = self.timeline, self.ledger
         until = timeline.now() + PATIENCE
-        while len(ledger.ends) < len(ledger.asks):
+        while len(ledger.ends) < len(ledger.requests):
             if timeline.now() > until:
-                raise Wrong(
+                raise Violation(
                     f"after {PATIENCE:g} s these have neither an answer nor an end: {ledger.left()[:5]}"
                 )
-            timeline.run_until(timeline.now() + 1.0, self._look)
+            timeline.run_until(timeline.now() + 1.0, self._check)
 
-    def _until_all_is_quiet(self) -> None:
-        """Faults end, and what hangs has had its time."""
+    def _run_until_faults_ended(self) -> None:
+        """Run until all faults have ended and hanging requests have timed out."""
         timeline = self.timeline
         over = [fault.at + fault.lasts for fault in self.plan.faults]
         longest = max(self.plan.settings["timeouts"].values())
-        # Connections whose bytes have vanished look idle: they have to age out before all is well.
+        # Connections whose bytes were lost look idle: they must age out first.
         patience = max(min(longest, 5.0), self.plan.settings.get("pool", {}).get("idle_timeout", 0.0))
         until = max([1000.0 + at for at in over] + [timeline.now()]) + patience + 1.0
-        timeline.run_until(until, self._look)
+        timeline.run_until(until, self._check)
 
-    def _serves_again(self) -> None:
-        """Nothing has gone wrong for a while: whoever asks gets an answer."""
-        first = 1 + max(self.ledger.asks, default=0)
-        asks = [
-            Ask(first + turn, b"GET", Reply(size=20), closes=turn % 2 == 0)
+    def _check_that_it_serves(self) -> None:
+        """Without faults every request gets its response."""
+        first = 1 + max(self.ledger.requests, default=0)
+        requests = [
+            PlannedRequest(first + turn, b"GET", Reply(size=20), closes=turn % 2 == 0)
             for turn in range(self.plan.probes)
         ]
-        self.ledger.asks |= {ask.number: ask for ask in asks}
+        self.ledger.requests |= {request.number: request for request in requests}
         before = self.ledger.answered
         for host in self.hosts:
             host.idle_close = None
-        Client(Caller(-1, 0.0, 1, 1 << 20, 0.0, asks), self.ledger, self._connect).go_on()
-        self._until_everybody_is_done()
-        if self.ledger.answered != before + len(asks):
-            raise Wrong(f"all is well again, and {[(ask, self.ledger.ends[ask.number]) for ask in asks]}")
+        Client(PlannedClient(-1, 0.0, 1, 1 << 20, 0.0, requests), self.ledger, self._connect).go_on()
+        self._run_until_all_requests_ended()
+        if self.ledger.answered != before + len(requests):
+            raise Violation(
+                f"all is well again, and {[(request, self.ledger.ends[request.number]) for request in requests]}"
+            )
 
-    def _leaves_nothing(self) -> None:
-        """Everybody has gone: each request was settled, and nothing refers to a connection."""
+    def _check_that_nothing_is_left(self) -> None:
+        """All clients have left: each request was settled, and nothing refers to a connection."""
         proxy, timeline = self.proxy, self.timeline
         proxy.pools.routes.watch.stop()
         timeline.run_until(
-            timeline.now() + proxy.pools.limits.idle + 2 * proxy.timeouts.linger + 1.0, self._look
+            timeline.now() + proxy.pools.limits.idle + 2 * proxy.timeouts.linger + 1.0, self._check
         )
         if proxy.downstreams or proxy.in_flight or len(proxy.queue):
-            raise Wrong(
+            raise Violation(
                 f"left: {len(proxy.downstreams)} clients, {proxy.in_flight} in flight, {len(proxy.queue)} queued"
             )
         if proxy.pools.open_connections:
-            raise Wrong(f"left: {self._pools}")
+            raise Violation(f"left: {self._pools}")
         settled = sum(sum(state.outcomes.values()) for state in self._states)
         if settled != proxy.router.routed or proxy.router.in_flight:
-            raise Wrong(f"{proxy.router.routed} were routed, {settled} settled")
+            raise Violation(f"{proxy.router.routed} were routed, {settled} settled")
         if self.plan.is_logged and self.log.entries < self.ledger.answered:
-            raise Wrong(f"{self.log.entries} log entries of {self.ledger.answered} answers")
+            raise Violation(f"{self.log.entries} log entries of {self.ledger.answered} answers")
         self._sweep.stop()
         tasks = asyncio.all_tasks(timeline.loop)
         if tasks:
-            raise Wrong(f"left: {tasks}")
-        self._refers_to_nothing()
+            raise Violation(f"left: {tasks}")
+        self._check_references()
 
-    def _refers_to_nothing(self) -> None:
+    def _check_references(self) -> None:
         for host in self.hosts:
             host.ends.clear()
         self.timeline.forget()
@@ -320,4 +322,4 @@ class Simulation:
             gc.collect(generation)
         left = [gc.get_referrers(wire) for one in self._wires if (wire := one()) is not None]
         if left:
-            raise Wrong(f"still referred to: {left[:2]}")
+            raise Violation(f"still referred to: {left[:2]}")

@@ -1,7 +1,7 @@
-"""The unit under seeded faults, and that a seed is its run.
+"""The balancer under seeded faults, and the reproducibility of a seed.
 
-Rule of this file: what must hold stands in `simulation.py`, `ledger.py` and at the ends; here are the seeds. Whatever
-fails is printed with what replays it. STEELYARD_SEEDS=5000 tries more, `--seed=N` begins at another.
+Invariants are in `simulation.py`, `ledger.py` and in both ends; the seeds are here. A failure is printed with the
+command that replays it. STEELYARD_SEEDS=5000 tries more, `--seed=N` begins at another.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.faultsim.draw import draw
-from tests.faultsim.plan import Ask, Caller, Plan, Reply
-from tests.faultsim.reading import Content, Reader, Wrong, content
+from tests.faultsim.plan import Plan, PlannedClient, PlannedRequest, Reply
+from tests.faultsim.reading import Content, Reader, Violation, content
 from tests.faultsim.search import fault_of, kind_of
 from tests.faultsim.shrink import shrunk
 
@@ -28,7 +28,7 @@ FIRST = 1000
 """First seed of a run without `--seed`."""
 
 IN_FIRST_TIER = 5
-"""Of the slices."""
+"""Number of slices in the first tier."""
 
 
 @pytest.mark.timeout(600)
@@ -40,7 +40,7 @@ IN_FIRST_TIER = 5
     ],
 )
 def test_seeds(part: int, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> None:
-    """All that must hold does."""
+    """All invariants hold."""
     given = pytestconfig.getoption("--seed")
     first = FIRST if given is None else given
     size = -(-COUNT // SLICES)
@@ -53,7 +53,7 @@ def test_seeds(part: int, pytestconfig: pytest.Config, capsys: pytest.CaptureFix
 
 
 def journal_of(seed: int, hash_seed: str) -> bytes:
-    """What another process says of a seed."""
+    """The journal of a seed, from another process."""
     return subprocess.run(
         [sys.executable, "-m", "tests.faultsim", str(seed), "--journal"],
         cwd=ROOT,
@@ -65,9 +65,9 @@ def journal_of(seed: int, hash_seed: str) -> bytes:
 
 
 @pytest.mark.parametrize("seed", [1, 15, 171])
-def test_a_seed_is_its_run_in_any_process(seed: int) -> None:
-    """Byte for byte, whatever the addresses in memory and the hashes of texts: every byte that anybody received is in
-    the journal, as a sum."""
+def test_seed_gives_the_same_run_in_any_process(seed: int) -> None:
+    """Byte for byte, for any addresses in memory and hashes of strings: the journal has a checksum of every piece
+    received."""
     journals = [journal_of(seed, hash_seed) for hash_seed in ("1", "2")]
     assert journals[0] == journals[1]
     assert journals[0].count(b"\n") > 500
@@ -78,25 +78,30 @@ def test_seeds_differ() -> None:
     assert draw(1) == draw(1)
 
 
-def asks_of(*numbers: int) -> Plan:
-    """A plan in which these are asked, one client each, and nothing goes wrong."""
+def plan_of_requests(*numbers: int) -> Plan:
+    """A plan with these requests, one client each, and no faults."""
     plan = replace(draw(3), faults=[], idle_closes={}, stops_at=None)
-    callers = [Caller(n, 0.0, 1, 1 << 20, 0.0, [Ask(n, b"GET", Reply(size=10))]) for n in numbers]
-    return replace(plan, callers=callers)
+    clients = [
+        PlannedClient(n, 0.0, 1, 1 << 20, 0.0, [PlannedRequest(n, b"GET", Reply(size=10))]) for n in numbers
+    ]
+    return replace(plan, clients=clients)
 
 
-def test_a_plan_is_shrunk_to_what_fails() -> None:
-    """Whatever is not needed goes: the order in which it is tried does not matter."""
-    small = shrunk(asks_of(*range(20)), lambda plan: {5, 11} <= {ask.number for ask in plan.asks})
-    assert [ask.number for ask in small.asks] == [5, 11]
+def test_plan_is_shrunk_to_the_failing_requests() -> None:
+    small = shrunk(
+        plan_of_requests(*range(20)), lambda plan: {5, 11} <= {request.number for request in plan.requests}
+    )
+    assert [request.number for request in small.requests] == [5, 11]
 
 
-def test_faults_of_one_kind_are_told_by_their_words() -> None:
-    assert kind_of("Wrong: POST /12 was executed twice") == kind_of("Wrong: POST /34 was executed twice")
+def test_kind_of_a_violation_ignores_numbers() -> None:
+    assert kind_of("Violation: POST /12 was executed twice") == kind_of(
+        "Violation: POST /34 was executed twice"
+    )
 
 
-class Kept(Reader):
-    """A reader that keeps what it reads."""
+class RecordingReader(Reader):
+    """A reader that records what it reads."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -117,18 +122,18 @@ class Kept(Reader):
 @pytest.mark.parametrize(
     ("size", "data"), [(3, b"a\r\n\r\nabc"), (-1, b"a\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")]
 )
-def test_the_other_ends_read_messages_however_they_come(size: int, data: bytes) -> None:
+def test_reader_accepts_messages_in_any_pieces(size: int, data: bytes) -> None:
     for step in (1, 2, 5, 100):
-        reader = Kept(size)
+        reader = RecordingReader(size)
         for at in range(0, len(data), step):
             reader.feed(data[at : at + step])
         assert b"".join(reader.seen[1:-1]) == b"abc"
         assert (reader.seen[-1], reader.is_amid) == (b"whole", False)
 
 
-def test_a_body_is_known_by_every_byte() -> None:
+def test_changed_byte_of_a_body_is_found() -> None:
     body = bytearray(content(7, 1, 5000))
     Content(7, 1).add(bytes(body))
     body[4000] ^= 1
-    with pytest.raises(Wrong, match="not its own"):
+    with pytest.raises(Violation, match="not its own"):
         Content(7, 1).add(bytes(body))

@@ -1,8 +1,8 @@
-"""Turns of an event loop in virtual time, and what happens between them.
+"""An event loop in virtual time, with events of the network between its iterations.
 
-Rule of this file: as in a real loop, a turn runs what was ready when it began, and then everything that the kernel has
-meanwhile. `grain` is how long a turn takes: all that falls due within it is met in the same turn, so that events of
-different connections meet each other and the callbacks that the first of them asked for.
+As in a real loop, an iteration runs what was ready when it began, then takes everything that has arrived meanwhile.
+`grain` is the duration of an iteration: all that falls due within it is handled in the same iteration, so that events
+of different connections interleave with the callbacks that they cause.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.balancer.virtual import Dial, Escaped, VirtualLoop
 
 
 class Event:
-    """Something that the outside does; leaner than a handle."""
+    """An event of the network; cheaper than a handle."""
 
     __slots__ = ("_act", "_arguments")
 
@@ -25,7 +25,7 @@ class Event:
         self._arguments = arguments
 
     def cancelled(self) -> bool:
-        """What was sent is sent."""
+        """Never: sent bytes stay sent."""
         return False
 
     def _run(self) -> None:
@@ -33,7 +33,7 @@ class Event:
 
 
 class Timeline(VirtualLoop):
-    """The loop of a simulation. `turns` counts."""
+    """The loop of a simulation. `turns` counts its iterations."""
 
     def __init__(self, dial: Dial, grain: float) -> None:
         super().__init__(dial, at=1000.0)
@@ -42,19 +42,20 @@ class Timeline(VirtualLoop):
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing is left to be run at this instant."""
+        """Whether nothing is left to run at this instant."""
         return not self._ready
 
     def after(self, delay: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Let this happen."""
+        """Call `act` after `delay` seconds."""
         heappush(self._timers, (self._at + delay, next(self._order), Event(act, arguments)))
 
     def forget(self) -> None:
-        """Nothing more is to happen."""
+        """Remove all scheduled events."""
         self._timers.clear()
 
     def run_until(self, until: float, look: Callable[[], None]) -> None:
-        """Turn until then, and `look` after each turn. Raises `Escaped`, and whatever a protocol raises."""
+        """Iterate until then, and call `look` after each iteration. Raises `Escaped`, and whatever a protocol
+        raises."""
         timers, ready = self._timers, self._ready
         while ready or (timers and timers[0][0] <= until):
             if not ready:
@@ -83,7 +84,7 @@ class Timeline(VirtualLoop):
     async def create_connection(
         self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **options: Any
     ) -> Any:
-        """As uvloop does: who is cancelled while the connection is being made closes it."""
+        """As in uvloop: a caller that is cancelled while connecting closes the connection."""
         connecting = self._dial(protocol_factory, host, port)
         try:
             return await connecting

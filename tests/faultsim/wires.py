@@ -1,8 +1,8 @@
-"""Connections across a network that delays, cuts and resets: the unit's end is a transport, the other an `End`.
+"""Connections over a network that delays, cuts and resets: the balancer's end is a transport, the other an `End`.
 
-Rule of this file: bytes keep their order within a direction, and nothing else is promised. What is sent arrives later;
-a cut holds it up until it is healed, as TCP would repeat it; a reset destroys what has not been read. What each side
-may have under way is bounded, so whoever does not read stops whoever sends.
+Bytes keep their order within a direction. They arrive later; a cut holds them until it is healed, as TCP would repeat
+them; a reset destroys what has not been read. Bytes in flight are bounded per side, so a side that does not read
+stops the sender.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ RST: Final = None
 Piece = bytes | None
 
 READ: Final = 65_536
-"""Bytes that one read may bring: what a loop of ours asks the kernel for, at most a quarter of it."""
+"""Maximum bytes of one read: at most a quarter of what the event loop asks the kernel for."""
 
 _draw = Random(8).random
 JITTER: Final = tuple(0.25 + 1.5 * _draw() if _draw() < 0.9 else 2 + 3 * _draw() for _ in range(1021))
-"""Times the delay: mostly near it, now and then far above."""
+"""Factors of the delay: mostly near 1, sometimes far above."""
 
 READABLE, _writable = os.pipe()
 os.write(_writable, b"x")
 
 
 def hung_up() -> int:
-    """A descriptor of which the kernel says that its other end is gone."""
+    """A descriptor whose other end is closed."""
     left, right = os.pipe()
     os.close(right)
     return left
@@ -48,32 +48,32 @@ GONE: Final = tuple(hung_up() for _ in range(16))
 
 
 class Route:
-    """The way between the unit and one machine: how long it takes, and which directions pass."""
+    """The route between the balancer and one machine: its delay, and the directions that pass."""
 
     def __init__(self, delay: float) -> None:
         self.delay = delay
-        self.passes_in = self.passes_out = True  # to the unit, from the unit
+        self.passes_in = self.passes_out = True  # to the balancer, from the balancer
         self._waiting: list[Callable[[], None]] = []
 
     def cut(self, directions: str) -> None:
-        """Nothing passes any more: "in", "out" or "both"."""
+        """Stop a direction: "in", "out" or "both"."""
         self.passes_in &= directions == "out"
         self.passes_out &= directions == "in"
 
     def heal(self) -> None:
-        """All passes again, and what was held up first."""
+        """Let both directions pass again, first what was held."""
         self.passes_in = self.passes_out = True
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Until it is healed."""
+        """Call after `heal`."""
         self._waiting.append(go_on)
 
 
 class Socket(wireless.Socket):
-    """What the unit asks the kernel of a connection."""
+    """The descriptor by which the balancer asks the kernel about a connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Socket(wireless.Socket):
 
 
 class Wire(wireless.Wire):
-    """The unit's end. `room` is what may be on its way before the transport has to keep it."""
+    """The balancer's end. `room` is the number of bytes in flight before the transport buffers."""
 
     def __init__(
         self, timeline: Timeline, end: End, protocol: asyncio.Protocol, address: tuple[str, int], room: int
@@ -105,7 +105,7 @@ class Wire(wireless.Wire):
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._is_lost or not data:
             return
-        self._end.told(bytes(data))
+        self._end.written(bytes(data))
         if self._failure is not None:
             self._lose(self._failure)
             return
@@ -120,7 +120,7 @@ class Wire(wireless.Wire):
             self._protocol.pause_writing()
 
     def drain(self, size: int) -> None:
-        """The kernel takes what it has room for."""
+        """Send from the buffer as far as the kernel has room."""
         self._room += size
         buffer = self._buffer
         if buffer and self._room and not self._is_lost:
@@ -141,12 +141,12 @@ class Wire(wireless.Wire):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the unit has given it up, or been told of its end."""
+        """Whether the balancer has closed it or seen its end."""
         return self._is_lost
 
     @property
     def is_stuffed(self) -> bool:
-        """Whether the kernel holds as much as it may that the unit has not read."""
+        """Whether the kernel holds as many unread bytes as it may."""
         return len(self._inbox) > 1
 
     def arrive(self, data: bytes) -> None:
@@ -155,7 +155,7 @@ class Wire(wireless.Wire):
             self._socket.descriptor = READABLE
 
     def fail(self, error: OSError) -> None:
-        """A reset has come. Who neither reads nor writes hears of it when it does."""
+        """A reset arrives. A side that neither reads nor writes notices it when it does."""
         if self._is_reading or self._buffer:
             self._lose(error)
         elif not self._is_lost:
@@ -176,7 +176,7 @@ class Wire(wireless.Wire):
     def _lose(self, error: OSError | None) -> None:
         if self._is_lost:
             return
-        if error is None:  # whoever closes with bytes unread resets, and so does SO_LINGER
+        if error is None:  # closing with unread bytes resets, and so does SO_LINGER
             if self._socket.is_abortive or self._failure is not None or any(self._inbox):
                 self._end.carry(RST)
             elif not self._has_sent_fin:
@@ -185,38 +185,38 @@ class Wire(wireless.Wire):
 
 
 class End:
-    """The other end of a connection: a client, or a worker that the unit has connected to.
+    """The other end of a connection: a client, or a worker that the balancer has connected to.
 
-    `pace` is what it takes a piece to be read here, in seconds; `is_over`: nothing more can happen to it.
+    `pace` is the time to read a piece here, in seconds; `is_over`: nothing more can happen to it.
     """
 
     def __init__(self, timeline: Timeline, route: Route, number: int, pace: float = 0.0) -> None:
         self.timeline = timeline
         self.route = route
         self.number = number
-        self.note: Callable[[str], None] | None = None  # whom it tells what it takes
+        self.note: Callable[[str], None] | None = None  # journal of pieces received
         self.wire: Wire | None = None
-        self.ending: str | None = None  # as the unit ended its side, known here or not
-        self.is_over = self.is_deaf = False
+        self.ending: str | None = None  # how the balancer ended its side, seen here or not
+        self.is_over = self.is_reading_stopped = False
         self._pace = pace
         self._draws = number * 131
         self._out: deque[tuple[Piece, float]] = deque()
         self._coming: deque[Piece] = deque()
         self._is_pushing = self._is_arriving = self._is_waiting_for_room = False
 
-    # --- for those who play it
+    # --- for subclasses
 
     def received(self, data: bytes) -> None:
-        """Bytes have come from the unit."""
+        """Bytes have arrived from the balancer."""
 
     def ended(self, by_reset: bool) -> None:
-        """The unit sends no more."""
+        """The balancer sends no more."""
 
-    def told(self, data: bytes) -> None:
-        """The unit has written this; from now on a part of it may have been received."""
+    def written(self, data: bytes) -> None:
+        """The balancer has written this; from now on a part of it may have been received."""
 
     def send(self, piece: Piece, after: float = 0.0) -> None:
-        """Bytes, an end or a reset, so many seconds after what was sent before it."""
+        """Send bytes, an end or a reset, `after` seconds after the last piece."""
         if self.is_over:
             return
         self._out.append((piece, after))
@@ -225,25 +225,25 @@ class End:
             self.timeline.after(self._delay() + after, self._push)
 
     def reset(self) -> None:
-        """Give up at once: what was not sent is not."""
+        """Reset at once; unsent bytes are dropped."""
         if not self.is_over:
             self._out.clear()
             self.send(RST)
             self.is_over = True
 
     def leave(self) -> None:
-        """Close in good order; what comes later is refused."""
+        """Close in good order; later bytes are rejected."""
         self.send(FIN)
         self.is_over = True
 
-    def hear(self) -> None:
+    def resume_reading(self) -> None:
         """Read again."""
-        self.is_deaf = False
+        self.is_reading_stopped = False
         if self._coming and not self._is_arriving:
             self._is_arriving = True
             self.timeline.after(self._delay(), self._arrive)
 
-    # --- the way to the unit
+    # --- to the balancer
 
     def _delay(self) -> float:
         self._draws += 1
@@ -267,7 +267,7 @@ class End:
 
     def _meet(self, wire: Wire, piece: Piece) -> None:
         if wire.is_lost:
-            if piece and not self.is_over:  # the kernel there knows no such connection
+            if piece and not self.is_over:  # the kernel there has no such connection
                 self._out.clear()
                 self.carry(RST)
         elif piece is RST:
@@ -276,19 +276,19 @@ class End:
             wire.arrive(piece)
 
     def make_room(self) -> None:
-        """The unit has read what there was."""
+        """The balancer has read its bytes."""
         if self._is_waiting_for_room:
             self._is_waiting_for_room = False
             self.timeline.after(0.0, self._push)
 
-    # --- the way from the unit
+    # --- from the balancer
 
     def carry(self, piece: Piece) -> None:
-        """The unit's kernel sends it."""
-        if piece is RST and self.number % 2:  # it overtakes
+        """The balancer's kernel sends a piece."""
+        if piece is RST and self.number % 2:  # it overtakes the bytes before it
             self._coming.clear()
         self._coming.append(piece)
-        if not self._is_arriving and (not self.is_deaf or piece is RST):
+        if not self._is_arriving and (not self.is_reading_stopped or piece is RST):
             self._is_arriving = True
             self.timeline.after(self._delay() + self._pace, self._arrive)
 
@@ -299,7 +299,7 @@ class End:
         if not self.route.passes_out:
             self.route.wait(self._arrive)
             return
-        if self.is_deaf and RST not in self._coming:
+        if self.is_reading_stopped and RST not in self._coming:
             self._is_arriving = False
             return
         piece = self._coming.popleft()

@@ -1,7 +1,7 @@
-"""Workers: hosts that accept, refuse or hang, and what they do with requests.
+"""Workers: hosts that accept, refuse or hang, and their handling of requests.
 
-Rule of this file: a worker keeps to HTTP unless its damage says otherwise, and believes nothing: it compares every
-byte of a body, and takes a second request before its answer to the first one for a fault.
+A worker keeps to HTTP unless its damage says otherwise, and checks everything: each byte of a body, and that no
+request arrives before its response to the last one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.faultsim.ledger import Ledger, Try
-from tests.faultsim.plan import Ask
-from tests.faultsim.reading import CHUNKED, Content, Reader, Wrong, content
+from tests.faultsim.ledger import Attempt, Ledger
+from tests.faultsim.plan import PlannedRequest
+from tests.faultsim.reading import CHUNKED, Content, Reader, Violation, content
 from tests.faultsim.wires import FIN, READ, End, Route
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ CUT_OFF = ("begun", "middle", "last")
 
 
 class Host:
-    """A machine. `dialling` is what becomes of new connections: "accept", "refuse", "hang", or "slam": accept, end."""
+    """A machine. `dialling` is what happens to new connections: "accept", "refuse", "hang", or "slam": accept, then
+    end."""
 
     def __init__(self, number: int, region: str, route: Route, idle_close: float | None) -> None:
         self.number = number
@@ -39,27 +40,27 @@ class Host:
         self._waiting: list[Callable[[], None]] = []
 
     def alive(self) -> list[WorkerEnd]:
-        """Connections that stand as far as it knows."""
+        """Connections that are open as far as the host can see."""
         self.ends = [end for end in self.ends if not end.is_over]
         return self.ends
 
     def freeze(self) -> None:
-        """Its kernel goes on, and the worker stands still."""
+        """Stop the worker; the kernel goes on."""
         self.is_frozen = True
         for end in self.alive():
-            end.is_deaf = True
+            end.is_reading_stopped = True
 
     def thaw(self) -> None:
-        """It goes on where it stood."""
+        """Let the worker continue."""
         self.is_frozen = False
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()
         for end in self.alive():
-            end.hear()
+            end.resume_reading()
 
     def when_awake(self, go_on: Callable[[], None]) -> None:
-        """At once, or when it is thawed."""
+        """Call at once, or after `thaw`."""
         if self.is_frozen:
             self._waiting.append(go_on)
         else:
@@ -67,19 +68,19 @@ class Host:
 
 
 class WorkerEnd(End, Reader):
-    """One connection that the unit has opened."""
+    """One connection that the balancer has opened."""
 
     def __init__(self, timeline: Timeline, host: Host, number: int, ledger: Ledger) -> None:
         End.__init__(self, timeline, host.route, number)
         Reader.__init__(self)
         self._host = host
         self._ledger = ledger
-        self._ask: Ask | None = None
+        self._request: PlannedRequest | None = None
         self._turn = 0
         self._content: Content | None = None
         self._is_answering = self._is_hung = False
         self._served = 0
-        self.is_deaf = host.is_frozen
+        self.is_reading_stopped = host.is_frozen
         host.ends.append(self)
 
     def __repr__(self) -> str:
@@ -87,11 +88,11 @@ class WorkerEnd(End, Reader):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked of it."""
-        return self._ask is None
+        """Whether it has no request."""
+        return self._request is None
 
     def slam(self) -> None:
-        """End it as soon as it stands, which the unit hears of at once."""
+        """End the connection as soon as it is open, which the balancer sees at once."""
         wire = self.wire
         self.is_over = True
         if wire is not None and self.number % 3:
@@ -101,7 +102,7 @@ class WorkerEnd(End, Reader):
 
     # --- End
 
-    def told(self, data: bytes) -> None:
+    def written(self, data: bytes) -> None:
         line = _REQUEST.match(data)
         if line is not None:
             self._ledger.sent(int(line[2]))
@@ -121,65 +122,67 @@ class WorkerEnd(End, Reader):
     def head(self, head: bytes) -> int:
         line = _REQUEST.match(head)
         if line is None:
-            raise Wrong(f"{self} got what is no request: {head[:100]!r}")
-        ask = self._ledger.asks[int(line[2])]
-        if self._ask is not None:
-            raise Wrong(f"{self} got {ask} before it had answered {self._ask}")
-        if line[1] != ask.method:
-            raise Wrong(f"{ask} became {line[1]!r}")
-        self._ask, self._turn = ask, self._ledger.arrived(ask.number)
-        self._content = Content(ask.number, 0)
+            raise Violation(f"{self} got what is no request: {head[:100]!r}")
+        request = self._ledger.requests[int(line[2])]
+        if self._request is not None:
+            raise Violation(f"{self} got {request} before it had answered {self._request}")
+        if line[1] != request.method:
+            raise Violation(f"{request} became {line[1]!r}")
+        self._request, self._turn = request, self._ledger.arrived(request.number)
+        self._content = Content(request.number, 0)
         if self._ledger.note is not None:
-            self._ledger.note(f"{self} gets {ask}, time {self._turn}")
-        if ask.reply.is_early:
+            self._ledger.note(f"{self} gets {request}, time {self._turn}")
+        if request.reply.is_early:
             self._answer_soon()
         self._pass("head")
-        return self._size(head, ask)
+        return self._size(head, request)
 
-    def _size(self, head: bytes, ask: Ask) -> int:
+    def _size(self, head: bytes, request: PlannedRequest) -> int:
         if b"\r\ntransfer-encoding: chunked\r\n" in head.lower():
             return CHUNKED
         length = _LENGTH.search(head)
         size = int(length[1]) if length else 0
-        if size != ask.size:
-            raise Wrong(f"{ask} announces {size} bytes of {ask.size}")
+        if size != request.size:
+            raise Violation(f"{request} announces {size} bytes of {request.size}")
         return size
 
     def piece(self, data: bytes) -> None:
-        if self._ask is None or self._content is None:
+        if self._request is None or self._content is None:
             return  # answered early
         self._content.add(data)
-        if self._content.size * 2 >= self._ask.size:
+        if self._content.size * 2 >= self._request.size:
             self._pass("body")
 
     def whole(self) -> None:
-        ask, came = self._ask, self._content
-        if ask is None or came is None or self.is_over:
+        request, came = self._request, self._content
+        if request is None or came is None or self.is_over:
             return
-        if came.size != ask.size:
-            raise Wrong(f"{ask} ended after {came.size} bytes of {ask.size}")
-        self._ledger.executed(ask)
-        if not self._pass("whole") and not ask.reply.is_early:
+        if came.size != request.size:
+            raise Violation(f"{request} ended after {came.size} bytes of {request.size}")
+        self._ledger.executed(request)
+        if not self._pass("whole") and not request.reply.is_early:
             self._answer_soon()
 
     # --- what it does
 
     def _damage(self, stage: str) -> str | None:
-        ask, turn = self._ask, self._turn
-        damage = ask.worker_damage[turn] if ask is not None and turn < len(ask.worker_damage) else None
+        request, turn = self._request, self._turn
+        damage = (
+            request.worker_damage[turn] if request is not None and turn < len(request.worker_damage) else None
+        )
         return damage[1] if damage is not None and damage[0] == stage else None
 
     def _pass(self, stage: str) -> bool:
-        """Whether something befalls it at this stage."""
+        """Return whether damage of this stage was applied."""
         kind = self._damage(stage)
         if kind is None or self.is_over or self._is_hung:
             return False
-        self._strike(kind)
+        self._apply_damage(kind)
         return True
 
-    def _strike(self, kind: str) -> None:
+    def _apply_damage(self, kind: str) -> None:
         if self._ledger.note is not None:
-            self._ledger.note(f"{self} is struck by {kind}")
+            self._ledger.note(f"{self} suffers {kind}")
         if kind == "reset":
             self.reset()
         elif kind == "hang":
@@ -191,19 +194,19 @@ class WorkerEnd(End, Reader):
 
     def _answer_soon(self) -> None:
         self._is_answering = True
-        ask = self._ask
-        service = ask.reply.service if ask is not None else 0.0
+        request = self._request
+        service = request.reply.service if request is not None else 0.0
         self.timeline.after(service, self._host.when_awake, self._answer)
 
     def _answer(self) -> None:
-        ask = self._ask
-        if ask is None or self.is_over or self._is_hung:
+        request = self._request
+        if request is None or self.is_over or self._is_hung:
             return
-        reply = ask.reply
-        is_bodiless = ask.method == b"HEAD" or reply.status in (204, 304)
-        answer = Try(reply.status, 0 if is_bodiless else reply.size)
-        self._ledger.tried(ask, self._turn, answer)
-        pieces = self._pieces(ask, is_bodiless)
+        reply = request.reply
+        is_bodiless = request.method == b"HEAD" or reply.status in (204, 304)
+        answer = Attempt(reply.status, 0 if is_bodiless else reply.size)
+        self._ledger.tried(request, self._turn, answer)
+        pieces = self._pieces(request, is_bodiless)
         if reply.has_interim:
             self.send(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
         kind = next((kind for stage in CUT_OFF if (kind := self._damage(stage)) is not None), None)
@@ -211,31 +214,31 @@ class WorkerEnd(End, Reader):
             self._break_off(pieces, kind, answer)
             return
         if self._damage("ended") == "garbage" and reply.framing != "close":
-            pieces[-1] += b"".join(pieces)  # a second answer to the same request, which nobody waits for
+            pieces[-1] += b"".join(pieces)  # a second response to the same request
         for number, piece in enumerate(pieces):
             self._send(piece, reply.gap if number else 0.0)
-        self._over(ask)
+        self._over(request)
 
     def _send(self, piece: bytes, after: float) -> None:
         for at in range(0, len(piece), READ):
             self.send(piece[at : at + READ], 0.0 if at else after)
 
-    def _pieces(self, ask: Ask, is_bodiless: bool) -> list[bytes]:
-        """The head with the first part of the body, and the rest of the parts."""
-        reply = ask.reply
-        head = b"HTTP/1.1 %d Whatever\r\nX-Try: %d-%d\r\n" % (reply.status, ask.number, self._turn)
+    def _pieces(self, request: PlannedRequest, is_bodiless: bool) -> list[bytes]:
+        """The head with the first part of the body, then the other parts."""
+        reply = request.reply
+        head = b"HTTP/1.1 %d Whatever\r\nX-Attempt: %d-%d\r\n" % (reply.status, request.number, self._turn)
         if reply.framing == "length" and reply.status != 204:
             head += b"Content-Length: %d\r\n" % reply.size
         elif reply.framing == "chunked" and reply.status != 204:
             head += b"Transfer-Encoding: chunked\r\n"
         if reply.closes or reply.is_early:
             head += b"Connection: close\r\n"
-        if ask.number % 3:
+        if request.number % 3:
             head += b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
         head += b"\r\n"
         if is_bodiless:
             return [head]
-        body = content(ask.number, self._turn + 1, reply.size)
+        body = content(request.number, self._turn + 1, reply.size)
         step = max(1, -(-reply.size // reply.pieces))
         parts = [body[at : at + step] for at in range(0, reply.size, step)]
         if reply.framing == "chunked":
@@ -243,33 +246,33 @@ class WorkerEnd(End, Reader):
             parts.append(b"0\r\n\r\n")
         return [head + b"".join(parts[:1]), *parts[1:]]
 
-    def _break_off(self, pieces: list[bytes], kind: str, answer: Try) -> None:
-        """Send a part of it, at least the head, and be struck."""
-        ask = self._ask
+    def _break_off(self, pieces: list[bytes], kind: str, answer: Attempt) -> None:
+        """Send a part of the response, at least the head, and apply the damage."""
+        request = self._request
         whole = b"".join(pieces)
         head = whole.index(b"\r\n\r\n") + 4
         stage = next(stage for stage in CUT_OFF if self._damage(stage) is not None)
         size = {"begun": head, "middle": (head + len(whole)) // 2, "last": len(whole) - 1}[stage]
-        is_until_close = ask is not None and ask.reply.framing == "close"
-        if kind == "garbage" and (ask is None or ask.reply.framing != "chunked" or stage != "begun"):
-            kind = "reset"  # elsewhere it cannot be told from a body
+        is_until_close = request is not None and request.reply.framing == "close"
+        if kind == "garbage" and (request is None or request.reply.framing != "chunked" or stage != "begun"):
+            kind = "reset"  # elsewhere it cannot be written from a body
         if kind == "fin" and is_until_close and size >= head:
-            answer.size = max(0, size - head) if answer.size else 0  # that is then where it ends
+            answer.size = max(0, size - head) if answer.size else 0  # the body ends there
         self._send(whole[:size], 0.0)
-        if size == len(whole):  # it has no body that could be cut
-            self._ask, self._is_answering = None, False
-        if kind == "reset":  # not at once: what was sent is to arrive
-            self.timeline.after(0.01, self._strike, kind)
+        if size == len(whole):  # there is no body to cut
+            self._request, self._is_answering = None, False
+        if kind == "reset":  # later, so that the bytes sent before arrive
+            self.timeline.after(0.01, self._apply_damage, kind)
         else:
-            self._strike(kind)
+            self._apply_damage(kind)
 
-    def _over(self, ask: Ask) -> None:
-        """It has been answered, whatever has arrived of that."""
+    def _over(self, request: PlannedRequest) -> None:
+        """The response was sent, whether it has arrived or not."""
         self._served += 1
         kind = self._damage("ended")
-        is_until_close = ask.reply.framing == "close" and ask.reply.status not in (204, 304)
-        is_last = ask.reply.closes or ask.reply.is_early or is_until_close
-        self._ask, self._is_answering = None, False
+        is_until_close = request.reply.framing == "close" and request.reply.status not in (204, 304)
+        is_last = request.reply.closes or request.reply.is_early or is_until_close
+        self._request, self._is_answering = None, False
         if kind == "reset":
             self.timeline.after(0.02, self.reset)
         elif kind == "fin" or is_last:

@@ -1,4 +1,4 @@
-"""A router whose endpoints are told how to answer, for tests of what it concludes from that."""
+"""A router whose endpoints end requests as a test says, for tests of health and explanations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policies.policy import Policy
 
 
 class Named:
-    """Picks whom it is told to, on offer or not."""
+    """Picks the endpoint of that name, available or not."""
 
     name = ""
 
@@ -24,7 +24,7 @@ class Named:
 
 
 class Pool:
-    """A router with regions of so many endpoints each, "a0", "a1", "b0", …, that are told how to answer."""
+    """A router with regions of the given sizes, endpoints "a0", "a1", "b0", …; tests decide how requests end."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Pool:
         return self.router.find(name)
 
     def ends(self, name: str, *kinds: OutcomeKind, status: int | None = None) -> None:
-        """Requests to the endpoint end so; those for which it is not on offer do not happen."""
+        """End one request per outcome at the endpoint; outcomes are skipped while it is unavailable."""
         for kind in kinds:
             if self[name].available:
                 self.named.name = name
@@ -61,7 +61,7 @@ class Pool:
             self.ends(state.id, *[kind] * times)
 
     def pass_time(self, seconds: float, *each_second: tuple[str, OutcomeKind]) -> None:
-        """Tick by tick; before each tick a request ends at those endpoints."""
+        """Advance by whole seconds with a tick after each; before each tick a request ends at the given endpoints."""
         for _ in range(round(seconds)):
             for name, kind in each_second:
                 self.ends(name, kind)
@@ -69,15 +69,16 @@ class Pool:
             self.router.tick()
 
     @property
-    def out(self) -> set[str]:
-        """Who takes no requests."""
+    def unavailable(self) -> set[str]:
+        """Ids of the endpoints that take no requests."""
         return {state.id for state in self.router.states if not state.available}
 
     @property
-    def offered(self) -> set[str]:
+    def available(self) -> set[str]:
+        """Ids of the endpoints that a policy may pick."""
         return {state.id for state in self.router.available}
 
 
-def ill(pool: Pool, names: Iterable[str], *, is_reachable: bool = True) -> None:
+def mark_unhealthy(pool: Pool, names: Iterable[str], *, is_reachable: bool = True) -> None:
     for name in names:
         pool.router.set_healthy(name, False, is_reachable=is_reachable)

@@ -1,8 +1,8 @@
-"""Deterministic aperture: few endpoints for each balancer, and the same load for each endpoint."""
+"""Deterministic aperture: few endpoints per balancer, and the same load on each endpoint."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -20,56 +20,52 @@ def router(weights: list[float], **options: Any) -> Router:
 
 
 def window(router: Router) -> set[str]:
-    """Whom it sends to, having been asked once."""
+    """Ids of the endpoints that it sends to, after one pick."""
     policy = router.policy
     assert isinstance(policy, Aperture)
     policy.pick(RequestFacts(), router.available, 0.0)
     return {state.id for state in policy.window}
 
 
-def crew(weights: list[float], balancers: int, **options: Any) -> list[Router]:
+def balancers_of(weights: list[float], balancers: int, **options: Any) -> list[Router]:
     """All of the balancers."""
     return [router(weights, balancers=balancers, index=index, **options) for index in range(balancers)]
 
 
-@pytest.mark.parametrize(("endpoints_", "balancers"), [(100, 10), (7, 3), (50, 4), (13, 40), (5, 2)])
-def test_windows_are_small_and_cover_everyone_alike(endpoints_: int, balancers: int) -> None:
-    """Each endpoint is covered by the same part of windows, as far as it fits, and none is left out."""
-    covered: dict[str, float] = defaultdict(float)
-    for balancer in crew([1] * endpoints_, balancers):
-        assert len(window(balancer)) >= min(12, endpoints_)
-        policy = balancer.policy
-        assert isinstance(policy, Aperture)
-        for state, part in policy._window:
-            covered[state.id] += part
-    assert len(covered) == endpoints_
-    assert max(covered.values()) == pytest.approx(min(covered.values()))
+def test_100_endpoints_and_10_balancers_need_200_connections() -> None:
+    """Without windows it would be 1000."""
+    assert sum(len(window(balancer)) for balancer in balancers_of([1] * 100, 10)) == 200
 
 
-def test_a_hundred_endpoints_and_ten_balancers_need_two_hundred_connections() -> None:
-    """Not a thousand."""
-    assert sum(len(window(balancer)) for balancer in crew([1] * 100, 10)) == 200
-
-
-@pytest.mark.parametrize("weights", [[1.0] * 60, [1.0, 2.0, 3.0] * 20])
-def test_all_together_they_load_by_weight(weights: list[float]) -> None:
-    """Each knows only what it has sent itself, and each endpoint gets what it weighs, whoever sees a part of it."""
+@pytest.mark.parametrize(
+    ("weights", "balancers"),
+    [
+        ([1.0] * 100, 10),
+        ([1.0] * 7, 3),
+        ([1.0] * 50, 4),
+        ([1.0] * 13, 40),
+        ([1.0] * 5, 2),
+        ([1.0] * 60, 7),
+        ([1.0, 2.0, 3.0] * 20, 7),
+    ],
+)
+def test_load_of_all_balancers_follows_weights(weights: list[float], balancers: int) -> None:
+    """Windows are not too small, and cover each endpoint equally; each balancer counts only its own requests."""
     got: Counter[str] = Counter()
-    for balancer in crew(weights, 7):
-        for _ in range(6000):
+    for balancer in balancers_of(weights, balancers):
+        assert len(window(balancer)) >= min(12, len(weights))
+        for _ in range(42_000 // balancers):
             got[balancer.route(RequestFacts()).state.id] += 1
-    total = got.total()
     for at, weight in enumerate(weights):
-        assert got[f"here-{at}"] / total == pytest.approx(weight / sum(weights), rel=0.1)
+        assert got[f"here-{at}"] / got.total() == pytest.approx(weight / sum(weights), rel=0.1)
 
 
-def test_one_balancer_sees_all() -> None:
-    """There is nobody to share them with."""
+def test_window_of_a_single_balancer_is_the_whole_set() -> None:
     assert len(window(router([1] * 40))) == 40
 
 
-def test_processes_of_a_unit_share_its_place() -> None:
-    """Two processes see different endpoints, together all."""
+def test_sibling_processes_divide_the_window() -> None:
+    """Two processes use disjoint endpoints, together those of one balancer."""
     seen = []
     for part in range(2):
         r = router([1] * 100)
@@ -80,8 +76,8 @@ def test_processes_of_a_unit_share_its_place() -> None:
     assert not seen[0] & seen[1]
 
 
-def test_a_flip_moves_the_far_end_only() -> None:
-    """Who goes is made up for by the next one beyond, and gets its place back when it returns."""
+def test_unavailable_endpoint_is_replaced_by_the_next_beyond_the_window() -> None:
+    """It has its place again when it returns."""
     r = router([1] * 100, balancers=10, index=3)
     before = window(r)
     gone = sorted(before)[5]
@@ -93,16 +89,16 @@ def test_a_flip_moves_the_far_end_only() -> None:
     assert window(r) == before
 
 
-def test_who_joins_moves_windows_a_little() -> None:
-    """One in a hundred more: nobody changes more than a few of the twenty that it sends to."""
-    for balancer in crew([1] * 100, 10):
+def test_added_endpoint_changes_few_of_each_window() -> None:
+    """One in a hundred more: at most 4 of the twenty endpoints of a window change."""
+    for balancer in balancers_of([1] * 100, 10):
         before = window(balancer)
         balancer.replace(endpoints(*[1] * 101))
         assert len(window(balancer) - before) <= 4
 
 
-def test_it_takes_the_less_loaded_and_says_so() -> None:
-    """Two different ones, always."""
+def test_less_loaded_of_two_is_picked() -> None:
+    """The two are always different endpoints."""
     r = router([1] * 2)
     trace = Trace()
     r.explain(trace)
@@ -111,21 +107,19 @@ def test_it_takes_the_less_loaded_and_says_so() -> None:
     assert trace.counts["less-loaded"] == 100
 
 
-def test_a_retry_stays_in_the_window_while_it_can() -> None:
-    """And leaves it when everyone there has been tried."""
+def test_retry_leaves_the_window_only_when_all_of_it_was_tried() -> None:
     r = router([1] * 40, balancers=10, index=2)
     trace = Trace()
     r.explain(trace)
-    inner_policies = window(r)
-    some = frozenset(list(inner_policies)[:4])
-    assert r.route(RequestFacts(tried=some, attempt=1)).state.id in inner_policies - some
-    assert r.route(RequestFacts(tried=frozenset(inner_policies), attempt=1)).state.id not in inner_policies
+    in_window = window(r)
+    some = frozenset(list(in_window)[:4])
+    assert r.route(RequestFacts(tried=some, attempt=1)).state.id in in_window - some
+    assert r.route(RequestFacts(tried=frozenset(in_window), attempt=1)).state.id not in in_window
     assert trace.last is not None
     assert trace.last.reasons[0] == "outside-window"
 
 
-def test_everyone_ill_but_one() -> None:
-    """Wherever on the circle that one is."""
+def test_single_available_endpoint_is_picked_outside_the_window() -> None:
     r = router([1] * 40, balancers=10, index=7)
     for at in range(39):
         r.set_enabled(f"here-{at}", False)
@@ -133,8 +127,8 @@ def test_everyone_ill_but_one() -> None:
     assert r.fallback_picks == 0
 
 
-def test_swaps_between_two_picks_are_noticed() -> None:
-    """One goes as another comes: as many as before, and still nobody who is gone is picked."""
+def test_window_follows_swaps_of_equal_count() -> None:
+    """One endpoint returns as another becomes unavailable: none that is unavailable is picked."""
     trial = Trial(
         lambda rng: make("aperture", {"balancers": 4, "index": 1, "width": 3}, rng), endpoints(*[1] * 12)
     )
@@ -150,6 +144,6 @@ def test_swaps_between_two_picks_are_noticed() -> None:
     assert set(picked) < {f"here-{at}" for at in range(12)}
 
 
-def test_a_lone_endpoint_is_a_window() -> None:
+def test_pool_of_one_endpoint() -> None:
     r = Router([Endpoint("a", "http://x", "emea")], make("aperture", {}, Random(1)), ManualClock(), Random(1))
     assert r.route(RequestFacts()).state.id == "a"

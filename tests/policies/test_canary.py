@@ -1,4 +1,4 @@
-"""A canary gets its share and its own account; a shadow gets nothing but a look."""
+"""Canary: share of the traffic and separate statistics. Shadow: asked for every request, never followed."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ class Clock:
 
 
 class Fixed:
-    """Always the same endpoint, and all that it hears is kept."""
+    """Always picks the same endpoint, and records its hooks' calls."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.heard: list[str] = []
+        self.calls: list[str] = []
         self.trace: Trace | None = None
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         return available[self.number]
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        self.heard.append("observe")
+        self.calls.append("observe")
 
-    def observe_probe(self, *told: Any) -> None:
-        self.heard.append("observe_probe")
+    def observe_probe(self, *_: Any) -> None:
+        self.calls.append("observe_probe")
 
     def tick(self, now: float) -> None:
-        self.heard.append("tick")
+        self.calls.append("tick")
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        self.heard.append("members_changed")
+        self.calls.append("members_changed")
 
     def probes(self, now: float) -> list[EndpointState]:
-        self.heard.append("probes")
+        self.calls.append("probes")
         return []
 
 
 class Broken(Fixed):
-    """Raises whatever it is asked."""
+    """Raises in every hook."""
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         raise ValueError("no")
@@ -73,7 +73,7 @@ def router(policy: Any) -> Router:
 
 
 def serve(routes: Router, times: int, seconds: float = 0.1) -> Counter[str]:
-    """So many requests, one after the other."""
+    """Route and settle so many requests, one after another; count the picks."""
     picked: Counter[str] = Counter()
     for _ in range(times):
         assignment = routes.route(RequestFacts())
@@ -85,14 +85,14 @@ def serve(routes: Router, times: int, seconds: float = 0.1) -> Counter[str]:
 # --- canary
 
 
-def test_a_canary_gets_its_share() -> None:
+def test_canary_gets_its_share() -> None:
     picked = serve(router(Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(1), share=0.1)), 10_000)
     assert picked["w1"] == pytest.approx(1000, abs=100)
     assert picked["w0"] + picked["w1"] == 10_000
 
 
-def test_a_key_always_goes_to_the_same_policy() -> None:
-    """Whoever asks, and whenever: in another unit, with another seed."""
+def test_key_always_goes_to_the_same_policy() -> None:
+    """Also in another process, with another seed."""
     ones = [Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(s), share=0.3, by_key=True) for s in (1, 2)]
     states = Available(router(ones[0]).states)
     for number in range(300):
@@ -104,7 +104,7 @@ def test_a_key_always_goes_to_the_same_policy() -> None:
     )
 
 
-def test_without_a_key_it_is_the_path() -> None:
+def test_path_decides_without_a_key() -> None:
     one = Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(1), share=0.5, by_key=True)
     states = Available(router(one).states)
     picked = [
@@ -114,7 +114,7 @@ def test_without_a_key_it_is_the_path() -> None:
     assert len(set.union(*picked)) == 2
 
 
-def test_each_has_an_account_of_its_own() -> None:
+def test_outcomes_are_counted_per_arm() -> None:
     canary = Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(1), share=0.5)
     routes = router(canary)
     for _ in range(100):
@@ -135,21 +135,21 @@ def test_each_has_an_account_of_its_own() -> None:
     assert canary.take() is None  # taken
 
 
-def test_both_hear_everything() -> None:
+def test_hooks_of_both_policies_are_called() -> None:
     one, other = Fixed(0), Fixed(1)
     routes = router(Canary(("a", one), ("b", other), Random(1), share=0.1))
     serve(routes, 3)
     routes.tick()
-    assert one.heard == other.heard
-    assert Counter(one.heard)["observe"] == 3
+    assert one.calls == other.calls
+    assert Counter(one.calls)["observe"] == 3
 
 
-def test_a_hook_that_nobody_has_is_none() -> None:
+def test_hooks_absent_from_both_policies_are_absent() -> None:
     canary = Canary(("a", RandomChoice(Random(1))), ("b", LeastInFlight(Random(2))), Random(3), share=0.1)
     assert not any(hasattr(canary, name) for name in ("tick", "probes", "observe_probe"))
 
 
-def test_a_canary_says_that_it_was_one() -> None:
+def test_canary_picks_have_a_reason_of_their_own() -> None:
     routes = router(Canary(("a", RoundRobin(Random(1))), ("b", Fixed(1)), Random(3), share=0.5))
     trace = Trace(keep=50)
     routes.explain(trace)
@@ -161,14 +161,15 @@ def test_a_canary_says_that_it_was_one() -> None:
 # --- shadow
 
 
-def test_a_shadow_never_sends() -> None:
+def test_shadow_picks_are_counted_and_not_followed() -> None:
     shadow = Shadow("b", Fixed(3))
     assert serve(router(Shadowed(Fixed(0), [shadow])), 50) == {"w0": 50}
     assert (shadow.seen, shadow.agreed, shadow.agreement, shadow.skew) == (50, 0, 0.0, 1.0)
     assert (dict(shadow.picks), dict(shadow.beside)) == ({"w3": 50}, {"w0": 50})
 
 
-def test_the_same_policy_agrees_and_a_blind_one_does_so_by_chance() -> None:
+def test_shadow_agreement_and_skew() -> None:
+    """A random shadow agrees by chance; a fixed one is skewed."""
     same, blind = Shadow("fixed", Fixed(0)), Shadow("random", RandomChoice(Random(9)))
     serve(router(Shadowed(RandomChoice(Random(1)), [same, blind])), 4000)
     assert blind.agreement == pytest.approx(0.25, abs=0.03)
@@ -177,7 +178,7 @@ def test_the_same_policy_agrees_and_a_blind_one_does_so_by_chance() -> None:
     assert same.skew == pytest.approx(0.75, abs=0.03)  # all of it to one of four
 
 
-def test_a_shadow_changes_nothing_of_a_seeded_run() -> None:
+def test_shadow_does_not_change_a_seeded_run() -> None:
     plain = router(RandomChoice(Random(1)))
     shadowed = router(Shadowed(RandomChoice(Random(1)), [Shadow("b", RandomChoice(Random(2)))]))
     assert [plain.route(RequestFacts()).state.id for _ in range(200)] == [
@@ -185,7 +186,7 @@ def test_a_shadow_changes_nothing_of_a_seeded_run() -> None:
     ]
 
 
-def test_a_shadow_that_fails_costs_no_request() -> None:
+def test_failing_shadow_is_disabled_and_costs_no_request() -> None:
     shadow = Shadow("broken", Broken(0))
     routes = router(Shadowed(Fixed(0), [shadow]))
     assert serve(routes, 200) == {"w0": 200}
@@ -195,13 +196,13 @@ def test_a_shadow_that_fails_costs_no_request() -> None:
     assert not shadow.is_asked
 
 
-def test_a_shadow_asks_for_no_probes_and_writes_no_reasons() -> None:
+def test_shadow_gets_outcomes_but_no_probes_and_no_trace() -> None:
     live, shadow = Fixed(0), Fixed(1)
     routes = router(Shadowed(live, [Shadow("b", shadow)]))
     routes.on_probe = lambda state: None
     routes.explain(Trace())
     serve(routes, 3)
-    assert "probes" in live.heard
-    assert "probes" not in shadow.heard
+    assert "probes" in live.calls
+    assert "probes" not in shadow.calls
     assert (live.trace is not None, shadow.trace) == (True, None)
-    assert Counter(shadow.heard)["observe"] == 3
+    assert Counter(shadow.calls)["observe"] == 3

@@ -1,4 +1,4 @@
-"""Verdicts of active checks: a table of results in a row, and when the next one is due."""
+"""Health by active checks: rise and fall, and when the next check is due."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from policies.health.active_checks import JITTER, CheckRules, CheckState
 RULES = CheckRules(interval=5.0, fast_interval=2.0, rise=2, fall=3)
 
 
-def verdict_after(results: str) -> tuple[CheckState, str]:
-    """The verdict after `results` ("+" passed, "-" failed), one a second, and what it was after each."""
-    verdict, seen = CheckState(RULES, Random(1), 0.0), ""
+def state_after(results: str) -> tuple[CheckState, str]:
+    """The state after `results` ("+" passed, "-" failed), one a second, and its health after each."""
+    state, seen = CheckState(RULES, Random(1), 0.0), ""
     for at, result in enumerate(results):
-        verdict.record(None if result == "+" else "status 500", float(at))
-        seen += "U" if verdict.is_healthy else "d"
-    return verdict, seen
+        state.record(None if result == "+" else "status 500", float(at))
+        seen += "U" if state.is_healthy else "d"
+    return state, seen
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,22 @@ def verdict_after(results: str) -> tuple[CheckState, str]:
         ("+---+", "UUUdd"),
         ("+---++", "UUUddU"),  # rise 2
         ("+---+-++", "UUUddddU"),
-        ("-", "d"),  # the first one decides
+        ("-", "d"),  # the first check decides
         ("-+", "dd"),
         ("-++", "ddU"),
     ],
 )
-def test_a_verdict_takes_several_in_a_row(results: str, seen: str) -> None:
-    """Three bad ones end health, two good ones illness; one of the other kind in between starts the count anew."""
-    assert verdict_after(results)[1] == seen
+def test_health_changes_after_several_results_in_a_row(results: str, seen: str) -> None:
+    """Three failures or two successes; a result of the other kind starts the count anew. The first check decides."""
+    assert state_after(results)[1] == seen
 
 
-def test_record_tells_when_the_verdict_changes() -> None:
-    """True once per change, so that the router is told once."""
-    verdict = CheckState(RULES, Random(1), 0.0)
-    told = [verdict.record(fault, 0.0) for fault in (None, "x", "x", "x", "x", None, None, None)]
-    assert told == [False, False, False, True, False, False, True, False]
-    assert (verdict.passed, verdict.failed, verdict.last_fault) == (4, 4, "x")
+def test_record_returns_whether_health_changed() -> None:
+    """True once per change."""
+    state = CheckState(RULES, Random(1), 0.0)
+    changed = [state.record(fault, 0.0) for fault in (None, "x", "x", "x", "x", None, None, None)]
+    assert changed == [False, False, False, True, False, False, True, False]
+    assert (state.passed, state.failed, state.last_fault) == (4, 4, "x")
 
 
 @pytest.mark.parametrize(
@@ -60,28 +60,28 @@ def test_record_tells_when_the_verdict_changes() -> None:
         ("-", 2.0),
     ],
 )
-def test_checks_come_faster_while_something_changes(results: str, interval: float) -> None:
-    """Five seconds while all is well, two from the first doubt on until all is well again."""
-    verdict, _ = verdict_after(results)
-    waits = verdict.due_at - (len(results) - 1)
+def test_interval_is_shorter_while_results_change(results: str, interval: float) -> None:
+    """5 s while all pass; 2 s from the first failure until healthy again."""
+    state, _ = state_after(results)
+    waits = state.due_at - (len(results) - 1)
     assert interval * (1 - JITTER) <= waits <= interval * (1 + JITTER)
 
 
-def test_checks_drift_apart() -> None:
-    """The first ones are spread over the fast interval, and of those after it no two of twenty are due together."""
+def test_checks_are_spread_over_time() -> None:
+    """First checks over the fast interval; of later ones no two of twenty are due together."""
     rng = Random(1)
-    verdicts = [CheckState(RULES, rng, 0.0) for _ in range(20)]
-    assert max(v.due_at for v in verdicts) - min(v.due_at for v in verdicts) > RULES.fast_interval / 2
-    for verdict in verdicts:
-        verdict.record(None, 100.0)
-    assert len({round(verdict.due_at, 3) for verdict in verdicts}) == 20
+    states = [CheckState(RULES, rng, 0.0) for _ in range(20)]
+    assert max(v.due_at for v in states) - min(v.due_at for v in states) > RULES.fast_interval / 2
+    for state in states:
+        state.record(None, 100.0)
+    assert len({round(state.due_at, 3) for state in states}) == 20
 
 
-def test_hastening_only_ever_brings_a_check_forward() -> None:
-    """Due in five seconds becomes due in about two; due now stays due now."""
-    verdict, _ = verdict_after("+")
-    verdict.check_soon(0.0)
-    assert verdict.due_at <= RULES.fast_interval * (1 + JITTER)
-    verdict.due_at = 0.5
-    verdict.check_soon(0.0)
-    assert verdict.due_at == 0.5
+def test_check_soon_never_delays_a_check() -> None:
+    """Due in 5 s becomes due in about 2 s; due in 0.5 s stays."""
+    state, _ = state_after("+")
+    state.check_soon(0.0)
+    assert state.due_at <= RULES.fast_interval * (1 + JITTER)
+    state.due_at = 0.5
+    state.check_soon(0.0)
+    assert state.due_at == 0.5

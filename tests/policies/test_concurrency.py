@@ -1,8 +1,7 @@
-"""Adaptive limits before a simulated worker: they settle near what it can do, do not collapse, and recover.
+"""Adaptive concurrency limits before a simulated worker: convergence, stability and recovery.
 
-Rule of this file: a worker has slots and a queue of its own, service takes exponential times, and time is counted. A
-limit at rest is expected near 1.5 times the slots and some; what matters is that every slot has work and that the
-worker's queue stays short.
+The worker has slots and a queue, service times are exponential, time is virtual. A settled limit is expected near 1.5
+times the slots plus a few: every slot has work and the worker's queue stays short.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from policies.routing.router import Router
 
 SERVICE = 0.1
 WAITING = 50
-"""Requests that wait before the limit, at most: more are lost."""
+"""Requests that wait before the limit, at most; more are dropped."""
 
 OfTime = Callable[[float], float]
 
 
 class Simulation:
-    """A worker with `slots`, `round_trip` seconds away, behind a limit. `rate` is of requests offered per second at a
-    time, `slowness` multiplies service times. `log` has (time, limit, requests at the worker) of each answer."""
+    """A worker with `slots`, `round_trip` seconds away, behind a limit. `rate` is the offered rate per second over
+    time, `slowness` multiplies service times. `log` has (time, limit, requests at the worker) of each response."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Simulation:
         self._at_worker: deque[tuple[float, int]] = deque()
 
     def run(self, seconds: float) -> None:
-        """From the beginning."""
+        """Simulate so many seconds from the start."""
         self._at(0.0, "offered")
         while self._events[0][0] <= seconds:
             now, _, what, sent = heapq.heappop(self._events)
@@ -68,7 +67,7 @@ class Simulation:
         return [limit for at, limit, _ in self.log if since <= at < until]
 
     def throughput(self, since: float, until: float) -> float:
-        """Answers per second."""
+        """Responses per second."""
         return len(self.limits(since, until)) / (until - since)
 
     def _at(self, at: float, what: str, sent: tuple[float, int] = (0.0, 0)) -> None:
@@ -114,43 +113,43 @@ def steady(rate: float) -> OfTime:
 
 
 @pytest.mark.parametrize("slots", [4, 8, 40])
-def test_it_settles_near_what_the_worker_can_do(slots: int) -> None:
-    """At one and a half times the capacity the limit stays between the slots and twice as many and a little: every
-    slot has work, and whoever is too much waits before the limit and not in the worker."""
+def test_limit_settles_near_the_number_of_slots(slots: int) -> None:
+    """At 1.5 times the capacity the limit is between the slots and twice as many plus 8: every slot has work, and the
+    excess waits before the limit, not in the worker."""
     capacity = slots / SERVICE
     worker = Simulation(slots, steady(1.5 * capacity))
     worker.run(180)
     assert slots <= mean(worker.limits(90)) <= 2 * slots + 8
     assert worker.throughput(60, 180) > 0.93 * capacity
-    assert mean(inner_policies for at, _, inner_policies in worker.log if at > 90) < 2 * slots + 8
+    assert mean(at_worker for at, _, at_worker in worker.log if at > 90) < 2 * slots + 8
 
 
 @pytest.mark.no_cover
-def test_it_does_not_run_away_however_long_the_flood() -> None:
-    """Twenty minutes of it: the limit does not learn the queue that it allows."""
+def test_limit_stays_bounded_under_lasting_overload() -> None:
+    """In twenty minutes of overload the latency baseline does not drift towards the queue that the limit allows."""
     worker = Simulation(8, steady(120))
     worker.run(1200)
     assert max(worker.limits(900)) <= 24
     assert worker.throughput(900, 1200) > 0.93 * 80
 
 
-def test_it_rises_quickly_to_a_large_worker() -> None:
-    """A hundred slots, and a start at 20: nine tenths of the capacity is used within ten seconds."""
+def test_limit_rises_within_ten_seconds() -> None:
+    """100 slots, initial limit 20: nine tenths of the capacity is used after ten seconds."""
     worker = Simulation(100, steady(1500))
     worker.run(15)
     assert worker.throughput(10, 15) > 900
 
 
-def test_a_far_worker_is_kept_busy() -> None:
-    """Half a second away, what is on the wire is no queue: one slot needs 26 in flight."""
+def test_distant_worker_is_kept_busy() -> None:
+    """With a round trip of 0.5 s, requests on the wire are no queue: one slot needs 26 in flight."""
     worker = Simulation(1, steady(75), round_trip=0.5, service=0.02)
     worker.run(180)
     assert mean(worker.limits(90)) > 26
     assert worker.throughput(90, 180) > 0.9 * 50
 
 
-def test_a_worker_that_slows_and_recovers() -> None:
-    """Three times slower for two minutes: it keeps all its slots busy meanwhile and afterwards."""
+def test_throughput_while_a_worker_is_slow_and_after() -> None:
+    """Three times slower for two minutes: all slots stay busy meanwhile and afterwards."""
     worker = Simulation(8, steady(120), slowness=lambda now: 3.0 if 60 <= now < 180 else 1.0)
     worker.run(300)
     assert worker.throughput(100, 180) > 0.9 * 80 / 3
@@ -158,14 +157,14 @@ def test_a_worker_that_slows_and_recovers() -> None:
     assert max(worker.limits(240)) <= 30
 
 
-def test_a_limit_that_is_not_in_use_stays() -> None:
-    """At a tenth of the load nothing is found out about the limit, so it is left alone."""
+def test_unused_limit_is_unchanged() -> None:
+    """At a tenth of the load no sample says anything about the limit."""
     worker = Simulation(8, steady(8))
     worker.run(120)
     assert set(worker.limits(0)) == {20}
 
 
-def test_it_keeps_to_its_bounds() -> None:
+def test_limit_stays_within_its_bounds() -> None:
     rules = ConcurrencyRules(initial=12, minimum=10, maximum=14)
     for slots in (1, 100):
         worker = Simulation(slots, steady(15 * slots), rules)
@@ -186,7 +185,7 @@ def router(max_in_flight: int | None = None) -> tuple[Router, ManualClock]:
 def rounds(
     r: Router, clock: ManualClock, latencies: Sequence[float], kind: OutcomeKind = OutcomeKind.OK
 ) -> None:
-    """As many requests at once as may be, again and again, all answered after so long."""
+    """Fill the endpoint and end all requests after each of the latencies."""
     for latency in latencies:
         taken = []
         while r.has_room:
@@ -196,14 +195,14 @@ def rounds(
             r.settle(one, Outcome(kind, 200, sent_at, clock.time, clock.time))
 
 
-def test_the_router_goes_by_it() -> None:
-    """The endpoint is full where the limit stands; when it rises, whoever waits is told."""
+def test_router_applies_the_limit_and_reports_when_it_rises() -> None:
+    """The endpoint is full at the limit; `on_available` is called when the limit rises."""
     r, clock = router()
-    told = []
-    r.on_available = lambda: told.append(r.find("a").limit)
+    limits = []
+    r.on_available = lambda: limits.append(r.find("a").limit)
     rounds(r, clock, [0.1] * 50)
     assert r.find("a").limit > 30
-    assert told
+    assert limits
     risen = r.find("a").limit
     rounds(r, clock, [2.0] * 40)
     assert r.find("a").limit < risen
@@ -211,8 +210,8 @@ def test_the_router_goes_by_it() -> None:
     assert r.has_room
 
 
-def test_a_limit_that_falls_below_what_is_there() -> None:
-    """Nobody is sent until enough have come back."""
+def test_limit_below_the_requests_in_flight() -> None:
+    """No request is sent until enough have ended."""
     r, clock = router()
     rounds(r, clock, [0.1] * 100)
     state = r.find("a")
@@ -229,15 +228,14 @@ def test_a_limit_that_falls_below_what_is_there() -> None:
     assert r.has_room
 
 
-def test_it_is_never_above_what_is_stated() -> None:
+def test_max_in_flight_caps_the_limit() -> None:
     r, clock = router(max_in_flight=15)
     rounds(r, clock, [0.1] * 40)
     assert r.find("a").limit == 15
 
 
 @pytest.mark.no_cover
-def test_failures_that_are_quick_prove_nothing() -> None:
-    """Only timeouts tell of load."""
+def test_only_timeouts_among_failures_change_the_limit() -> None:
     r, clock = router()
     rounds(r, clock, [0.001] * 1500, OutcomeKind.RESET)
     concurrency = r.find("a").concurrency
@@ -249,7 +247,7 @@ def test_failures_that_are_quick_prove_nothing() -> None:
     assert concurrency.limit < risen / 2
 
 
-def test_another_address_is_another_worker() -> None:
+def test_new_address_starts_with_the_initial_limit() -> None:
     r, clock = router()
     rounds(r, clock, [0.1] * 40)
     r.replace([Endpoint("a", "http://b", "r")])

@@ -1,4 +1,4 @@
-"""Every policy of the table keeps the contract; `test_mutants.py` shows that it catches those that do not.
+"""Every policy of the table keeps the contract; `test_mutants.py` shows that the contract catches those that do not.
 
 A new policy is one row in EXPECTED.
 """
@@ -21,13 +21,17 @@ from policies.routing.router import Router
 
 @dataclass(frozen=True)
 class Expected:
-    """What may be expected of one policy, beyond what holds for all.
+    """Bounds for one policy, beyond the rules for all.
 
-    `imbalance` is the most that an endpoint of equals gets, over its fair share; `weights` how far a share may be
-    from what the weights say (None: they are ignored on purpose); `idle` the least share that the idle one of two
-    gets; `fullest` the most that one of a hundred holds of a thousand requests, on average (at random it is 19, by
-    two choices 12); `begins_by_weight` whether units that start together go to others than the heaviest, too; `back` is
-    the part of a fair share that one has in the third second after it is well.
+        `imbalance` is the largest share among equal endpoints, over the fair share; `weights` how far a share
+    may be from
+        the weights (None: they are ignored on purpose); `idle` the least share of the idle one of two;
+    `fullest` the most
+        that one of a hundred holds of a thousand requests, on average (random: 19, two choices: 12);
+    `begins_by_weight`
+        whether balancers that start together begin at others than the heaviest, too; `back` the part of a
+    fair share in
+        the third second after recovery.
     """
 
     imbalance: float
@@ -55,10 +59,10 @@ EXPECTED = {
     "peak-ewma": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
     "least-time": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=10.0),
     "reported-load": Expected(imbalance=1.001, weights=0.001, idle=0.5, fullest=10.0),
-    # the quickest of the cold gets all until it is hot, so shares come and go; weights count only in what is hot
+    # the quickest cold endpoint gets all until it is hot, so shares vary; weights count only in what is hot
     "prequal": Expected(imbalance=1.1, weights=None, idle=1.0, fullest=12.5, back=0.3),
     "c3": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=11.5),
-    # idle endpoints stand in line whatever they weigh; where nobody is idle, it is random
+    # the idle queue ignores weights; where none is idle, the pick is random
     "join-idle-queue": Expected(imbalance=1.08, weights=0.02, idle=1.0),
 }
 for keyed in ("ring-hash", "maglev", "rendezvous", "aperture"):  # without a key: two choices
@@ -66,12 +70,12 @@ for keyed in ("ring-hash", "maglev", "rendezvous", "aperture"):  # without a key
 
 
 def maker(name: str) -> PolicyMaker:
-    """How to make the policy of that name with the options of its row."""
+    """A maker of the policy with the options of its row."""
     return lambda rng: registry.make(name, EXPECTED[name].options, rng)
 
 
-def judge(make: PolicyMaker, expected: Expected) -> None:
-    """Hold a policy to the contract and to its row. Raises AssertionError."""
+def check_policy(make: PolicyMaker, expected: Expected) -> None:
+    """Check a policy against the contract and its row. Raises AssertionError."""
     contract.check(make)
     contract.evens_out(make, expected.imbalance)
     contract.finds_the_idle(make, expected.idle)
@@ -81,16 +85,15 @@ def judge(make: PolicyMaker, expected: Expected) -> None:
         contract.begins_by_weight(make)
 
 
-def test_every_policy_of_ours_has_a_row() -> None:
-    """No policy escapes the contract."""
+def test_every_policy_has_a_row() -> None:
     assert set(EXPECTED) == set(registry.TABLE)
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", EXPECTED)
 def test_policy_keeps_the_contract(name: str) -> None:
-    """It does what all must do, and as well as its row says."""
-    judge(maker(name), EXPECTED[name])
+    """The rules for all policies, and the bounds of its row."""
+    check_policy(maker(name), EXPECTED[name])
 
 
 @pytest.mark.second_tier
@@ -102,16 +105,16 @@ def test_policy_keeps_the_fullest_endpoint_low(name: str) -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("told", RecoverySignal)
+@pytest.mark.parametrize("signal", RecoverySignal)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_policy_gives_its_share_to_who_is_back(name: str, told: RecoverySignal) -> None:
-    """Of ours more is asked than of others': seven tenths of a fair share within 3 s, unless its row says less."""
-    assert contract.share_after_return(maker(name), told) >= EXPECTED[name].back / 6
+def test_recovered_endpoint_gets_its_share_within_3_s(name: str, signal: RecoverySignal) -> None:
+    """Seven tenths of a fair share, unless the row says less. The contract asks less of other policies."""
+    assert contract.share_after_return(maker(name), signal) >= EXPECTED[name].back / 6
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_policy_outlives_a_time_without_endpoints(name: str) -> None:
-    """Discovery may have found nobody yet, and an operator may take out the last one."""
+def test_policy_survives_an_empty_endpoint_set(name: str) -> None:
+    """Discovery may not have found an endpoint yet, and an operator may remove the last one."""
     rng = Random(1)
     router = Router([], maker(name)(rng), ManualClock(), rng)
     for weights in ((1.0, 2.0), (), (3.0,)):

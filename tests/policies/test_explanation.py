@@ -1,4 +1,4 @@
-"""Why a request went where it went: reasons are complete, true, and change nothing."""
+"""Explanations of picks: complete, true, and without effect on the picks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from policies.contract import REGION, ManualClock, Trial, endpoints
 from policies.endpoint.ejection import EjectionRules
 from policies.facts import OutcomeKind
 from policies.routing.affinity import ByRendezvous, Sticky
-from tests.policies.pools import Pool, ill
+from tests.policies.pools import Pool, mark_unhealthy
 
 OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}
 
 
 def router(name: str, members: list[Endpoint], **options: Any) -> tuple[Router, Trace]:
-    """One that explains itself."""
+    """A router with tracing on."""
     found = Router(members, make(name, options, Random(1)), ManualClock(), Random(2))
     trace = Trace()
     found.explain(trace)
@@ -28,15 +28,15 @@ def router(name: str, members: list[Endpoint], **options: Any) -> tuple[Router, 
 
 
 def reasons(router: Router, trace: Trace, region: str | None = REGION) -> tuple[str, ...]:
-    """Those of the next pick."""
+    """Reasons of the next pick."""
     router.route(RequestFacts(region=region))
     assert trace.last is not None
     return trace.last.reasons
 
 
 @pytest.mark.parametrize("name", sorted(registry.TABLE))
-def test_explaining_changes_no_pick(name: str) -> None:
-    """The same seed is the same run, with and without; and each pick has a reason of its policy's own."""
+def test_tracing_changes_no_pick(name: str) -> None:
+    """The same seed gives the same run with and without a trace, and each pick has a reason of its policy."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         return 0.05, OutcomeKind.RESET if state.id == f"{REGION}-0" and now < 2 else OutcomeKind.OK
@@ -55,8 +55,7 @@ def test_explaining_changes_no_pick(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(registry.TABLE))
-def test_who_was_picked_was_considered(name: str) -> None:
-    """The last choice of the policy names the endpoint that it fell on."""
+def test_picked_endpoint_is_among_the_candidates(name: str) -> None:
     found, trace = router(name, endpoints(1, 2, 3), **OPTIONS.get(name, {}))
     for _ in range(50):
         found.route(RequestFacts(region=REGION))
@@ -64,8 +63,8 @@ def test_who_was_picked_was_considered(name: str) -> None:
         assert trace.last.picked in trace.last.steps[-1].candidates
 
 
-def test_off_means_that_nothing_is_kept() -> None:
-    """Switched off, the trace stays as it is, and the policy and its children write nowhere."""
+def test_tracing_switched_off_records_nothing() -> None:
+    """Neither the policy nor its inner policies write to the trace."""
     found, trace = router("region-round-robin", endpoints(1, 1))
     found.route(RequestFacts())
     found.explain(None)
@@ -74,8 +73,7 @@ def test_off_means_that_nothing_is_kept() -> None:
     assert trace.counts == {"region-in-turn": 1, "in-turn": 1}
 
 
-def test_another_policy_goes_on_explaining() -> None:
-    """Whatever is put in force writes into the same trace."""
+def test_new_policy_writes_to_the_same_trace() -> None:
     found, trace = router("random", endpoints(1, 1))
     assert reasons(found, trace) == ("at-random",)
     found.set_policy(make("round-robin", {}, Random(1)))
@@ -83,8 +81,8 @@ def test_another_policy_goes_on_explaining() -> None:
     assert trace.picks == 2
 
 
-def test_a_child_of_a_region_is_asked_too() -> None:
-    """Whether it was made before anybody asked, or after."""
+def test_inner_policies_explain_too() -> None:
+    """Whether they were created before tracing began or after."""
     members = [*endpoints(1, 1), *endpoints(1, 1, region="there")]
     found, trace = router("region-round-robin", members)
     found.explain(None)
@@ -93,8 +91,8 @@ def test_a_child_of_a_region_is_asked_too() -> None:
     assert [reasons(found, trace) for _ in range(2)] == [("region-in-turn", "in-turn")] * 2
 
 
-def test_the_scores_are_what_was_compared() -> None:
-    """Loads per weight, the less one picked; a tie is called one."""
+def test_scores_are_the_compared_values() -> None:
+    """Loads per weight, of which the smaller is picked; equal ones are a tie."""
     found, trace = router("least-in-flight", endpoints(1, 2))
     for state, load in zip(found.states, (1, 4), strict=True):
         state.in_flight = load
@@ -106,20 +104,14 @@ def test_the_scores_are_what_was_compared() -> None:
     assert reasons(found, trace) == ("tie",)
 
 
-@pytest.mark.parametrize("choices", [2, 3])
-def test_the_only_one_needs_no_other_reason(choices: int) -> None:
-    found, trace = router("least-in-flight", endpoints(1), choices=choices)
-    assert reasons(found, trace) == ("only-one",)
-
-
-def test_exploring_is_told_apart_from_attraction() -> None:
+def test_exploration_has_a_reason_of_its_own() -> None:
     for explore, code in ((1.0, "explored"), (0.0, "quicker-likelier")):
         found, trace = router("latency-weighted", endpoints(1, 1), explore=explore)
         assert reasons(found, trace) == (code,)
 
 
-def test_a_region_is_chosen_for_a_reason() -> None:
-    """At home, spilled over, without a home, with only one region left, and to look at a stale one."""
+def test_reasons_of_the_region_choice() -> None:
+    """At home, spilled over, without a home, with one region left, and exploring a stale region."""
     members = [*endpoints(1, 1), *endpoints(1, 1, region="there")]
     found, trace = router("region-aware", members, explore=0.0)
     for state in found.states:
@@ -140,7 +132,7 @@ def test_a_region_is_chosen_for_a_reason() -> None:
     assert reasons(found, trace) == ("explored",)
 
 
-def test_a_single_region_says_when_it_is_gone() -> None:
+def test_single_region_explains_an_unavailable_region() -> None:
     members = [*endpoints(1), *endpoints(1, region="there")]
     found, trace = router("single-region", members, region="there")
     assert reasons(found, trace) == ("its-region", "only-one")
@@ -148,8 +140,8 @@ def test_a_single_region_says_when_it_is_gone() -> None:
     assert reasons(found, trace) == ("region-unavailable", "only-one")
 
 
-def test_a_session_is_kept_or_moved() -> None:
-    """Who has no key is explained by the inner policy alone."""
+def test_session_affinity_explains_kept_and_moved() -> None:
+    """Requests without a key are explained by the inner policy alone."""
     sticky = Sticky(make("round-robin", {}, Random(1)), ByRendezvous())
     found = Router(endpoints(1, 1), sticky, ManualClock(), Random(1))
     trace = Trace()
@@ -165,8 +157,8 @@ def test_a_session_is_kept_or_moved() -> None:
     assert seen[2:] == [("in-turn",)] * 2
 
 
-class Faulty:
-    """Does what it is told to."""
+class FaultyPolicy:
+    """Misbehaves as `fault` names."""
 
     def __init__(self, clock: ManualClock, fault: str) -> None:
         self._clock = clock
@@ -183,10 +175,10 @@ class Faulty:
 
 
 @pytest.mark.parametrize("fault", ["fallback-raised", "fallback-too-slow", "fallback-not-on-offer"])
-def test_a_demotion_says_which_and_what_the_fallback_thought(fault: str) -> None:
-    """The code of the demotion, and then the reason of who stood in."""
+def test_fallback_pick_explains_the_fault_and_the_pick(fault: str) -> None:
+    """The code of the fault, then the reason of the fallback."""
     clock = ManualClock()
-    found = Router(endpoints(1, 1), Faulty(clock, fault), clock, Random(1))
+    found = Router(endpoints(1, 1), FaultyPolicy(clock, fault), clock, Random(1))
     trace = Trace()
     found.explain(trace)
     assert reasons(found, trace)[-2:] == (fault, "tie")
@@ -196,28 +188,28 @@ def test_a_demotion_says_which_and_what_the_fallback_thought(fault: str) -> None
     assert trace.counts[fault] == found.fallback_picks == 1
 
 
-def test_a_policy_that_says_nothing_is_explained_as_picked() -> None:
-    """As one of another package, that knows nothing of notes."""
-    found = Router(endpoints(1, 1), Faulty(ManualClock(), ""), ManualClock(), Random(1))
+def test_policy_without_notes_is_explained_as_picked() -> None:
+    """As one of another package that writes no notes."""
+    found = Router(endpoints(1, 1), FaultyPolicy(ManualClock(), ""), ManualClock(), Random(1))
     trace = Trace()
     found.explain(trace)
     assert reasons(found, trace) == ("picked",)
 
 
-def test_a_panic_is_said() -> None:
-    """Who is ill is picked because too many are."""
+def test_panic_is_a_reason() -> None:
+    """An unhealthy endpoint is picked because too many are unhealthy."""
     pool = Pool(4)
     trace = Trace()
     pool.router.explain(trace)
-    ill(pool, ("a0", "a1", "a2"))
+    mark_unhealthy(pool, ("a0", "a1", "a2"))
     pool.named.name = "a1"
     assert reasons(pool.router, trace) == ("picked", "panic")
     pool.named.name = "a3"
     assert reasons(pool.router, trace) == ("picked",)
 
 
-def test_a_look_is_said() -> None:
-    """A second after its last failure one request goes there as if nothing had been, and the next does not."""
+def test_trial_request_is_a_reason() -> None:
+    """A second after its last failure, one request ignores the penalty; the next does not."""
     pool = Pool(2, rules=EjectionRules(failures=0, success_rate=0.0))
     trace = Trace()
     pool.router.explain(trace)
@@ -229,24 +221,24 @@ def test_a_look_is_said() -> None:
     assert seen == [("picked", "look"), ("picked",), ("picked",)]
 
 
-def test_it_can_be_read_by_people_and_by_machines() -> None:
-    """One line, and JSON without the key; what is infinite is null there."""
+def test_explanation_as_text_and_as_json() -> None:
+    """One line, and JSON without the key; infinite scores are null."""
     found, trace = router("least-in-flight", endpoints(1, 1))
     found.route(RequestFacts(key="secret", region="emea"))
     assert trace.last is not None
     names = [state.id for state in trace.last.steps[0].candidates if isinstance(state, EndpointState)]
     assert str(trace.last) == f"tie({names[0]}=0 {names[1]}=0) -> {names[0]}"
     trace.note("odd", ("emea", "us"), (float("inf"),))
-    told = json.loads(json.dumps(trace.last.as_dict(), allow_nan=False))
-    assert "secret" not in json.dumps(told)
-    assert (told["picked"], told["has_key"], told["offered"]) == (names[0], True, 2)
+    shown = json.loads(json.dumps(trace.last.as_dict(), allow_nan=False))
+    assert "secret" not in json.dumps(shown)
+    assert (shown["picked"], shown["has_key"], shown["offered"]) == (names[0], True, 2)
     odd = {"reason": "odd", "candidates": [{"id": "emea", "score": None}, {"id": "us", "score": None}]}
-    assert told["steps"][1] == odd
+    assert shown["steps"][1] == odd
     assert str(trace.last).endswith("odd(emea=inf us) -> " + names[0])
 
 
-def test_as_many_are_kept_as_were_asked_for() -> None:
-    """The latest, oldest first."""
+def test_trace_keeps_the_latest_explanations() -> None:
+    """Oldest first."""
     found = Router(endpoints(1, 1), make("round-robin", {}, Random(1)), ManualClock(), Random(1))
     trace = Trace(keep=3)
     found.explain(trace)

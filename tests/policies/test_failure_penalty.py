@@ -1,6 +1,6 @@
-"""How long failures count against an endpoint: until it returns, until a look has shown better, or until forgotten.
+"""The failure penalty: until the endpoint returns, until a trial request succeeds, or until it is forgotten.
 
-All states are driven through a router, in a time that is only counted.
+All requests pass through a router, in virtual time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 from policies.stats.latency import FORGET_AFTER
 
-ILL = f"{REGION}-0"
+FAILING = f"{REGION}-0"
 
 
-class One:
-    """A router with one endpoint, and the requests that are out."""
+class OneEndpoint:
+    """A router with one endpoint, and its requests in flight."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -30,14 +30,14 @@ class One:
         self.router = Router(
             endpoints(1), registry.make("random", {}, rng), self.clock, rng, health=Health(rng)
         )
-        self.state = self.router.find(ILL)
+        self.state = self.router.find(FAILING)
         self.out: list[Assignment] = []
 
     def send(self, number: int = 1) -> None:
         self.out += [self.router.route(RequestFacts()) for _ in range(number)]
 
     def end(self, kind: OutcomeKind, number: int = 1) -> None:
-        """The oldest of those that are out end like this."""
+        """End the oldest requests in flight so."""
         for _ in range(number):
             assignment, now = self.out.pop(0), self.clock.time
             self.router.settle(assignment, Outcome(kind, None, assignment.routed_at, now, now))
@@ -55,17 +55,17 @@ class One:
 OK, RESET, ABANDONED = OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.ABANDONED
 
 
-def test_who_never_failed_is_not_to_blame() -> None:
-    """Nor is who was never asked."""
-    one = One()
+def test_no_penalty_without_failures() -> None:
+    """With successes or without any request."""
+    one = OneEndpoint()
     assert one.failure_penalty == 0.0
     one.ends(OK)
     assert one.failure_penalty == 0.0
 
 
-def test_blame_is_the_share_of_failures_until_a_look_is_due() -> None:
-    """One of four; and nothing at the instant at which a request may look."""
-    one = One()
+def test_penalty_is_the_share_of_failures_until_a_trial_is_due() -> None:
+    """One of four; zero from the instant at which a trial request may be sent."""
+    one = OneEndpoint()
     one.ends(OK, OK, OK, RESET)
     assert one.failure_penalty == 0.25
     one.clock.time = TRIAL_AFTER - 0.01
@@ -74,9 +74,9 @@ def test_blame_is_the_share_of_failures_until_a_look_is_due() -> None:
     assert one.failure_penalty == 0.0
 
 
-def test_only_one_looks_at_a_time() -> None:
-    """While the look is out, be it for long, there is a penalty; and none once nothing was heard for FORGET_AFTER."""
-    one = One()
+def test_only_one_trial_request_at_a_time() -> None:
+    """The penalty holds while a trial is in flight, and ends when no outcome has been seen for FORGET_AFTER."""
+    one = OneEndpoint()
     one.ends(RESET)
     one.clock.time = TRIAL_AFTER
     one.send()
@@ -87,9 +87,9 @@ def test_only_one_looks_at_a_time() -> None:
     assert one.failure_penalty == 0.0
 
 
-def test_a_look_that_fails_begins_the_wait_anew() -> None:
-    """So who fails always costs one request each time."""
-    one = One()
+def test_failed_trial_restarts_the_wait() -> None:
+    """A failing endpoint costs one request per wait."""
+    one = OneEndpoint()
     one.ends(RESET)
     one.clock.time = TRIAL_AFTER
     one.ends(RESET)
@@ -98,18 +98,18 @@ def test_a_look_that_fails_begins_the_wait_anew() -> None:
     assert one.failure_penalty == 1.0
 
 
-def test_a_look_whose_client_left_is_followed_by_another() -> None:
-    """It has told nothing, and must not hold the place for ever."""
-    one = One()
+def test_abandoned_trial_is_followed_by_another() -> None:
+    """It says nothing of the endpoint and must not block further trials."""
+    one = OneEndpoint()
     one.ends(RESET)
     one.clock.time = TRIAL_AFTER
     one.ends(ABANDONED)
     assert one.failure_penalty == 0.0
 
 
-def test_trust_doubles() -> None:
-    """Each success allows one more to be out, so each round has twice as many as the one before."""
-    one = One()
+def test_allowed_requests_double_with_successes() -> None:
+    """Each success allows one more in flight, so each round has twice as many as the last."""
+    one = OneEndpoint()
     one.ends(*[RESET] * 20)
     one.clock.time = TRIAL_AFTER
     rounds = []
@@ -123,9 +123,9 @@ def test_trust_doubles() -> None:
     assert rounds == [1, 2, 4, 8, 16]
 
 
-def test_requests_that_last_stand_in_nobodys_way() -> None:
-    """Streams that were open when it failed are no looks."""
-    one = One()
+def test_long_requests_do_not_block_trials() -> None:
+    """Streams that were open when the endpoint failed are no trials."""
+    one = OneEndpoint()
     one.send(50)
     one.send()
     one.out = one.out[-1:] + one.out[:-1]
@@ -137,24 +137,24 @@ def test_requests_that_last_stand_in_nobodys_way() -> None:
     assert one.failure_penalty == 1.0
 
 
-def test_a_check_that_passes_again_ends_the_blame_at_once() -> None:
-    """And what it did well before is forgotten too: its next failure counts whole."""
-    one = One()
+def test_recovered_check_clears_the_penalty() -> None:
+    """Earlier successes are forgotten too: the next failure counts in full."""
+    one = OneEndpoint()
     one.ends(*[OK] * 100, RESET)
-    one.router.set_healthy(ILL, False)
+    one.router.set_healthy(FAILING, False)
     assert one.failure_penalty > 0.0
-    one.router.set_healthy(ILL, True)
+    one.router.set_healthy(FAILING, True)
     assert one.failure_penalty == 0.0
     one.send()
     one.end(RESET)
     assert one.failure_penalty == 1.0
 
 
-def test_a_check_that_passes_as_ever_forgives_nothing() -> None:
-    """Checks may not see what befalls requests: only the change of their mind counts."""
-    one = One()
+def test_check_that_kept_passing_leaves_the_penalty() -> None:
+    """Checks may not see what happens to requests: only a change of their result counts."""
+    one = OneEndpoint()
     one.ends(RESET)
-    one.router.set_healthy(ILL, True)
+    one.router.set_healthy(FAILING, True)
     assert one.failure_penalty == 1.0
 
 
@@ -163,16 +163,17 @@ def test_a_check_that_passes_as_ever_forgives_nothing() -> None:
     ("name", "most"), [("least-in-flight", 19), ("region-aware", 19), ("latency-weighted", 30)]
 )
 @pytest.mark.parametrize("kind", [RESET, OutcomeKind.TIMEOUT])
-def test_who_fails_for_good_gets_one_request_per_look(name: str, most: int, kind: OutcomeKind) -> None:
-    """Nobody checks it and nobody ejects it, and however quick its failures are, it draws nothing more, but for what
-    drawing by weights leaves everybody."""
+def test_endpoint_that_always_fails_gets_one_request_per_trial(
+    name: str, most: int, kind: OutcomeKind
+) -> None:
+    """Without checks and ejection, at any speed of failing; a policy that draws by weights leaves it a little more."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
-        return (0.002 if kind is RESET else 0.5, kind) if state.id == ILL else (0.02, OK)
+        return (0.002 if kind is RESET else 0.5, kind) if state.id == FAILING else (0.02, OK)
 
     options = (
         {"explore": 0.0} if name == "latency-weighted" else {}
-    )  # exploring is asked for, and comes on top
+    )  # exploration is a separate option and adds to it
     trial = Trial(lambda rng: registry.make(name, options, rng), endpoints(*[1] * 6), answer)
     trial.open_loop(500, 20)
-    assert 5 <= trial.picked(since=1)[ILL] <= most
+    assert 5 <= trial.picked(since=1)[FAILING] <= most

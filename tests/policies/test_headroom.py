@@ -1,7 +1,7 @@
-"""A region that is lost does not take the nearest with it, and balancers that see old news do not swing.
+"""Headroom: a lost region does not overload the nearest, and balancers with stale reports do not oscillate.
 
-The sum is 340 requests a second from "a" alone, or 360 from three regions, before regions of 200 each. With "a" lost,
-all of its load beside what "b" has itself would be 1.3 times what "b" can take; "b" and "c" together are loaded to
+The offered rate is 340 requests a second from "a" alone, or 360 from three regions, before regions of 200 each. With
+"a" lost, all of its load beside b's own would be 1.3 times the capacity of "b"; "b" and "c" together are loaded to
 0.9 at most.
 """
 
@@ -17,7 +17,7 @@ import pytest
 from policies import Available, EndpointState, Outcome, RequestFacts, Trace, make
 from policies.headroom import BAND, Room
 from policies.policy import PolicyMaker
-from tests.policies.worlds import World
+from tests.policies.region_simulation import World
 
 AWAY = {"ab": 0.1, "ac": 0.2, "bc": 0.2}
 OWN = {0: 160.0, 1: 100.0, 2: 60.0}
@@ -31,7 +31,7 @@ def aware(**options: Any) -> PolicyMaker:
     return lambda rng: make("region-aware", options, rng)
 
 
-def lost(make_policy: PolicyMaker, homes: str, rates: dict[int, float], **options: Any) -> World:
+def lose_region_a(make_policy: PolicyMaker, homes: str, rates: dict[int, float], **options: Any) -> World:
     """Ten seconds, then thirty without "a", then ten with it again."""
     world = World(make_policy, "abc", homes, rtt, **options)
     for seconds, then in ((10, world.lose), (30, world.restore), (10, None)):
@@ -43,34 +43,34 @@ def lost(make_policy: PolicyMaker, homes: str, rates: dict[int, float], **option
 
 
 def peak(world: World, region: str) -> float:
-    """The most that the region was sent in five seconds, over what it can take, while "a" was lost."""
+    """The highest load of the region in five seconds, relative to its capacity, while "a" was lost."""
     return max(world.load(region, at, at + 5) for at in range(10, 35))
 
 
 def swing(world: World, region: str) -> float:
-    """How much the load of a second differs from the next, over what independent arrivals would."""
+    """How much loads of successive seconds vary, relative to independent arrivals."""
     loads = [world.load(region, at, at + 1) for at in range(15, 38)]
     return stdev(loads) / sqrt(mean(loads) / 200)
 
 
-class Herd:
-    """What not to do: whoever says that it is least busy gets everything."""
+class LeastReportedLoad:
+    """Counter-example: everything goes to the region with the least reported load."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._said: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         if outcome.reported_load is not None and outcome.reported_load.utilization is not None:
-            self._said[state.region] = outcome.reported_load.utilization
+            self._reported[state.region] = outcome.reported_load.utilization
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        region = min(available.by_region, key=lambda region: self._said.get(region, 0.0))
+        region = min(available.by_region, key=lambda region: self._reported.get(region, 0.0))
         return self._rng.choice(available.by_region[region])
 
 
-class Nearest:
-    """What not to do either: whoever is nearest gets everything, while it is well."""
+class NearestRegion:
+    """Counter-example: everything goes to the nearest healthy region."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -81,18 +81,18 @@ class Nearest:
 
 
 @pytest.mark.no_cover
-def test_the_nearest_would_be_overloaded() -> None:
-    """The world is as dangerous as the head of this file says."""
-    world = lost(Nearest, "abc", OWN)
+def test_simulated_nearest_region_policy_overloads() -> None:
+    """The simulation is as dangerous as the module docstring says."""
+    world = lose_region_a(NearestRegion, "abc", OWN)
     assert world.load("b", 10, 40) == pytest.approx(1.3, abs=0.05)
     assert world.wait("b", 30, 40) > 1.0
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("tells", [True, False])
-def test_a_lost_region_does_not_take_the_nearest_with_it(tells: bool) -> None:
-    """Whether workers say how busy they are or not: the price alone sees a queue before it is long."""
-    world = lost(aware(), "abc", OWN, tells=tells)
+@pytest.mark.parametrize("reports", [True, False])
+def test_lost_region_does_not_overload_the_nearest(reports: bool) -> None:
+    """With and without reported loads: the price alone sees a queue before it is long."""
+    world = lose_region_a(aware(), "abc", OWN, reports=reports)
     assert peak(world, "b") < 1.0
     assert world.wait("b", 10, 40) < 0.12
     assert world.load("c", 10, 40) > 0.6
@@ -100,12 +100,12 @@ def test_a_lost_region_does_not_take_the_nearest_with_it(tells: bool) -> None:
 
 
 @pytest.mark.no_cover
-def test_headroom_holds_where_the_price_is_blind() -> None:
-    """With waiting priced at nothing, or too late, distance is all that counts: then reports alone spread the load."""
-    blind = lost(aware(wait_price=0.0, full=1.0), "aa", {0: 170.0, 1: 170.0})
+def test_headroom_spreads_load_without_a_wait_price() -> None:
+    """With waiting priced at zero only distance counts; then reports alone spread the load."""
+    blind = lose_region_a(aware(wait_price=0.0, full=1.0), "aa", {0: 170.0, 1: 170.0})
     assert peak(blind, "b") > 1.3
     assert blind.wait("b", 20, 40) > 1.0
-    seeing = lost(aware(wait_price=0.0), "aa", {0: 170.0, 1: 170.0})
+    seeing = lose_region_a(aware(wait_price=0.0), "aa", {0: 170.0, 1: 170.0})
     assert seeing.load("b", 15, 40) < 0.95
     assert seeing.load("c", 15, 40) > 0.7
     assert seeing.wait("b", 15, 40) < blind.wait("b", 15, 40) / 4
@@ -113,31 +113,33 @@ def test_headroom_holds_where_the_price_is_blind() -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("stale", [0.0, 3.0])
-def test_balancers_with_stale_views_do_not_swing(stale: float) -> None:
-    """Two of them, neither of which knows of the other: loads differ from second to second as chance has it."""
-    world = lost(aware(), "aa", {0: 170.0, 1: 170.0}, stale=stale)
+def test_balancers_with_stale_reports_do_not_oscillate(stale: float) -> None:
+    """Two that do not know of each other: loads vary from second to second as by chance."""
+    world = lose_region_a(aware(), "aa", {0: 170.0, 1: 170.0}, stale=stale)
     assert swing(world, "b") < 1.6
     assert swing(world, "c") < 1.6
     assert max(peak(world, "b"), peak(world, "c")) < 1.0
 
 
 @pytest.mark.no_cover
-def test_following_the_least_busy_swings() -> None:
-    """As summaries do by which everybody runs to the same place."""
-    world = lost(Herd, "aa", {0: 170.0, 1: 170.0}, stale=1.0)
+def test_following_the_least_reported_load_oscillates() -> None:
+    """Counter-example to the test above."""
+    world = lose_region_a(LeastReportedLoad, "aa", {0: 170.0, 1: 170.0}, stale=1.0)
     assert swing(world, "b") > 5.0
 
 
 @pytest.mark.no_cover
-def test_where_nobody_reports_nothing_changes() -> None:
+def test_without_reports_headroom_changes_no_pick() -> None:
     """Not one pick: what is not known is not guessed."""
-    logs = [lost(aware(full=full), "aa", {0: 80.0, 1: 80.0}, tells=False).log for full in (0.2, 1.0)]
+    logs = [
+        lose_region_a(aware(full=full), "aa", {0: 80.0, 1: 80.0}, reports=False).log for full in (0.2, 1.0)
+    ]
     assert logs[0] == logs[1]
 
 
 @pytest.mark.no_cover
-def test_it_says_when_room_decided() -> None:
-    """First all go by headroom, for nobody knows how it will be; then the cheapest that has room."""
+def test_headroom_is_a_reason() -> None:
+    """First picks are by headroom while no report is known; later ones go to the cheapest region with room."""
     world = World(aware(wait_price=0.0), "abc", "a", rtt)
     trace = Trace()
     world.routers[0].explain(trace)
@@ -149,7 +151,7 @@ def test_it_says_when_room_decided() -> None:
 
 
 def room(utilization: float, forwards: int = 0, full: float = 0.9) -> Room:
-    """One that has reported once, with so many in flight."""
+    """A region that has reported once, with so many requests in flight."""
     found = Room(5.0)
     found.in_flight = forwards
     found.report(utilization, 0.0)
@@ -157,8 +159,8 @@ def room(utilization: float, forwards: int = 0, full: float = 0.9) -> Room:
     return found
 
 
-def test_a_tight_region_stays_tight_until_it_has_clearly_more_room() -> None:
-    """Above 0.9, and then until it is below 0.8."""
+def test_tight_region_has_hysteresis() -> None:
+    """Tight above 0.9, and then until below 0.8."""
     found = room(0.85)
     assert (found.is_tight, found.chance) == (False, 0.0)
     seen = []
@@ -169,16 +171,16 @@ def test_a_tight_region_stays_tight_until_it_has_clearly_more_room() -> None:
     assert seen == [True, True, False, False]
 
 
-def test_the_chance_grows_with_the_load() -> None:
-    """From nothing at 0.8 to all at 1, as long as it is tight."""
+def test_chance_of_leaving_grows_with_the_load() -> None:
+    """From 0 at 0.8 to 1 at 1.0, while the region is tight."""
     assert [room(load).chance for load in (0.5, 0.9)] == [0.0, 0.0]
     assert room(0.95).chance == pytest.approx(0.75)
     assert room(1.0).chance == pytest.approx(1.0)
     assert pytest.approx(0.1) == BAND
 
 
-def test_what_is_on_its_way_counts_before_it_is_reported() -> None:
-    """Four times as many in flight as the report speaks for will be four times the load, if it is all ours."""
+def test_requests_in_flight_count_before_they_are_reported() -> None:
+    """Four times as many in flight as at the report are four times the load, if all are from this process."""
     found = room(0.5, forwards=16)
     assert not found.has_surge
     found.in_flight = 24
@@ -188,8 +190,7 @@ def test_what_is_on_its_way_counts_before_it_is_reported() -> None:
     assert found.expected == pytest.approx(0.5 * 48 / (16 + 8 + 4))
 
 
-def test_old_reports_are_forgotten() -> None:
-    """What nobody has said for half a minute is not known."""
+def test_reports_expire_after_30_s() -> None:
     found = room(0.99)
     assert found.is_tight
     found.look(30.0, 0.9)

@@ -1,7 +1,6 @@
-"""What holds of health whatever happens: a hundred histories of failures, checks, operators and time.
+"""Invariants of health for random histories of failures, checks, commands and time.
 
-Rule of this file: a history is a list of events drawn from a seed; after each of them everything is asked that must
-always be so.
+A history is a list of events; after each of them all invariants are checked.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ from tests.policies.pools import Pool
 RULES = EjectionRules()
 
 KINDS = st.sampled_from([OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.REFUSED, OutcomeKind.ERROR_STATUS])
-WHO = st.integers(0, 11)
+TARGET = st.integers(0, 11)
 EVENTS = st.lists(
     st.one_of(
-        st.tuples(st.just("ends"), WHO, st.tuples(KINDS, st.integers(1, 8))),
-        st.tuples(st.just("check"), WHO, st.sampled_from(["well", "ill", "unreachable"])),
-        st.tuples(st.just("operator"), WHO, st.sampled_from(list(AdminState))),
-        st.tuples(st.just("time"), WHO, st.sampled_from([1, 5, 40])),
-        st.tuples(st.just("gone"), WHO, st.none()),
-        st.tuples(st.just("dropped"), WHO, st.none()),
-        st.tuples(st.just("put"), WHO, st.sampled_from(["new", "heavier", "moved", "elsewhere"])),
-        st.tuples(st.just("connects"), WHO, st.none()),
+        st.tuples(st.just("ends"), TARGET, st.tuples(KINDS, st.integers(1, 8))),
+        st.tuples(st.just("check"), TARGET, st.sampled_from(["passes", "fails", "unreachable"])),
+        st.tuples(st.just("operator"), TARGET, st.sampled_from(list(AdminState))),
+        st.tuples(st.just("time"), TARGET, st.sampled_from([1, 5, 40])),
+        st.tuples(st.just("gone"), TARGET, st.none()),
+        st.tuples(st.just("dropped"), TARGET, st.none()),
+        st.tuples(st.just("put"), TARGET, st.sampled_from(["new", "heavier", "moved", "elsewhere"])),
+        st.tuples(st.just("connects"), TARGET, st.none()),
     ),
     max_size=60,
 )
 Event = tuple[str, int, Any]
-"""What happens, to whom (a number modulo how many there are), and how."""
+"""What happens, to which endpoint (modulo their number), and how."""
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 
 
-def happen(pool: Pool, event: Event) -> None:
-    """One event at one of the endpoints that there are."""
-    what, who, detail = event
+def apply_event(pool: Pool, event: Event) -> None:
+    """Apply one event to one of the endpoints."""
+    what, target, detail = event
     states = pool.router.states
-    state = states[who % len(states)]
+    state = states[target % len(states)]
     if what == "ends":
         kind, times = detail
         pool.ends(state.id, *[kind] * times)
     elif what == "check":
-        pool.router.set_healthy(state.id, detail == "well", is_reachable=detail != "unreachable")
+        pool.router.set_healthy(state.id, detail == "passes", is_reachable=detail != "unreachable")
     elif what == "operator":
         pool.router.set_admin_state(state.id, detail)
     elif what == "time":
@@ -66,14 +65,14 @@ def happen(pool: Pool, event: Event) -> None:
     elif what == "connects":
         pool.router.readmit(state.id)
     elif what == "put":
-        pool.router.put(put(state.endpoint, detail, len(states)))
+        pool.router.put(changed(state.endpoint, detail, len(states)))
     elif what == "dropped" and len(states) > 1:
         pool.router.drop(state.id)
     elif len(states) > 1:
         pool.router.replace([other.endpoint for other in states if other is not state])
 
 
-def put(endpoint: Endpoint, how: str, number: int) -> Endpoint:
+def changed(endpoint: Endpoint, how: str, number: int) -> Endpoint:
     """Another endpoint, or the same with another weight, address or region."""
     if how == "new":
         return replace(endpoint, id=f"new-{number}", address=f"http://new-{number}")
@@ -84,15 +83,14 @@ def put(endpoint: Endpoint, how: str, number: int) -> Endpoint:
     return replace(endpoint, region="c" if endpoint.region == "b" else "b")
 
 
-def is_right(pool: Pool) -> None:
-    """What must be so at any time."""
+def check_invariants(pool: Pool) -> None:
     states, panic = pool.router.states, pool.router.health.panic
     up = [state for state in states if state.admin_state is AdminState.READY]
     ejected = [state for state in up if state.is_ejected]
     assert len(ejected) <= max_ejected(len(up)), "more than half of the pool is ejected"
-    sound = [state for state in up if state.is_healthy]
-    assert sound == [state for state in up if state.passes_checks and not state.is_ejected]
-    assert panic.is_everywhere == (len(sound) < len(up) / 2)
+    healthy = [state for state in up if state.is_healthy]
+    assert healthy == [state for state in up if state.passes_checks and not state.is_ejected]
+    assert panic.is_everywhere == (len(healthy) < len(up) / 2)
     census, fresh = pool.router.health.census, HealthCounts(states)
     assert (census.size, census.out) == (fresh.size, fresh.out)
     for state in states:
@@ -100,10 +98,10 @@ def is_right(pool: Pool) -> None:
         assert state.is_eligible <= is_wanted(state)
         assert panic or state.is_eligible == state.is_healthy
     if up and panic.is_everywhere:
-        assert any(state.is_eligible for state in up), "panic leaves nobody to ask"
+        assert any(state.is_eligible for state in up), "panic leaves no endpoint eligible"
         if any(state.is_eligible and not is_unreachable(state) for state in up):
             assert not any(state.is_eligible and is_unreachable(state) for state in up)
-    assert pool.offered == {state.id for state in states if state.is_eligible and not state.is_full}
+    assert pool.available == {state.id for state in states if state.is_eligible and not state.is_full}
     listed = pool.router.available
     regions = {state.region for state in listed}
     assert {name: [*members] for name, members in listed.by_region.items()} == {
@@ -113,23 +111,23 @@ def is_right(pool: Pool) -> None:
 
 @given(SIZES, EVENTS)
 @settings(max_examples=150)
-def test_whatever_happens_the_rules_hold(sizes: list[int], events: list[Event]) -> None:
-    """Never more than half ejected, panic exactly when under half are sound, and the list is what it should be."""
+def test_invariants_hold_after_any_event(sizes: list[int], events: list[Event]) -> None:
+    """Never more than half ejected, panic exactly below half healthy, and the available endpoints are consistent."""
     pool = Pool(*sizes)
-    is_right(pool)
+    check_invariants(pool)
     for event in events:
-        happen(pool, event)
-        is_right(pool)
+        apply_event(pool, event)
+        check_invariants(pool)
 
 
 @pytest.mark.no_cover
 @given(SIZES, EVENTS)
 @settings(max_examples=100)
 def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
-    """When nothing fails any more, all are back after the longest ejection."""
+    """Once nothing fails any more, all return within the longest ejection."""
     pool = Pool(*sizes)
     for event in events:
-        happen(pool, event)
+        apply_event(pool, event)
     pool.pass_time(RULES.max_time + 1)
     assert not [state for state in pool.router.states if state.is_ejected]
 
@@ -142,7 +140,7 @@ def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
     slow=st.booleans(),
 )
 @settings(max_examples=30)
-def test_nobody_starves_after_a_return(name: str, bad: set[int], seed: int, slow: bool) -> None:
+def test_returned_endpoints_get_their_share(name: str, bad: set[int], seed: int, slow: bool) -> None:
     """Up to half of the pool fails for half a minute; a minute and a half later each has a third of its share."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
@@ -156,8 +154,8 @@ def test_nobody_starves_after_a_return(name: str, bad: set[int], seed: int, slow
     assert min(late[f"here-{i}"] for i in range(6)) >= late.total() / 18
 
 
-def test_a_whole_region_goes_and_comes_back() -> None:
-    """Three regions of two; one is lost for twenty seconds. It gets next to nothing meanwhile, and its share later."""
+def test_lost_region_gets_its_share_when_it_returns() -> None:
+    """Three regions of two; one is lost for twenty seconds and gets next to nothing meanwhile."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         is_lost = state.region == "b" and 10 <= now < 30

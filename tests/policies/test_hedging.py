@@ -1,4 +1,4 @@
-"""Hedging: what counts as late, how many may be hedged, when nobody is, and who is asked instead."""
+"""Hedging: when a request is late, how many are hedged, when none is, and where the second attempt goes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def states(**regions: int) -> list[EndpointState]:
 
 
 def serve(hedging: Hedging, state: EndpointState, latency: float, now: float) -> bool:
-    """One request; returns whether it was late."""
+    """Record one request; return whether it was late."""
     is_late = latency > hedging.wait(state.region)
     hedging.record(state, None if is_late else latency, now)
     return is_late
 
 
 @pytest.mark.parametrize("quantile", [0.9, 0.95, 0.99])
-def test_the_wait_is_the_quantile(quantile: float) -> None:
-    """Of an exponential service, from far above, within a few hundred requests; and so many are late."""
+def test_wait_converges_to_the_quantile(quantile: float) -> None:
+    """Exponential service times, from a far larger initial value, within a few hundred requests."""
     hedging, rng = Hedging(quantile, least=0.001), Random(1)
     (state,) = states(emea=1)
     for n in range(3000 if quantile < 0.99 else 12_000):
@@ -45,8 +45,8 @@ def test_the_wait_is_the_quantile(quantile: float) -> None:
     assert sum(waits) / count == pytest.approx(-log(1 - quantile) / 50, rel=0.25)
 
 
-def test_one_that_hangs_is_not_what_is_usual() -> None:
-    """A third of the region's requests never comes back: the wait stays what the others need."""
+def test_hanging_endpoint_does_not_change_the_wait() -> None:
+    """A third of the region's requests are never answered."""
     hedging, rng = Hedging(), Random(1)
     members = states(emea=3)
     for n in range(6000):
@@ -59,8 +59,8 @@ def test_one_that_hangs_is_not_what_is_usual() -> None:
     assert not hedging.is_slow(30.0)
 
 
-def test_a_region_that_slows_is_late_no_more_after_some_twenty_requests_each() -> None:
-    """Five times slower for good: what is usual follows."""
+def test_wait_follows_a_region_that_slows_down() -> None:
+    """Five times slower for good: after 120 requests few are late."""
     hedging, rng = Hedging(), Random(1)
     members = states(emea=3)
     for n in range(6000):
@@ -70,8 +70,8 @@ def test_a_region_that_slows_is_late_no_more_after_some_twenty_requests_each() -
     assert sum(late[120:]) < 60
 
 
-def test_nobody_is_hedged_while_all_are_slow() -> None:
-    """More than half are late: another endpoint would be as slow, and they have enough to do."""
+def test_no_hedging_while_most_requests_are_late() -> None:
+    """Another endpoint would be as slow, and the load is high enough."""
     hedging = Hedging()
     members = states(emea=2)
     for n in range(1000):
@@ -86,8 +86,8 @@ def test_nobody_is_hedged_while_all_are_slow() -> None:
     assert hedging.take(12.0)
 
 
-def test_one_late_request_is_not_all() -> None:
-    """A service that is hardly asked may still be hedged."""
+def test_single_late_request_may_be_hedged() -> None:
+    """A region with hardly any requests is not slow because of one."""
     hedging = Hedging()
     (state,) = states(emea=1)
     hedging.record(state, None, 1000.0)
@@ -98,26 +98,26 @@ def test_one_late_request_is_not_all() -> None:
     share=st.sampled_from([0.01, 0.05, 0.5]),
     events=st.lists(st.booleans(), max_size=600),
 )
-def test_no_more_than_a_share_is_hedged(share: float, events: list[bool]) -> None:
-    """Over any stretch of requests: the share of them, and what may be saved up."""
+def test_hedges_stay_within_their_share(share: float, events: list[bool]) -> None:
+    """Over any stretch of requests: the share of them, and the burst."""
     hedging = Hedging(share=share)
-    asked: list[int] = []
+    requests: list[int] = []
     hedged: list[int] = []
     for event in events:
         if event:
             hedging.wait("emea")
-            asked.append(1)
+            requests.append(1)
             hedged.append(0)
         elif hedging.take(0.0):
-            asked.append(0)
+            requests.append(0)
             hedged.append(1)
-    for begin in range(0, len(asked), 7):
-        assert sum(hedged[begin:]) <= share * sum(asked[begin:]) + BURST + 1e-9
-    assert sum(hedged) <= share * sum(asked) + 1
+    for begin in range(0, len(requests), 7):
+        assert sum(hedged[begin:]) <= share * sum(requests[begin:]) + BURST + 1e-9
+    assert sum(hedged) <= share * sum(requests) + 1
 
 
-def test_bounds_of_the_wait() -> None:
-    """However quick or slow the answers are; unmeasured, a second."""
+def test_wait_stays_within_its_bounds() -> None:
+    """Without measurements it is one second."""
     hedging = Hedging(least=0.05, most=2.0)
     quick, slow = states(emea=1, us=1)
     assert hedging.wait("emea") == START
@@ -127,8 +127,8 @@ def test_bounds_of_the_wait() -> None:
     assert hedging.usual == {"emea": 0.05, "us": 2.0}
 
 
-def test_an_endpoint_that_is_asked_no_more_is_forgotten() -> None:
-    """What it was like an hour ago is not what is usual."""
+def test_endpoint_without_requests_is_forgotten() -> None:
+    """Its latency of an hour ago does not count."""
     hedging = Hedging()
     gone, here = states(emea=2)
     for n in range(2000):
@@ -140,11 +140,11 @@ def test_an_endpoint_that_is_asked_no_more_is_forgotten() -> None:
     assert hedging.usual["emea"] > 0.4
 
 
-# --- who is asked
+# --- who is requests
 
 
 def learned(usual: dict[str, float], members: list[EndpointState]) -> Hedging:
-    """Hedging that knows these regions."""
+    """Hedging with these usual latencies by region."""
     hedging = Hedging()
     for state in members:
         for n in range(2000):
@@ -158,22 +158,22 @@ def ids(chosen: list[EndpointState]) -> set[str]:
     return {state.id for state in chosen}
 
 
-def test_another_region_that_is_as_near() -> None:
-    """What slows an endpoint often slows its neighbours."""
+def test_second_attempt_prefers_another_near_region() -> None:
+    """What slows one endpoint often slows the region."""
     members = states(a=2, b=2, far=2)
     hedging = learned({"a": 0.03, "b": 0.04, "far": 0.3}, members)
     assert ids(hedging.others(members[0], Available(members))) == {"b0", "b1"}
 
 
-def test_a_neighbour_where_the_others_are_far() -> None:
-    """An answer from there would come too late."""
+def test_second_attempt_stays_in_the_region_if_others_are_distant() -> None:
+    """A response from there would be too late."""
     members = states(a=3, far=2)
     hedging = learned({"a": 0.03, "far": 0.3}, members)
     assert ids(hedging.others(members[0], Available(members))) == {"a1", "a2"}
 
 
-def test_a_far_one_where_there_is_no_neighbour() -> None:
-    """Better than nobody; where there is nobody, nobody."""
+def test_second_attempt_goes_far_if_the_region_has_no_other() -> None:
+    """If there is no other endpoint at all, there is none."""
     members = states(a=1, far=2)
     hedging = learned({"a": 0.03, "far": 0.3}, members)
     assert ids(hedging.others(members[0], Available(members))) == {"far0", "far1"}

@@ -1,4 +1,4 @@
-"""Accumulators: what they say is what they were told, and asking changes nothing."""
+"""Accumulators: mean, minimum and histogram; reading changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from policies.stats.load import LONGEST, NEGLIGIBLE_WEIGHT, SHORTEST, Ewma, Hist
 
 
 def test_ewma_of_nothing_is_none() -> None:
-    """Before the first sample there is no mean."""
     assert Ewma(1.0).read() is None
     assert Ewma(1.0).read(5.0) is None
 
@@ -35,7 +34,7 @@ def test_ewma_counts_every_sample_of_one_instant() -> None:
 
 
 def test_ewma_read_does_not_mutate() -> None:
-    """Asking about the far future does not make it forget."""
+    """Reading at a far later time does not forget."""
     mean = Ewma(1.0)
     mean.add(7.0, 0.0)
     assert mean.read(100.0) is None
@@ -67,7 +66,6 @@ def test_minimum_forgets_all_after_a_long_silence() -> None:
 
 
 def test_histogram_of_nothing_has_no_quantile() -> None:
-    """No samples, no quantile."""
     assert Histogram().quantile(0.5) is None
     assert Histogram().count == 0
 
@@ -82,8 +80,7 @@ def test_quantile_is_within_five_percent(samples: list[float], q: float) -> None
     assert histogram.quantile(q) == pytest.approx(sorted(samples)[rank - 1], rel=0.05)
 
 
-def test_histogram_keeps_what_is_out_of_range() -> None:
-    """Too short and too long count at the ends; zero is no error."""
+def test_histogram_counts_values_out_of_range_at_its_ends() -> None:
     histogram = Histogram()
     for sample in (0.0, 1e-6, 5000.0):
         histogram.record(sample)
@@ -94,8 +91,7 @@ def test_histogram_keeps_what_is_out_of_range() -> None:
 
 
 def test_cumulative_buckets_grow_to_the_count() -> None:
-    """Rows for a scrape: bounds rise, counts never fall, the last is (inf, all), each holds all below its
-    bound."""
+    """Bounds rise, counts never fall, the last is (inf, all), and each counts the samples up to its bound."""
     rng, histogram = Random(1), Histogram()
     samples = [rng.lognormvariate(-2, 2) for _ in range(500)]
     for sample in samples:

@@ -1,8 +1,7 @@
-"""The contract catches what it is there for: faults that balancers have had for years, planted one at a time.
+"""The contract catches the faults it is for: known defects of balancers, planted one at a time.
 
-Each mutant is a sound policy with one thing wrong. A named rule catches it, and the sound one passes that rule and
-all that are for everybody: a contract that nothing can break proves nothing, and neither does one that breaks
-everything.
+Each mutant is a correct policy with one defect. A named rule catches it, and the correct policy passes that rule and
+all rules for every policy: so it is the defect that was caught.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Rule = Callable[[PolicyMaker], None]
 
 
 class Seeded:
-    """A policy with the randomness that it is given."""
+    """A policy with the randomness it is given."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
 
 
 class TwoChoices(Seeded):
-    """Sound: two are drawn without replacement, and the less loaded is taken, by weight and failures charged."""
+    """Correct: the less loaded of two drawn without replacement, by weight, with failures charged."""
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         return min(self.draw(available), key=lambda state: self.load(state, now))
@@ -45,7 +44,7 @@ class TwoChoices(Seeded):
 
 
 class PlainRandom(TwoChoices):
-    """Two are drawn, and the comparison never comes out for the second: Caddy's random_choose for years."""
+    """The comparison never decides for the second: Caddy's random_choose for years."""
 
     def load(self, state: EndpointState, now: float) -> float:
         return -1.0
@@ -59,21 +58,21 @@ class WithReplacement(TwoChoices):
 
 
 class Unweighted(TwoChoices):
-    """Bare counts: the weak one gets as many as the strong."""
+    """Requests in flight without weights."""
 
     def load(self, state: EndpointState, now: float) -> float:
         return relative_load(state, now) * state.weight
 
 
 class Sinkhole(TwoChoices):
-    """Failures are not charged: who fails at once is always the least loaded."""
+    """Failures are not charged: an endpoint that fails at once is always the least loaded."""
 
     def load(self, state: EndpointState, now: float) -> float:
         return state.in_flight / state.weight
 
 
 class LeastTime(Seeded):
-    """Sound: the least time expected. What is not asked for long is forgotten, and tried one request at a time."""
+    """Correct: the least expected time. What is not measured for long is forgotten and gets one trial at a time."""
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         return min(available, key=lambda state: (self.time(state, now), self.rng.random()))
@@ -83,7 +82,7 @@ class LeastTime(Seeded):
 
 
 class ByOwnMean(LeastTime):
-    """The least mean × (in flight + 1), with a mean of its own, as nginx's and Traefik's least time."""
+    """The least mean × (in flight + 1), with its own mean, as in nginx's and Traefik's least time."""
 
     unmeasured = 0.1
 
@@ -101,17 +100,17 @@ class ByOwnMean(LeastTime):
 
 
 class Starver(ByOwnMean):
-    """A mean that nothing but requests changes: who was slow once is never asked again (Traefik #12306)."""
+    """Only requests change the mean: an endpoint that was slow once gets no more (Traefik #12306)."""
 
 
 class Stampede(ByOwnMean):
-    """Who was never measured takes no time at all, however many are on their way there."""
+    """An endpoint without measurements is expected to take no time, however many requests are on their way."""
 
     unmeasured = 0.0
 
 
 class EarliestDeadline(Seeded):
-    """Sound: weighted round-robin by deadlines, with a random first phase whenever somebody is new."""
+    """Correct: weighted round-robin by deadlines, with a random first phase for each new endpoint."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -132,21 +131,21 @@ class EarliestDeadline(Seeded):
 
 
 class InPhase(EarliestDeadline):
-    """All begin at the start of their periods: every balancer that is rebuilt goes to the same one first."""
+    """All begin at the start of their periods: every rebuilt balancer goes to the same endpoint first."""
 
     def phase(self) -> float:
         return 1.0
 
 
 class Hidden(TwoChoices):
-    """Randomness of its own."""
+    """Has randomness of its own."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(Random())
 
 
 class Straying(TwoChoices):
-    """Remembers endpoints and picks them when they are gone."""
+    """Remembers endpoints and picks them after they were removed."""
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         self._all = states
@@ -156,25 +155,25 @@ class Straying(TwoChoices):
 
 
 class Grudge(TwoChoices):
-    """Never again goes to who has failed once."""
+    """Never again picks an endpoint that has failed once."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        self._shunned: set[str] = set()
+        self._failed: set[str] = set()
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         if outcome.kind.is_failure:
-            self._shunned.add(state.id)
+            self._failed.add(state.id)
 
     def load(self, state: EndpointState, now: float) -> float:
-        return super().load(state, now) + 1e6 * (state.id in self._shunned)
+        return super().load(state, now) + 1e6 * (state.id in self._failed)
 
     def draw(self, available: Available) -> Sequence[EndpointState]:
         return available
 
 
 class Sulk(TwoChoices):
-    """Goes to nobody for ten seconds after it has failed, whatever is said of it."""
+    """Picks no endpoint for ten seconds after its failure, whatever its checks say."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -189,7 +188,7 @@ class Sulk(TwoChoices):
 
 
 class Clique(TwoChoices):
-    """Knows whom it knew at the start, and nobody else."""
+    """Picks only endpoints that were there at the start."""
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         self._known = getattr(self, "_known", None) or {state.id for state in states}
@@ -221,30 +220,28 @@ CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
 
 
 def named(value: object) -> str:
-    """What a test is called."""
+    """The id of a test's parameter."""
     found = value.func if isinstance(value, partial) else value
     return getattr(found, "__name__", "")
 
 
-@pytest.mark.parametrize(("mutant", "sound", "rule", "verdict"), CAUGHT, ids=named)
-def test_the_rule_catches_the_fault_and_not_the_sound_one(
-    mutant: type[Policy], sound: type[Policy], rule: Rule, verdict: str
+@pytest.mark.parametrize(("mutant", "correct", "rule", "verdict"), CAUGHT, ids=named)
+def test_rule_catches_the_mutant_and_passes_the_correct_policy(
+    mutant: type[Policy], correct: type[Policy], rule: Rule, verdict: str
 ) -> None:
-    """And says what it saw."""
-    rule(sound)
+    """The message names the figure."""
+    rule(correct)
     with pytest.raises(ContractBroken, match=verdict):
         rule(mutant)
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("sound", [TwoChoices, LeastTime, EarliestDeadline])
-def test_the_sound_ones_keep_all_that_is_for_everybody(sound: type[Policy]) -> None:
-    """So it is the fault, and nothing else about them, that was caught."""
-    contract.check(sound)
+@pytest.mark.parametrize("correct", [TwoChoices, LeastTime, EarliestDeadline])
+def test_correct_policies_keep_all_rules(correct: type[Policy]) -> None:
+    contract.check(correct)
 
 
-def test_every_rule_for_everybody_has_caught_somebody() -> None:
-    """A rule that nothing breaks is no rule."""
+def test_every_rule_catches_a_mutant() -> None:
     assert set(contract.RULES) <= {rule for _, _, rule, _ in CAUGHT}
 
 
@@ -255,7 +252,7 @@ def test_drawing_with_replacement_shows_in_the_idle_share() -> None:
 
 
 def test_ignored_weights_show_in_the_shares() -> None:
-    """Equal counts at unequal weights are an error of a sixth, far beyond any row."""
+    """Equal counts at unequal weights are an error of a sixth, far beyond any bound."""
     assert contract.weight_error(Unweighted) > 0.1
     assert contract.weight_error(TwoChoices) < 0.02
 

@@ -1,4 +1,4 @@
-"""Options of policies have bounds: no value that is accepted costs more memory than a unit can spare."""
+"""Bounds of policy options: no accepted value costs more memory than a balancer can spare."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ REQUIRED: dict[str, dict[str, Any]] = {"single-region": {"region": "r"}}
 
 
 class Stopped(Clock):
-    """It is always the same instant."""
+    """A clock that stands still."""
 
     def now(self) -> float:
         return 1.0
 
 
 def numbers() -> Iterator[Any]:
-    """Each numeric option of each policy that comes with this package."""
+    """Each numeric option of each policy of this package."""
     for name, factory in registry.TABLE.items():
         for option, parameter in registry.options_of(factory).items():
             if parameter.annotation in (int, float):
@@ -46,7 +46,7 @@ def made(name: str, option: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     "value", [math.inf, -math.inf, math.nan, 10**400, -(10**400), 1e300, 2e9, True, "1", None, [1], {}]
 )
-def test_what_is_no_number_or_none_of_ours_is_refused(name: str, option: str, kind: Any, value: Any) -> None:
+def test_values_out_of_range_are_rejected(name: str, option: str, kind: Any, value: Any) -> None:
     """In one short line that names the option."""
     with pytest.raises(BadPolicyOption) as caught:
         made(name, option, value)
@@ -59,7 +59,7 @@ def test_what_is_no_number_or_none_of_ours_is_refused(name: str, option: str, ki
 @pytest.mark.second_tier
 @pytest.mark.parametrize(("name", "option", "kind"), [*numbers()])
 def test_the_largest_value_costs_bounded_memory(name: str, option: str, kind: Any) -> None:
-    """Of powers of ten the largest that is accepted, before three endpoints, one of great weight, and with a pick."""
+    """The largest accepted power of ten, with three endpoints, one of great weight, and one pick."""
     policy = None
     for power in range(9, -4, -1):
         try:
@@ -68,7 +68,7 @@ def test_the_largest_value_costs_bounded_memory(name: str, option: str, kind: An
         except BadPolicyOption:
             continue
     if policy is None:
-        pytest.skip("none of them is accepted: the option is bound more closely")
+        pytest.skip("no power of ten is accepted: the option's range is narrower")
     endpoints = [Endpoint(f"e{at}", f"http://127.0.0.1:{80 + at}", "r", 10.0**at) for at in (0, 1, 6)]
     tracemalloc.start()
     try:
@@ -80,8 +80,8 @@ def test_the_largest_value_costs_bounded_memory(name: str, option: str, kind: An
     assert peak < MOST_MEMORY
 
 
-def test_a_ring_has_a_bound_for_all_endpoints_together() -> None:
-    """Halved as often as is needed, whatever the weights; below the bound nothing changes."""
+def test_total_number_of_ring_points_is_bounded() -> None:
+    """Halved as often as needed; unchanged below the bound."""
     assert points_of_weight_one(512, 2048) == 512
     assert points_of_weight_one(512, 2049) == 256
     for weight in (1e5, 1e6, 1e10, 1e15):

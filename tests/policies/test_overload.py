@@ -1,7 +1,7 @@
-"""A line before twenty simulated servers, in more load than they can take: who is answered while it still matters.
+"""A wait queue before twenty simulated servers under overload: how many requests are answered in time.
 
-Rule of this file: arrivals and services are random and seeded, time is counted. A client waits for `PATIENCE` seconds
-and then does not care; that it has gone is not seen, as behind a proxy, so what is served to it is served in vain.
+Arrivals and services are random and seeded, time is virtual. A client waits for `PATIENCE` seconds and then leaves
+unseen, as behind a proxy, so a later answer is wasted work.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ QUEUE_TIMEOUT = 30.0
 
 
 def answered_in_time(
-    line: WaitQueue[float], load: Callable[[float], float], seconds: float, seed: int = 1
+    queue: WaitQueue[float], load: Callable[[float], float], seconds: float, seed: int = 1
 ) -> float:
-    """The share of requests that are answered while their client waits; `load` is a multiple of the capacity."""
+    """The share of requests answered while their client waits; `load` is a multiple of the capacity."""
     rng, order = Random(seed), count()
     events: list[tuple[float, int, float | None]] = [(0.0, next(order), None)]
     offered = in_time = busy = 0
@@ -40,25 +40,25 @@ def answered_in_time(
         elif now < seconds:
             offered += 1
             heapq.heappush(events, (now + rng.expovariate(load(now) * CAPACITY), next(order), None))
-            line.join(now, 0, now, now + QUEUE_TIMEOUT)
-        while busy < SERVERS and (place := line.take(now)) is not None:
-            if now <= place.deadline and place.waiter is not None:
+            queue.join(now, 0, now, now + QUEUE_TIMEOUT)
+        while busy < SERVERS and (ticket := queue.take(now)) is not None:
+            if now <= ticket.deadline and ticket.waiter is not None:
                 busy += 1
-                serve(place.waiter, now)
+                serve(ticket.waiter, now)
     return in_time / offered
 
 
 @pytest.mark.parametrize(
     ("is_adaptive", "at_least", "at_most"), [(True, 0.7, 1.0), (False, 0.0, 0.35)], ids=["adaptive", "fifo"]
 )
-def test_an_overload_that_lasts(is_adaptive: bool, at_least: float, at_most: float) -> None:
-    """A third more than can be done, for half a minute: newest first answers nearly all that can be answered, first
-    come, first served nearly nobody in time."""
+def test_lasting_overload(is_adaptive: bool, at_least: float, at_most: float) -> None:
+    """A third above capacity for half a minute: newest first answers nearly all that can be answered, first come,
+    first served hardly any in time."""
     share = answered_in_time(WaitQueue(10_000, is_adaptive=is_adaptive), lambda now: 1.3, 30)
     assert at_least <= share <= at_most
 
 
 @pytest.mark.parametrize("is_adaptive", [True, False])
-def test_load_that_can_be_borne(is_adaptive: bool) -> None:
-    """At nine tenths of the capacity both answer everybody."""
+def test_load_below_capacity(is_adaptive: bool) -> None:
+    """At nine tenths of the capacity both orders answer all."""
     assert answered_in_time(WaitQueue(10_000, is_adaptive=is_adaptive), lambda now: 0.9, 30) > 0.99

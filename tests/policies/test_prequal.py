@@ -1,4 +1,4 @@
-"""Prequal: how often an answer is used, who is hot, who is taken, what is removed; and that nobody has to probe."""
+"""Prequal: reuse of probes, hot and cold endpoints, the pick, removal of probes, and operation without probes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from policies import EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
 from policies.contract import REGION, Answer, ManualClock, Trial, endpoints
 from policies.errors import BadPolicyOption
+from policies.insight.explanation import Trace
 from policies.least_in_flight import LeastInFlight
 from policies.policy import PolicyMaker
 from policies.prequal import Prequal, uses
@@ -33,7 +34,7 @@ def pool_of(r: Router, *answers: tuple[int, float], q: float = 0.84) -> ProbePoo
     return pool
 
 
-# --- how often
+# --- reuse
 
 
 @pytest.mark.parametrize(
@@ -48,41 +49,48 @@ def pool_of(r: Router, *answers: tuple[int, float], q: float = 0.84) -> ProbePoo
         (0, 100.0),
     ],
 )
-def test_an_answer_is_used_as_the_paper_says(endpoints: int, b: float) -> None:
+def test_probe_is_reused_as_in_the_paper(endpoints: int, b: float) -> None:
     """b = max(1, (1 + δ)/((1 − m/n)·r_probe − r_remove)); where the pool is so large that it drains, the cap."""
     assert uses(16, endpoints, 3.0, 1.0, 1.0, 100.0) == pytest.approx(b)
 
 
-def test_an_answer_is_used_once_at_least_and_not_above_the_cap() -> None:
-    """Many endpoints, many probes: 1. Few endpoints: what `reuse` says."""
+def test_reuse_is_at_least_one_and_at_most_the_cap() -> None:
+    """Many endpoints, many probes: 1. Few endpoints: `reuse`."""
     assert uses(16, 10_000, 10.0, 1.0, 1.0, 4.0) == 1.0
     assert uses(16, 25, 3.0, 1.0, 1.0, 4.0) == 4.0
 
 
-def test_a_part_of_a_use_is_drawn() -> None:
-    """b = 1.316 at a hundred endpoints: 1 in two thirds of the cases, else 2."""
-    r, policy = router(*[1] * 100)
-    drawn: Counter[int] = Counter()
-    for _ in range(3000):
-        policy.observe_probe(r.states[0], ReportedLoad(in_flight=1), 0.01, 0.0)
-        drawn[policy._pool.probes[r.states[0]].uses] += 1
-    assert sorted(drawn) == [1, 2]
-    assert drawn[2] / 3000 == pytest.approx(0.316, abs=0.03)
+def test_fractional_reuse_is_drawn_at_random() -> None:
+    """b = 1.317 at a hundred endpoints: 16 probes last for 15 b to 16 b picks, until fewer than two are left."""
+    r, policy = router(*[1] * 100, remove=0.0, delta=2.32)
+    r.on_probe = lambda state: None
+    policy.probes(0.0)
+    trace, picks = Trace(), 0
+    r.explain(trace)
+    for _ in range(300):
+        for state in r.states[:16]:
+            policy.observe_probe(state, ReportedLoad(in_flight=0), 0.01, 0.0)
+        while trace.counts["no-probes"] == 0:
+            r.settle(r.route(FACTS), Outcome(OutcomeKind.ABANDONED, None, 0.0, 0.0, 0.0))
+            picks += 1
+        picks -= 1
+        trace.counts.clear()
+    assert 15 * 1.317 <= picks / 300 <= 16 * 1.317
 
 
-# --- who is taken
+# --- the pick
 
 
-def test_the_cold_one_with_the_least_latency_is_taken() -> None:
-    """Loads 1 2 3 9 at quantile 0.75: hot is who has more than 9; at 0.7, more than 3. The quickest is hot then."""
+def test_cold_endpoint_with_least_latency_is_picked() -> None:
+    """Loads 1 2 3 9: at quantile 0.75 hot is above 9; at 0.7, above 3, and the quickest is hot."""
     r, _ = router(1, 1, 1, 1)
     answers = (1, 0.3), (2, 0.2), (3, 0.25), (9, 0.1)
     assert pool_of(r, *answers, q=0.75).best(FACTS, 0.0, 2) is r.states[3]
     assert pool_of(r, *answers, q=0.7).best(FACTS, 0.0, 2) is r.states[1]
 
 
-def test_where_all_are_hot_the_least_loaded_is_taken() -> None:
-    """The quantile is of loads heard of lately, so all that are left may be above it."""
+def test_least_loaded_is_picked_if_all_are_hot() -> None:
+    """The quantile is of recent loads, so all probes that are left may be above it."""
     r, _ = router(1, 1, 1)
     pool = pool_of(r, (8, 0.1), (7, 0.9), (9, 0.2))
     for _ in range(200):
@@ -93,21 +101,20 @@ def test_where_all_are_hot_the_least_loaded_is_taken() -> None:
 
 
 def test_load_is_per_weight() -> None:
-    """Six requests at a weight of three are two."""
+    """Six requests at weight three are a load of two."""
     r, _ = router(1, 1, 3)
     pool = pool_of(r, (2, 0.3), (3, 0.2), (6, 0.1), q=0.34)
     assert pool.hot_above == 2.0
     assert pool.best(FACTS, 0.0, 2) is r.states[2]
 
 
-def test_equals_are_taken_by_load() -> None:
-    """As on the day that nothing is known of anybody."""
+def test_equal_latencies_are_picked_by_load() -> None:
     r, _ = router(1, 1, 1)
     assert pool_of(r, (2, 0.1), (1, 0.1), (3, 0.1)).best(FACTS, 0.0, 2) is r.states[1]
 
 
-def test_who_cannot_take_it_is_not_considered() -> None:
-    """Tried, or not on offer; with fewer answers than are needed, nobody is."""
+def test_tried_and_unavailable_endpoints_are_not_picked() -> None:
+    """None is picked if fewer probes remain than are needed."""
     r, _ = router(1, 1, 1)
     pool = pool_of(r, (1, 0.1), (1, 0.2), (1, 0.3))
     r.set_healthy("here-0", False)
@@ -116,8 +123,8 @@ def test_who_cannot_take_it_is_not_considered() -> None:
     assert pool.best(RequestFacts(tried=frozenset({"here-1"})), 0.0, 2) is None
 
 
-def test_quick_failures_are_hot() -> None:
-    """Idle and quick, and last of all: half of its requests fail, so it seems to have fifty."""
+def test_quickly_failing_endpoint_is_hot() -> None:
+    """Half of its requests fail, so its load is fifty, although it is idle and quick."""
     r, _ = router(1, 1)
     for kind in (OutcomeKind.OK, OutcomeKind.RESET):
         r.states[0].count(Outcome(kind, 200, 0.0, 0.01, 0.01), 0)
@@ -130,8 +137,8 @@ def test_quick_failures_are_hot() -> None:
 # --- the pool
 
 
-def test_what_this_unit_has_there_is_the_least_load() -> None:
-    """An answer of half a second ago says that it is idle, and four of ours are there since."""
+def test_own_requests_in_flight_are_a_lower_bound_of_load() -> None:
+    """A probe of half a second ago says idle, and four own requests are there since."""
     r, _ = router(1, 1)
     pool = pool_of(r, (0, 0.1), (3, 0.2))
     r.states[0].in_flight = 4
@@ -139,8 +146,7 @@ def test_what_this_unit_has_there_is_the_least_load() -> None:
     assert pool.best(FACTS, 0.0, 2) is r.states[1]
 
 
-def test_a_use_counts_one_busier_and_the_last_one_ends_it() -> None:
-    """Between probes the pool is kept right by what is sent."""
+def test_use_adds_one_to_the_load_and_the_last_use_removes_the_probe() -> None:
     r, _ = router(1, 1)
     pool = pool_of(r, (1, 0.1), (1, 0.2))
     pool.probes[r.states[0]].uses = 2
@@ -150,8 +156,8 @@ def test_a_use_counts_one_busier_and_the_last_one_ends_it() -> None:
     assert list(pool.probes) == [r.states[1]]
 
 
-def test_the_pool_has_one_answer_per_endpoint_and_no_more_than_its_size() -> None:
-    """The newest of each; the oldest goes where there is no room."""
+def test_pool_has_one_probe_per_endpoint_up_to_its_size() -> None:
+    """The newest of each; the oldest is removed for lack of room."""
     r, _ = router(*[1] * 5)
     pool = ProbePool(3, 1.0, 0.84)
     for n, state in enumerate(r.states):
@@ -161,8 +167,7 @@ def test_the_pool_has_one_answer_per_endpoint_and_no_more_than_its_size() -> Non
     assert [(s.order, p.in_flight) for s, p in pool.probes.items()] == [(3, 3), (4, 4), (2, 7)]
 
 
-def test_old_answers_go() -> None:
-    """At the age that is stated, not before."""
+def test_old_probes_expire() -> None:
     r, _ = router(1, 1)
     pool = ProbePool(16, 1.0, 0.84)
     pool.add(r.states[0], Probe(1, 0.1, 0.0, 1))
@@ -173,7 +178,7 @@ def test_old_answers_go() -> None:
     assert list(pool.probes) == [r.states[1]]
 
 
-def test_the_worst_and_the_oldest_are_removed_in_turn() -> None:
+def test_worst_and_oldest_probes_are_removed_alternately() -> None:
     """The busiest of the hot, else the slowest; two are left."""
     r, _ = router(*[1] * 6)
     pool = pool_of(r, (1, 0.1), (1, 0.2), (1, 0.9), (1, 0.3), (1, 0.1), (9, 0.1), q=0.8)
@@ -190,13 +195,13 @@ def test_the_worst_and_the_oldest_are_removed_in_turn() -> None:
 
 
 def test_degrees_of_load() -> None:
-    """One by one up to 3, then two per doubling; busier is never less."""
+    """One by one up to 3, then two per doubling; monotonic."""
     assert [degree(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16)] == [0, 1, 2, 3, 4, 4, 5, 5, 6, 7, 8]
     assert all(degree(n) <= degree(n + 1) <= degree(n) + 1 for n in range(5000))
 
 
-def test_latency_is_the_median_of_recent_ones_at_that_load() -> None:
-    """One outlier does not move it; what was seen at other loads does not count; only the last few do."""
+def test_latency_is_the_median_at_that_load() -> None:
+    """One outlier does not move it; samples at other loads do not count, nor do old ones."""
     known = LatencyByLoad()
     for seconds in (0.1, 0.1, 9.0, 0.1):
         known.record(1, seconds, 0.0)
@@ -209,7 +214,7 @@ def test_latency_is_the_median_of_recent_ones_at_that_load() -> None:
 
 
 def test_the_median_is_of_a_sliding_window() -> None:
-    """Against the plain definition, over random samples."""
+    """Against the plain definition, with random samples."""
     known, rng, seen = LatencyByLoad(), Random(7), []
     for _ in range(300):
         seen.append(rng.choice([0.1, 0.2, rng.random()]))
@@ -217,8 +222,7 @@ def test_the_median_is_of_a_sliding_window() -> None:
         assert known.read(2, 0.0) == sorted(seen[-KEEP:])[len(seen[-KEEP:]) // 2]
 
 
-def test_the_nearest_load_stands_in() -> None:
-    """Nothing is known at 3 in flight: what is known at 2 is nearer than at 9."""
+def test_nearest_load_is_used_without_samples_at_that_load() -> None:
     known = LatencyByLoad()
     assert known.read(3, 0.0) is None
     known.record(9, 0.9, 0.0)
@@ -226,8 +230,8 @@ def test_the_nearest_load_stands_in() -> None:
     assert known.read(3, 0.0) == 0.2
 
 
-def test_what_is_known_fades_and_is_forgotten() -> None:
-    """By a tenth per second, and then begins anew."""
+def test_latency_by_load_fades_and_expires() -> None:
+    """By a tenth per second."""
     known = LatencyByLoad()
     known.record(1, 0.4, 0.0)
     assert known.read(1, 2.5) == pytest.approx(0.3)
@@ -240,14 +244,14 @@ def test_what_is_known_fades_and_is_forgotten() -> None:
 
 
 def test_three_are_probed_after_each_pick_without_replacement() -> None:
-    """Each as often as any other; all where there are fewer; a part of a probe adds up."""
+    """All equally often; all where there are fewer; fractions of a probe add up."""
     r, policy = router(*[1] * 10)
-    asked: list[EndpointState] = []
-    r.on_probe = asked.append
+    probed: list[EndpointState] = []
+    r.on_probe = probed.append
     for n in range(1000):
         r.route(FACTS)
-        assert len(set(asked[3 * n :])) == 3
-    seen = Counter(state.id for state in asked)
+        assert len(set(probed[3 * n :])) == 3
+    seen = Counter(state.id for state in probed)
     assert max(seen.values()) - min(seen.values()) < 100
     few, policy = router(1, 1)
     assert policy.probes(0.0) == few.states
@@ -255,49 +259,43 @@ def test_three_are_probed_after_each_pick_without_replacement() -> None:
     assert [len(policy.probes(0.0)) for _ in range(4)] == [0, 1, 0, 1]
 
 
-def test_who_is_away_is_not_probed() -> None:
-    """Checks ask those."""
+def test_unhealthy_endpoint_is_not_probed() -> None:
+    """Active checks test it."""
     r, policy = router(1, 1, 1)
     r.set_healthy("here-1", False)
     assert [state.id for state in policy.probes(0.0)] == ["here-0", "here-2"]
 
 
-def test_answers_decide() -> None:
-    """What the workers say, not what this unit has in flight: others send there, too."""
+@pytest.mark.parametrize("is_in_response", [False, True])
+def test_reported_loads_decide_the_pick(is_in_response: bool) -> None:
+    """In a probe or in a response; this process's requests in flight do not decide, since others send there, too."""
     r, policy = router(1, 1, 1)
     r.on_probe = lambda state: None
     r.route(FACTS)
-    for state, load in zip(r.states, (9, 0, 8), strict=True):
-        policy.observe(state, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1), 0.0)
-        r.probed(state, ReportedLoad(in_flight=load), 0.01, 0.0)
+    for state, in_flight in zip(r.states, (9, 0, 8), strict=True):
+        load = ReportedLoad(in_flight=in_flight)
+        in_response = load if is_in_response else None
+        policy.observe(state, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1, reported_load=in_response), 0.0)
+        if not is_in_response:
+            r.probed(state, load, 0.01, 0.0)
     assert [r.route(FACTS).endpoint.id for _ in range(3)] == ["here-1"] * 3
 
 
-def test_reports_in_responses_are_probes() -> None:
-    """A response that says how busy its worker is fills the pool as an answer would."""
-    r, policy = router(1, 1, 1)
+def test_without_probe_answers_two_choices_decide() -> None:
+    clock = ManualClock()
+    r = Router(endpoints(*[1] * 4), Prequal(Random(1)), clock, Random(2))
     r.on_probe = lambda state: None
     r.route(FACTS)
-    for n, load in enumerate((9, 2, 8)):
-        answer = Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1, reported_load=ReportedLoad(in_flight=load))
-        policy.observe(r.states[n], answer, 0.1)
-    assert [probe.in_flight for probe in policy._pool.probes.values()] == [9, 2, 8]
-
-
-def test_without_answers_it_is_the_less_loaded_of_two() -> None:
-    """Somebody probes, and nobody answers: the pool runs dry, and requests go on."""
-    r, policy = router(*[1] * 4)
-    r.on_probe = lambda state: None
-    r.route(FACTS)
-    policy._pool.probes.clear()
+    clock.time += 2.0  # the first probes are too old
+    trace = Trace()
+    r.explain(trace)
     held = Counter(r.route(FACTS).endpoint.id for _ in range(399))
     assert max(held.values()) <= 104
-    assert (r.fallback_picks, policy._pool.probes) == (0, {})
+    assert (r.fallback_picks, trace.counts["no-probes"]) == (0, 399)
 
 
-def test_members_that_left_leave_the_pool() -> None:
-    """And an answer that comes late is nobody's."""
-    r, policy = router(1, 1, 1)
+def test_removed_endpoint_is_not_picked_after_a_late_probe() -> None:
+    r, _ = router(1, 1, 1)
     r.on_probe = lambda state: None
     r.route(FACTS)
     gone = r.states[2]
@@ -305,63 +303,76 @@ def test_members_that_left_leave_the_pool() -> None:
         r.probed(state, ReportedLoad(in_flight=1), 0.01, 0.0)
     r.replace(endpoints(1, 1))
     r.probed(gone, ReportedLoad(in_flight=0), 0.01, 0.0)
-    assert list(policy._pool.probes) == r.states
-    assert gone not in policy._latencies
+    trace = Trace(keep=20)
+    r.explain(trace)
+    for _ in range(20):
+        r.route(FACTS)
+    assert r.fallback_picks == 0
+    assert not [one for one in trace.recent for step in one.steps if gone in step.candidates]
 
 
-def test_one_whose_latency_is_unknown_has_one_trial_at_a_time() -> None:
-    """It is taken first, and then not until it has answered."""
-    r, policy = router(1, 1, 1)
+def test_endpoint_without_measurements_gets_one_trial_at_a_time() -> None:
+    """It is picked first, and then not until it has answered."""
+    clock, policy = ManualClock(), Prequal(Random(1))
+    r = Router(endpoints(1, 1, 1), policy, clock, Random(2))
     for state in r.states[:2]:
         policy.observe(state, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1), 0.1)
         state.latency.record(0.1, 0, 0.1)
-    clock: ManualClock = r._now.__self__  # type: ignore[attr-defined]
     clock.time = 0.1
     taken = [r.route(FACTS).endpoint.id for _ in range(3)]
     assert taken[0] == "here-2"
     assert "here-2" not in taken[1:]
 
 
-def test_a_sample_belongs_to_the_load_that_the_request_met() -> None:
-    """Not to what it leaves behind: the last to leave a queue has waited longest, and leaves nobody. What others have
-    there counts, as far as the worker reports it."""
+def test_sample_belongs_to_the_load_at_arrival() -> None:
+    """Not to the load when it ends: the last of a queue has waited longest. Requests of other balancers count as the
+    worker reports them."""
     r, policy = router(1)
     state = r.states[0]
+    policy.probes(0.0)
+    trace = Trace()
+    r.explain(trace)
+
+    def latency_at(load: int) -> float:
+        r.probed(state, ReportedLoad(in_flight=load), 0.01, 0.0)
+        r.settle(r.route(FACTS), Outcome(OutcomeKind.ABANDONED, None, 0.0, 0.0, 0.0))
+        assert trace.last is not None
+        return trace.last.steps[0].scores[0]
+
     first, second = r.route(FACTS), r.route(FACTS)
-    r.settle(first, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1))
-    r.settle(second, Outcome(OutcomeKind.OK, 200, 0.0, 0.2, 0.2))
-    known = policy._latencies[state]
-    assert (known.read(0, 0.1), known.read(1, 0.2)) == (0.1, 0.2)
-    third = r.route(FACTS)
-    load = ReportedLoad(in_flight=8)
-    r.settle(third, Outcome(OutcomeKind.OK, 200, 0.2, 0.9, 0.9, reported_load=load))
-    assert known.read(8, 0.9) == pytest.approx(0.7)
-    assert known.read(0, 0.1) == 0.1
+    r.settle(first, Outcome(OutcomeKind.OK, 200, -0.1, 0.0, 0.0))
+    r.settle(second, Outcome(OutcomeKind.OK, 200, -0.2, 0.0, 0.0))
+    assert (latency_at(0), latency_at(1)) == (0.1, 0.2)
+    reported = ReportedLoad(in_flight=8)
+    r.settle(r.route(FACTS), Outcome(OutcomeKind.OK, 200, -0.7, 0.0, 0.0, reported_load=reported))
+    assert latency_at(0) == 0.1
+    assert latency_at(8) == pytest.approx(0.7)
 
 
-def test_a_use_takes_the_latency_of_the_next_load() -> None:
-    """Quick while it is idle and slow with one request: the second goes elsewhere before any answer comes."""
-    r, policy = router(1, 1)
+def test_use_moves_the_latency_to_the_next_load() -> None:
+    """Quick while idle and slow with one request: the second goes elsewhere before any response."""
+    r, policy = router(1, 1, q_rif=1.0)
     r.on_probe = lambda state: None
     policy.probes(0.0)
     for state, latencies in zip(r.states, ((0.1, 0.9), (0.2, 0.9)), strict=True):
         for load, seconds in enumerate(latencies):
-            policy._latencies[state].record(load, seconds, 0.0)
-        r.probed(state, ReportedLoad(in_flight=0), 0.01, 0.0)
-    policy._pool.hot_above = 9.0  # or it would go elsewhere for being busier
+            answer = Outcome(OutcomeKind.OK, 200, 0.0, seconds, seconds)
+            state.count(answer, load)
+            policy.observe(state, answer, 0.0)
+        for load in (9, 0):  # 9 is hot, so that a load of 1 is not
+            r.probed(state, ReportedLoad(in_flight=load), 0.01, 0.0)
     assert [r.route(FACTS).endpoint.id for _ in range(2)] == ["here-0", "here-1"]
 
 
 def slow_share(make: PolicyMaker, answer: Answer) -> float:
-    """What the first of eight gets."""
+    """The share of the first of eight."""
     trial = Trial(make, endpoints(*[1] * 8), answer)
     trial.open_loop(120, 30)
     return trial.picked(since=5)["here-0"] / trial.picked(since=5).total()
 
 
-def test_the_slow_one_is_left() -> None:
-    """Of eight one takes five times as long: least in flight sees it only while it has requests; this one hardly ever
-    goes there, and keeps looking."""
+def test_slow_endpoint_gets_less_than_by_least_in_flight() -> None:
+    """One of eight takes five times as long: it gets hardly any requests, but some."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         return (0.5 if state.order == 0 else 0.1), OutcomeKind.OK
@@ -373,17 +384,16 @@ def test_the_slow_one_is_left() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pool": 1}, "pool: must be from 2 to 1024, got 1"),
-        ({"oldest": 0.0}, "oldest: must be > 0, got 0.0"),
-        ({"q_rif": 1.5}, "q_rif: must be from 0 to 1, got 1.5"),
-        ({"probes": 0.0}, "probes: must be from 0.1 to 100, got 0.0"),
-        ({"remove": -1.0}, "remove: must be from 0 to 100, got -1.0"),
-        ({"delta": -1.0}, "delta: must be >= 0, got -1.0"),
-        ({"reuse": 0.5}, "reuse: must be >= 1, got 0.5"),
+        ({"pool": 1}, "pool: must be from 2 to 1024"),
+        ({"oldest": 0.0}, "oldest: must be > 0"),
+        ({"q_rif": 1.5}, "q_rif: must be from 0 to 1"),
+        ({"probes": 0.0}, "probes: must be from 0.1 to 100"),
+        ({"remove": -1.0}, "remove: must be from 0 to 100"),
+        ({"delta": -1.0}, "delta: must be >= 0"),
+        ({"reuse": 0.5}, "reuse: must be >= 1"),
     ],
 )
-def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
-    """One line that says what is allowed."""
+def test_invalid_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadPolicyOption) as error:
         Prequal(Random(1), **options)
-    assert str(error.value) == message
+    assert str(error.value).startswith(message)

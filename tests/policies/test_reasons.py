@@ -1,4 +1,4 @@
-"""Policies by load say why: whom they considered, what each scored, and never anything that changes a run."""
+"""Reasons of policies by load: candidates and scores, without effect on the run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("name", "options", "reasons", "wins"), REASONS)
-def test_each_pick_is_explained(name: str, options: dict[str, Any], reasons: set[str], wins: Any) -> None:
-    """By its own reasons only, and who was picked has the winning score in the last of them."""
-    trial = Trial(lambda rng: registry.make(name, options, rng), endpoints(1, 2, 3))
+def test_each_pick_is_explained_and_unchanged(
+    name: str, options: dict[str, Any], reasons: set[str], wins: Any
+) -> None:
+    """The policy's own reasons only; the picked endpoint has the winning score; the run is the same without a trace."""
+    trial, plain = (
+        Trial(lambda rng: registry.make(name, options, rng), endpoints(1, 2, 3)) for _ in range(2)
+    )
     trace = Trace(keep=5000)
     trial.router.explain(trace)
-    trial.open_loop(30, 20)
+    for one in (trial, plain):
+        one.open_loop(30, 20)
+    assert trial.log == plain.log
     assert set(trace.counts) == reasons
     for explanation in trace.recent:
         assert explanation.picked is not None
@@ -45,23 +51,11 @@ def test_each_pick_is_explained(name: str, options: dict[str, Any], reasons: set
             assert scores[explanation.picked] == pytest.approx(wins(scores.values()))
 
 
-@pytest.mark.parametrize(("name", "options", "reasons", "wins"), REASONS)
-def test_explaining_changes_no_run(name: str, options: dict[str, Any], reasons: set[str], wins: Any) -> None:
-    """The same seed gives the same run, explained or not."""
-    logs = []
-    for trace in (None, Trace()):
-        trial = Trial(lambda rng: registry.make(name, options, rng), endpoints(1, 2, 3))
-        trial.router.explain(trace)
-        trial.open_loop(30, 20)
-        logs.append(trial.log)
-    assert logs[0] == logs[1]
-
-
-def test_a_dry_pool_is_said_to_be_dry() -> None:
-    """Somebody probes and nobody answers: the reasons of the less loaded of two follow."""
+def test_prequal_without_probes_is_explained() -> None:
+    """The reasons of the less loaded of two follow."""
     r = Router(endpoints(1, 1, 1), registry.make("prequal", {}, Random(1)), ManualClock(), Random(2))
-    asked: list[EndpointState] = []
-    r.on_probe = asked.append
+    probed: list[EndpointState] = []
+    r.on_probe = probed.append
     r.route(FACTS)
     for state in r.states:
         r.probed(state, ReportedLoad(in_flight=9), 0.01, 0.0)
@@ -74,10 +68,13 @@ def test_a_dry_pool_is_said_to_be_dry() -> None:
     assert trace.last.reasons[1] in ("tie", "less-loaded")
 
 
-@pytest.mark.parametrize("name", ["least-in-flight", "peak-ewma", "least-time", "c3"])
-def test_the_only_one_is_said_to_be_that(name: str) -> None:
-    """Nothing is scored where there is no choice."""
-    r = Router(endpoints(1), registry.make(name, {"choices": 3}, Random(1)), ManualClock(), Random(2))
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("least-in-flight", 2), ("least-in-flight", 3), ("peak-ewma", 3), ("least-time", 3), ("c3", 3)],
+)
+def test_single_candidate_is_a_reason(name: str, choices: int) -> None:
+    """Nothing is scored without a choice."""
+    r = Router(endpoints(1), registry.make(name, {"choices": choices}, Random(1)), ManualClock(), Random(2))
     trace = Trace()
     r.explain(trace)
     r.route(FACTS)

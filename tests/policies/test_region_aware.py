@@ -1,8 +1,7 @@
-"""Region-aware in the experiment's world: near workers saturate, far ones idle, and nobody says how much a
-worker can do.
+"""Region-aware policy in the world of the experiment: saturated near workers, idle distant ones, unknown capacity.
 
-Three regions of two workers, 350, 450 and 580 ms away, one slot each with a queue, 19–21 ms per request;
-clients in emea.
+Three regions of two workers, 350, 450 and 580 ms away, one slot each with a queue, 19–21 ms per request; clients in
+emea.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ MEMBERS = [Endpoint(f"{region}-{i}", "http://x", region) for i in range(2) for r
 
 
 class Fleet:
-    """Workers as queues; `slowness` by region multiplies service times, `dead` regions refuse after a round
-    trip."""
+    """Workers as queues; `slowness` by region multiplies service times, `dead` regions refuse after a round trip."""
 
     def __init__(self) -> None:
         self._rng = Random(4)
@@ -41,7 +39,7 @@ class Fleet:
 
 
 def trial(name: str, **options: Any) -> tuple[Trial, Fleet]:
-    """A policy before the fleet, requests coming from emea."""
+    """A policy before the fleet, with requests from emea."""
     fleet = Fleet()
     t = Trial(lambda rng: make(name, options, rng), MEMBERS, fleet)
     t.facts = RequestFacts(region="emea")
@@ -64,17 +62,16 @@ def settled_mean(name: str, **options: Any) -> float:
 
 
 @pytest.mark.no_cover
-def test_it_is_ahead_because_it_spills_over_on_load() -> None:
-    """100 outstanding: 3 % or more ahead of round-robin, which is ahead of random; one region alone is far
-    behind."""
+def test_mean_latency_beats_round_robin_at_high_load() -> None:
+    """100 outstanding: 3 % or more ahead of round-robin, which is ahead of random; one region alone is far behind."""
     aware, blind = settled_mean("region-aware"), settled_mean("round-robin")
     assert aware < 0.97 * blind
     assert blind < settled_mean("random")
     assert settled_mean("single-region", region="emea") > 1.5 * blind
 
 
-def test_home_is_near_saturation_and_hardly_queues() -> None:
-    """emea carries 85–100 of the 100 per second that it can, at no more than 60 ms of wait."""
+def test_home_region_is_nearly_saturated_without_a_long_queue() -> None:
+    """emea has 85–100 of its capacity of 100 per second, with a wait of at most 60 ms."""
     t, _ = trial("region-aware")
     t.closed_loop(100, 40)
     home = [latency for at, endpoint, latency in t.log if at >= 10 and endpoint.startswith("emea")]
@@ -82,14 +79,14 @@ def test_home_is_near_saturation_and_hardly_queues() -> None:
     assert sum(home) / len(home) < 0.370 + 0.060
 
 
-def test_pricing_the_wait_at_itself_loses_to_round_robin() -> None:
+def test_wait_price_of_one_loses_to_round_robin() -> None:
     """Wardrop's equilibrium: why `wait_price` is not 1."""
     assert settled_mean("region-aware", wait_price=1.0) > settled_mean("round-robin")
 
 
 @pytest.mark.parametrize(("rate", "home"), [(5, 0.9), (30, 0.95), (60, 0.95)])
-def test_at_low_load_all_stay_home(rate: float, home: float) -> None:
-    """But for a look at what has become of the others."""
+def test_low_load_stays_in_the_home_region(rate: float, home: float) -> None:
+    """Apart from exploration."""
     t, _ = trial("region-aware")
     t.open_loop(rate, 60)
     assert shares(t, since=15)["emea"] >= home
@@ -97,8 +94,8 @@ def test_at_low_load_all_stay_home(rate: float, home: float) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("rate", [100, 180, 240])
-def test_open_loop_is_no_worse_than_round_robin(rate: float) -> None:
-    """Whatever is offered, and far better while there is room at home."""
+def test_open_loop_latency_is_no_worse_than_round_robin(rate: float) -> None:
+    """At any offered rate, and far better while the home region has room."""
     means = []
     for name in ("region-aware", "round-robin"):
         t, _ = trial(name)
@@ -107,8 +104,8 @@ def test_open_loop_is_no_worse_than_round_robin(rate: float) -> None:
     assert means[0] < means[1] * (0.93 if rate < 200 else 1.01)
 
 
-def test_a_sudden_burst_does_not_all_go_home() -> None:
-    """From 10 to 100 outstanding at once: the spill-over does not wait for the first slow answer."""
+def test_sudden_burst_spills_over_at_once() -> None:
+    """From 10 to 100 outstanding at once: spill-over does not wait for the first slow response."""
     t, _ = trial("region-aware")
     t.closed_loop(10, 5)
     before = t.clock.time
@@ -118,8 +115,8 @@ def test_a_sudden_burst_does_not_all_go_home() -> None:
     assert burst["emea"] < 60
 
 
-def test_a_dead_home_is_left_and_returned_to() -> None:
-    """Within seconds both ways, without a health check; the dead region is asked now and then."""
+def test_failing_home_region_is_left_and_returned_to() -> None:
+    """Within seconds both ways, without active checks."""
     t, fleet = trial("region-aware")
     t.open_loop(80, 20)
     fleet.dead = {"emea"}
@@ -130,8 +127,8 @@ def test_a_dead_home_is_left_and_returned_to() -> None:
     assert shares(t, since=75)["emea"] > 0.85
 
 
-def test_a_slow_home_is_left_and_returned_to() -> None:
-    """Ten times slower, yet healthy: no threshold is crossed, only the price."""
+def test_slow_home_region_is_left_and_returned_to() -> None:
+    """Ten times slower, yet healthy: only the price changes."""
     t, fleet = trial("region-aware")
     t.open_loop(80, 20)
     fleet.slowness["emea"] = 10.0
@@ -142,8 +139,8 @@ def test_a_slow_home_is_left_and_returned_to() -> None:
     assert shares(t, since=80)["emea"] > 0.7
 
 
-def test_a_full_or_absent_home_is_no_obstacle() -> None:
-    """Home not available, unknown, or not given: the cheapest region there is."""
+def test_cheapest_region_serves_requests_without_an_available_home() -> None:
+    """The home region is full, unknown or not given."""
     members = [Endpoint("e", "http://x", "emea", max_in_flight=1), Endpoint("u", "http://x", "us")]
     r = Router(members, make("region-aware", {}, Random(1)), ManualClock(), Random(1))
     r.find("u").latency.record(0.4, 0, 0.0)
@@ -154,8 +151,8 @@ def test_a_full_or_absent_home_is_no_obstacle() -> None:
     assert r.route(RequestFacts(region=None)).endpoint.id == "u"
 
 
-def test_the_margin_keeps_requests_home() -> None:
-    """A region that is quicker by less than the margin is not worth leaving for."""
+def test_margin_keeps_requests_home() -> None:
+    """A region that is faster by less than the margin is not chosen."""
     for margin, region in ((0.2, "emea"), (0.05, "us")):
         r = Router(MEMBERS[:2], make("region-aware", {"margin": margin}, Random(1)), ManualClock(), Random(1))
         r.find("emea-0").latency.record(0.3, 0, 0.0)

@@ -1,4 +1,4 @@
-"""The retry budget: what it allows is a share of what was asked for lately, whatever the order of events."""
+"""The retry budget: retries are a share of recent requests, for any order of events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from policies.overload.retry_budget import WINDOW_SLICES, RetryBudget
 EVENTS = st.lists(
     st.tuples(st.floats(0.0, 4.0), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=60
 )
-"""Seconds that pass, requests that come then, retries that are asked for then."""
+"""Seconds that pass, then numbers of requests and of retries asked for."""
 
 
 def slice_of(at: float) -> int:
@@ -20,10 +20,10 @@ def slice_of(at: float) -> int:
 @given(
     events=EVENTS, share=st.sampled_from([0.0, 0.1, 0.2, 1.0]), per_second=st.sampled_from([0.0, 0.3, 2.0])
 )
-def test_no_window_has_more_than_its_share(
+def test_retries_of_any_window_stay_within_share_and_reserve(
     events: list[tuple[float, int, int]], share: float, per_second: float
 ) -> None:
-    """Whenever one is allowed, those of the window are within share and reserve; none is denied without need."""
+    """None is denied without need."""
     budget = RetryBudget(share, per_second)
     now, total = 1000.0, 0
     asked: list[tuple[int, int]] = []
@@ -44,8 +44,8 @@ def test_no_window_has_more_than_its_share(
                 taken.append(slice_of(now))
 
 
-def test_a_burst_after_silence() -> None:
-    """Who asks little still has ten a second for ten seconds: a hundred at once, and then no more."""
+def test_reserve_after_an_idle_time() -> None:
+    """Ten a second for ten seconds: a hundred retries at once, and then no more."""
     budget = RetryBudget()
     assert [budget.take(100, 1000.0) for _ in range(101)].count(True) == 100
     assert budget.denied == 1
@@ -53,8 +53,8 @@ def test_a_burst_after_silence() -> None:
     assert budget.take(100, 1010.0)
 
 
-def test_a_share_of_what_is_asked() -> None:
-    """Where nothing is in reserve, every fifth request may be sent again."""
+def test_retries_are_a_share_of_requests() -> None:
+    """Without a reserve, every fifth request may be sent again."""
     budget = RetryBudget(0.2, 0.0)
     budget.note(0, 1000.0)
     allowed = 0
@@ -64,8 +64,8 @@ def test_a_share_of_what_is_asked() -> None:
     assert budget.denied == 800
 
 
-def test_what_was_asked_long_ago_counts_no_more() -> None:
-    """Nor does what was spent then; nobody need have looked in between."""
+def test_old_requests_and_retries_do_not_count() -> None:
+    """Also if nothing was recorded in between."""
     budget = RetryBudget(0.2, 0.0)
     budget.note(0, 1000.0)
     assert budget.take(10, 1001.0)
@@ -76,8 +76,8 @@ def test_what_was_asked_long_ago_counts_no_more() -> None:
     assert budget.take(20, 5001.0)
 
 
-def test_a_clock_that_stands_still_or_steps_back() -> None:
-    """Two clocks may differ a little: the last slice is the last."""
+def test_clock_that_steps_back_does_not_refill() -> None:
+    """Clocks may differ a little between calls."""
     budget = RetryBudget(0.0, 0.1)
     assert budget.take(0, 1000.0)
     assert not budget.take(0, 999.0)

@@ -1,4 +1,4 @@
-"""Policies that rate endpoints: each score by hand, and how it is forgotten."""
+"""Policies by score: each score computed by hand, and how it is forgotten."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def router(policy: Policy, *weights: float) -> Router:
 
 
 def answered(seconds: float, now: float, load: ReportedLoad | None = None, body: float = 0.0) -> Outcome:
-    """A success whose first byte came after so long, and the rest later."""
+    """A success with its first byte after `seconds` and the rest `body` seconds later."""
     return Outcome(OutcomeKind.OK, 200, now - seconds - body, now - body, now, reported_load=load)
 
 
-def hear(
+def observe(
     policy: Any, r: Router, seconds: float, now: float, load: ReportedLoad | None = None
 ) -> EndpointState:
-    """The policy hears of one success at the first endpoint."""
+    """One success at the first endpoint."""
     state = r.states[0]
     policy.observe(state, answered(seconds, now, load), now)
     return state
 
 
-# --- what they share
+# --- shared
 
 
 class ByOrder(ByScore):
-    """The last one is best; all of a kind are equal."""
+    """The last one is best; endpoints of the same order modulo `kinds` are equal."""
 
     def __init__(self, rng: Random, choices: int, kinds: int) -> None:
         super().__init__(rng, choices)
@@ -59,15 +59,15 @@ class ByOrder(ByScore):
 
 
 @pytest.mark.parametrize(("choices", "share"), [(0, 1.0), (2, 2 / 5), (3, 3 / 5), (5, 1.0), (9, 1.0)])
-def test_the_best_is_found_as_often_as_it_is_drawn(choices: int, share: float) -> None:
-    """Without replacement: d of n, and always where all are looked at."""
+def test_best_is_picked_as_often_as_it_is_drawn(choices: int, share: float) -> None:
+    """Without replacement: d of n, and always if all are compared."""
     r = router(ByOrder(Random(3), choices, 5), *[1] * 5)
     found = sum(r.policy.pick(FACTS, r.available, 0.0).order == 4 for _ in range(4000)) / 4000
     assert found == pytest.approx(share, abs=0.03)
 
 
-def test_equals_are_taken_alike() -> None:
-    """A full scan that took the first of them would send all to the same endpoint."""
+def test_equal_scores_are_picked_equally_often() -> None:
+    """A full scan that took the first would send all to one endpoint."""
     r = router(ByOrder(Random(3), 0, 2), *[1] * 6)
     seen = Counter(r.policy.pick(FACTS, r.available, 0.0).order for _ in range(3000))
     assert sorted(seen) == [1, 3, 5]
@@ -76,8 +76,7 @@ def test_equals_are_taken_alike() -> None:
 
 @pytest.mark.parametrize("make", [PeakEwma, LeastTime, C3, LeastInFlight])
 @pytest.mark.parametrize("choices", [1, -1])
-def test_one_choice_is_none(make: Callable[..., Policy], choices: int) -> None:
-    """All, or two at least."""
+def test_choices_of_one_or_less_are_rejected(make: Callable[..., Policy], choices: int) -> None:
     with pytest.raises(BadPolicyOption, match=rf"^choices: must be 0 \(all\) or >= 2, got {choices}$"):
         make(Random(1), choices=choices)
 
@@ -85,24 +84,23 @@ def test_one_choice_is_none(make: Callable[..., Policy], choices: int) -> None:
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (PeakEwma, {"decay": 0.0}, "decay: must be > 0, got 0.0"),
-        (LeastTime, {"alpha": 0.0}, "alpha: must be from 0.001 to 1, got 0.0"),
-        (LeastTime, {"forget": 0.0}, "forget: must be > 0, got 0.0"),
-        (LeastTime, {"until": "never"}, "until: must be one of first-byte, last-byte, got 'never'"),
-        (C3, {"exponent": 0.0}, "exponent: must be > 0, got 0.0"),
-        (C3, {"balancers": 0.5}, "balancers: must be >= 1, got 0.5"),
-        (LeastInFlight, {"tie": "first"}, "tie: must be one of random, rate, got 'first'"),
+        (PeakEwma, {"decay": 0.0}, "decay: must be > 0"),
+        (LeastTime, {"alpha": 0.0}, "alpha: must be from 0.001 to 1"),
+        (LeastTime, {"forget": 0.0}, "forget: must be > 0"),
+        (LeastTime, {"until": "never"}, "until: must be one of first-byte, last-byte"),
+        (C3, {"exponent": 0.0}, "exponent: must be > 0"),
+        (C3, {"balancers": 0.5}, "balancers: must be >= 1"),
+        (LeastInFlight, {"tie": "first"}, "tie: must be one of random, rate"),
     ],
 )
-def test_bad_options_are_named(make: Callable[..., Policy], options: dict[str, Any], message: str) -> None:
-    """One line that says what is allowed."""
+def test_invalid_option_is_named(make: Callable[..., Policy], options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadPolicyOption) as error:
         make(Random(1), **options)
-    assert str(error.value) == message
+    assert str(error.value).startswith(message)
 
 
-def test_pages_follow_the_members() -> None:
-    """Who stays keeps its page; who leaves, or moves to another address or region, does not."""
+def test_per_endpoint_data_follows_the_members() -> None:
+    """An endpoint that stays keeps its data; one that leaves, or changes address or region, does not."""
     pages: PerEndpoint[list[int]] = PerEndpoint(list)
     r = router(LeastInFlight(Random(1)), 1, 1, 1)
     one, two, three = r.states
@@ -120,7 +118,7 @@ def test_pages_follow_the_members() -> None:
 # --- peak EWMA
 
 
-def test_a_peak_is_believed_at_once_and_decays() -> None:
+def test_peak_counts_at_once_and_decays() -> None:
     """c = x if x > c, else c·w + x·(1 − w), w = e^(−Δ/τ)."""
     cost = Cost()
     cost.sample(0.1, 0.0, 10.0)
@@ -133,10 +131,10 @@ def test_a_peak_is_believed_at_once_and_decays() -> None:
     assert cost.seconds == pytest.approx(0.5 * E + 0.2 * (1 - E))
 
 
-def test_reading_a_cost_decays_toward_nothing_and_changes_nothing() -> None:
-    """c·e^(−Δ/τ)·(in flight + 1)/weight, however often it is read."""
+def test_score_decays_with_time_and_reading_does_not_change_it() -> None:
+    """c·e^(−Δ/τ)·(in flight + 1)/weight."""
     policy = PeakEwma(Random(1))
-    state = hear(policy, router(policy, 2), 0.4, 0.0)
+    state = observe(policy, router(policy, 2), 0.4, 0.0)
     for _ in range(3):
         assert policy.score(state, 0.0) == pytest.approx(0.2)
         assert policy.score(state, 10.0) == pytest.approx(0.2 * E)
@@ -144,10 +142,10 @@ def test_reading_a_cost_decays_toward_nothing_and_changes_nothing() -> None:
     assert policy.score(state, 20.0) == pytest.approx(0.8 * E * E)
 
 
-def test_a_stale_cost_is_on_probation() -> None:
-    """After 3 τ it is as one that nobody has asked: first while it has no request, last with one."""
+def test_stale_peak_ewma_is_on_trial() -> None:
+    """After 3 τ as without measurements: first while idle, last with a request in flight."""
     policy = PeakEwma(Random(1), decay=2.0)
-    state = hear(policy, router(policy, 1), 0.4, 0.0)
+    state = observe(policy, router(policy, 1), 0.4, 0.0)
     assert policy.score(state, 5.9) == pytest.approx(0.4 * exp(-2.95))
     assert policy.score(state, 6.0) == 0.0
     state.in_flight = 1
@@ -155,7 +153,7 @@ def test_a_stale_cost_is_on_probation() -> None:
 
 
 def test_failures_are_charged_five_seconds_at_least() -> None:
-    """A third of what ended lately has failed: a third of 5 s. After a second without, one look is free."""
+    """A third of recent requests failed: a third of 5 s. After a second without a failure, one trial is free."""
     policy = PeakEwma(Random(1))
     r = router(policy, 1)
     for kind in (OutcomeKind.OK, OutcomeKind.OK, OutcomeKind.RESET):
@@ -166,7 +164,7 @@ def test_failures_are_charged_five_seconds_at_least() -> None:
 
 
 def test_only_latency_to_the_first_byte_counts() -> None:
-    """Not the size of the answer, nor how fast the client reads."""
+    """Not the size of the response, nor the client's speed."""
     policy = PeakEwma(Random(1))
     r = router(policy, 1)
     policy.observe(r.states[0], answered(0.2, 9.0, body=3.0), 9.0)
@@ -176,32 +174,32 @@ def test_only_latency_to_the_first_byte_counts() -> None:
 # --- least time
 
 
-def test_the_mean_moves_by_alpha() -> None:
+def test_least_time_mean_moves_by_alpha() -> None:
     """(mean)·(in flight + 1)/weight, a new sample counts a twentieth."""
     policy = LeastTime(Random(1))
     r = router(policy, 2)
-    state = hear(policy, r, 0.1, 1.0)
-    hear(policy, r, 0.5, 2.0)
+    state = observe(policy, r, 0.1, 1.0)
+    observe(policy, r, 0.5, 2.0)
     state.in_flight = 2
     assert policy.score(state, 2.0) == pytest.approx((0.1 + 0.05 * 0.4) * 3 / 2)
 
 
-def test_a_mean_without_samples_is_forgotten() -> None:
-    """One trial at a time after 10 s, and its answer is the new mean: nothing of the old one is left."""
+def test_least_time_without_samples_is_on_trial() -> None:
+    """One trial at a time after 10 s, and its latency is the new mean."""
     policy = LeastTime(Random(1))
     r = router(policy, 1)
-    state = hear(policy, r, 2.0, 0.0)
+    state = observe(policy, r, 2.0, 0.0)
     assert policy.score(state, 9.9) == pytest.approx(2.0)
     assert policy.score(state, 10.0) == 0.0
     state.in_flight = 2
     assert policy.score(state, 10.0) == 2 * ON_TRIAL
     state.in_flight = 0
-    hear(policy, r, 0.1, 10.5)
+    observe(policy, r, 0.1, 10.5)
     assert policy.score(state, 10.5) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("until", "seconds"), [("first-byte", 0.2), ("last-byte", 3.2)])
-def test_time_may_be_taken_to_either_byte(until: str, seconds: float) -> None:
+def test_least_time_to_first_or_last_byte(until: str, seconds: float) -> None:
     """nginx's header and last_byte."""
     policy = LeastTime(Random(1), until=until)
     r = router(policy, 1)
@@ -212,19 +210,19 @@ def test_time_may_be_taken_to_either_byte(until: str, seconds: float) -> None:
 # --- C3
 
 
-def test_the_rank_of_c3() -> None:
-    """Ψ = R − 1/μ + q̂³/μ with q̂ = 1 + os·w + q: R 0.3, 1/μ 0.1, two in flight from each of three balancers, four queue
-    up: 0.3 − 0.1 + 11³ × 0.1."""
+def test_c3_score() -> None:
+    """Ψ = R − 1/μ + q̂³/μ with q̂ = 1 + os·w + q: R 0.3, 1/μ 0.1, two in flight from each of three balancers, a queue
+    of four: 0.3 − 0.1 + 11³ × 0.1."""
     policy = C3(Random(1), balancers=3.0)
-    state = hear(policy, router(policy, 1), 0.3, 1.0, ReportedLoad(in_flight=4, service_time=0.1))
+    state = observe(policy, router(policy, 1), 0.3, 1.0, ReportedLoad(in_flight=4, service_time=0.1))
     state.in_flight = 2
     assert policy.score(state, 1.0) == pytest.approx(0.2 + 11**3 * 0.1)
     policy.observe_probe(state, ReportedLoad(in_flight=14), 0.02, 1.0)
-    assert policy.score(state, 1.0) == pytest.approx(0.2 + 14**3 * 0.1)  # 4 + 0.3 × 10 queue up
+    assert policy.score(state, 1.0) == pytest.approx(0.2 + 14**3 * 0.1)  # the queue is 4 + 0.3 × 10
 
 
 def test_c3_without_reports() -> None:
-    """The least latency that was seen stands for the service time, and nobody queues up; per weight."""
+    """The least latency stands for the service time, and no queue is known; per weight."""
     policy = C3(Random(1))
     r = router(policy, 2)
     for latency in (0.1, 0.3):
@@ -234,21 +232,21 @@ def test_c3_without_reports() -> None:
     assert policy.score(r.states[0], 0.3) == pytest.approx(mean - 0.1 + 2**3 * 0.1)
 
 
-def test_what_c3_has_heard_is_forgotten() -> None:
-    """After 10 s it is as one that nobody has asked: what is usual, and one trial at a time."""
+def test_c3_forgets_after_10_s() -> None:
+    """Then as without measurements: the latency prior, and one trial at a time."""
     policy = C3(Random(1))
     r = router(policy, 1)
-    state = hear(policy, r, 3.0, 0.0, ReportedLoad(in_flight=40, service_time=2.0))
+    state = observe(policy, r, 3.0, 0.0, ReportedLoad(in_flight=40, service_time=2.0))
     assert policy.score(state, 10.0) == pytest.approx(r.states[0].latency_prior.latency(REGION, 10.0))
     state.in_flight = 1
     assert policy.score(state, 10.0) == ON_TRIAL
     state.in_flight = 0
-    hear(policy, r, 0.2, 10.0, ReportedLoad(service_time=0.1))
+    observe(policy, r, 0.2, 10.0, ReportedLoad(service_time=0.1))
     assert policy.score(state, 10.0) == pytest.approx(0.2)
 
 
-def test_the_cube_shortens_the_queue_of_the_quick() -> None:
-    """At services of 10 and 40 ms, least time has four times as many in flight at the quick one; C3 has 4^(1/3)."""
+def test_c3_cube_balances_queues_of_fast_and_slow_endpoints() -> None:
+    """At services of 10 and 40 ms, least time has four times as many in flight at the fast one; C3 has 4^(1/3)."""
     policy = C3(Random(1), choices=0)
     r = router(policy, 1, 1)
     for state, service in zip(r.states, (0.01, 0.04), strict=True):
@@ -262,8 +260,8 @@ def test_the_cube_shortens_the_queue_of_the_quick() -> None:
 # --- least in flight
 
 
-def test_all_are_looked_at_with_no_choices() -> None:
-    """The least loaded of all, failures charged; and a newcomer gets all until it is level, which is what it costs."""
+def test_least_in_flight_of_all() -> None:
+    """Failures are charged; a new endpoint gets all requests until it has as many as the others."""
     r = router(LeastInFlight(Random(1), choices=0), 1, 1, 2)
     assert Counter(r.route(FACTS).endpoint.id for _ in range(400)) == {
         "here-0": 100,
@@ -274,9 +272,9 @@ def test_all_are_looked_at_with_no_choices() -> None:
     assert {r.route(FACTS).endpoint.id for _ in range(100)} == {"here-3"}
 
 
-def test_the_rate_breaks_ties() -> None:
-    """HAProxy's case in small: 160 endpoints, all idle, 100 000 requests, two choices. At random the busiest has a
-    seventh more than its share; by the rate of the last second, a fiftieth."""
+def test_ties_broken_by_rate() -> None:
+    """HAProxy's case in small: 160 idle endpoints, 100 000 requests, two choices. At random the busiest has a seventh
+    more than its share; by the rate of the last second, a fiftieth."""
     excess = {}
     for tie in ("random", "rate"):
         policy = LeastInFlight(Random(1), tie=tie)
@@ -287,30 +285,29 @@ def test_the_rate_breaks_ties() -> None:
     assert excess["rate"] < 1.02
 
 
-def test_ties_by_rate_are_per_weight() -> None:
-    """Idle endpoints have turns as they weigh."""
+def test_ties_broken_by_rate_follow_weights() -> None:
     policy = LeastInFlight(Random(1), choices=0, tie="rate")
     r = router(policy, 1, 2, 3)
     seen = Counter(policy.pick(FACTS, r.available, n / 100).id for n in range(6000))
     assert [seen[f"here-{i}"] for i in range(3)] == pytest.approx([1000, 2000, 3000], rel=0.02)
 
 
-def test_the_turnover_of_the_last_second() -> None:
-    """A request counts in full for the second that it is in, and fades over the next."""
-    turnover = RecentRequests()
+def test_rate_of_recent_requests() -> None:
+    """A request counts in full in its second and fades over the next."""
+    rates = RecentRequests()
     state = router(LeastInFlight(Random(1)), 2).states[0]
     for n in range(10):
-        turnover.count(state, n / 10)
-    assert turnover.of(state, 0.9) == 5.0
-    assert turnover.of(state, 1.5) == pytest.approx(2.5)
-    turnover.count(state, 1.75)
-    assert turnover.of(state, 1.75) == pytest.approx((1 + 10 * 0.25) / 2)
-    assert turnover.of(state, 2.5) == pytest.approx(0.25)
-    assert turnover.of(state, 9.0) == 0.0
+        rates.count(state, n / 10)
+    assert rates.of(state, 0.9) == 5.0
+    assert rates.of(state, 1.5) == pytest.approx(2.5)
+    rates.count(state, 1.75)
+    assert rates.of(state, 1.75) == pytest.approx((1 + 10 * 0.25) / 2)
+    assert rates.of(state, 2.5) == pytest.approx(0.25)
+    assert rates.of(state, 9.0) == 0.0
 
 
-def test_a_plain_choice_of_two_keeps_no_count() -> None:
-    """What is off costs nothing: no hook, no page."""
+def test_least_in_flight_counts_rates_only_if_configured() -> None:
+    """Without `tie = "rate"` there is no hook."""
     assert not hasattr(LeastInFlight(Random(1)), "members_changed")
     assert hasattr(LeastInFlight(Random(1), tie="rate"), "members_changed")
 
@@ -318,8 +315,8 @@ def test_a_plain_choice_of_two_keeps_no_count() -> None:
 @pytest.mark.parametrize(
     "options", [{"choices": 0}, {"choices": 0, "tie": "rate"}, {"choices": 5}, {"tie": "rate"}]
 )
-def test_other_ways_to_look_keep_what_the_default_keeps(options: dict[str, Any]) -> None:
-    """Nobody starves, failures do not attract, all balancers begin anywhere."""
+def test_options_of_least_in_flight_keep_the_contract(options: dict[str, Any]) -> None:
+    """No starvation, failures do not attract, balancers begin anywhere."""
     from policies import contract
 
     def make(rng: Random) -> Policy:
@@ -330,11 +327,11 @@ def test_other_ways_to_look_keep_what_the_default_keeps(options: dict[str, Any])
     assert most_first(make, [1.0] * 6, 0) < 0.3
 
 
-# --- what they are for
+# --- slow endpoints
 
 
 def slow_share(make: PolicyMaker) -> float:
-    """What one of four gets that takes five times as long as the others."""
+    """The share of one of four that takes five times as long as the others."""
     trial = Trial(
         make, endpoints(*[1] * 4), lambda state, now: (0.5 if state.order == 0 else 0.1, OutcomeKind.OK)
     )
@@ -343,6 +340,6 @@ def slow_share(make: PolicyMaker) -> float:
 
 
 @pytest.mark.parametrize("make", [PeakEwma, LeastTime, C3])
-def test_the_slow_one_gets_less_than_its_count_alone_would_give_it(make: PolicyMaker) -> None:
-    """In flight alone sees a slow one only while it has requests; whoever knows its latency leaves it sooner."""
+def test_slow_endpoint_gets_less_than_by_requests_in_flight(make: PolicyMaker) -> None:
+    """In-flight counts show a slow endpoint only while it has requests; its latency shows it sooner."""
     assert slow_share(make) < 0.75 * slow_share(LeastInFlight)

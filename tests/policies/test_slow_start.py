@@ -1,4 +1,4 @@
-"""Slow start: shares over time, for policies that look at weights and for those that do not."""
+"""Slow start: shares over time, for policies with and without weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTS = RequestFacts()
 
 
 class Weightless:
-    """Looks at nothing but the clock: each in turn, and the newest first."""
+    """Ignores weights: always picks the newest endpoint."""
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         return available[-1]
@@ -42,7 +42,7 @@ def pass_time(router: Router, clock: ManualClock, seconds: int) -> None:
 
 
 def shares(router: Router, count: int = 3000) -> list[float]:
-    """Which part of so many requests, none of which ends, each endpoint gets."""
+    """The share of each endpoint in so many requests, none of which ends."""
     picked = Counter(router.policy.pick(FACTS, router.available, 0.0).id for _ in range(count))
     return [picked[state.id] / count for state in router.states]
 
@@ -51,22 +51,22 @@ def shares(router: Router, count: int = 3000) -> list[float]:
     ("after", "share"), [(0, 0.1), (1, 0.1), (2, 0.1), (4, 0.2), (10, 0.5), (19, 0.95), (20, 1.0)]
 )
 def test_the_share_grows_with_time(after: int, share: float) -> None:
-    """t/window of the weight, a tenth at least, all of it in the end."""
+    """t/window of the weight, at least a tenth, at most all."""
     router, clock = warming(1, 1, 1, 2)
     pass_time(router, clock, after)
     new = router.states[-1]
     assert (new.share, new.weight) == pytest.approx((share, 2 * share))
 
 
-def test_at_the_start_of_the_unit_nobody_is_new() -> None:
-    """All would be, and a tenth of everything is everything."""
+def test_no_slow_start_when_the_balancer_starts() -> None:
+    """All endpoints would start slowly, and a tenth of everything is everything."""
     health = Health(Random(1), slow_start=SlowStart(WINDOW))
     router = Router(endpoints(1, 1), RoundRobin(Random(1)), ManualClock(), Random(1), health=health)
     assert [state.share for state in router.states] == [1.0, 1.0]
 
 
-def test_who_returns_starts_slowly() -> None:
-    """From an illness, and from having been taken out."""
+def test_returned_endpoint_starts_slowly() -> None:
+    """After failed checks, and after maintenance."""
     router, clock = warming(1, 1, 1)
     pass_time(router, clock, 20)
     router.set_healthy("here-0", False)
@@ -79,16 +79,16 @@ def test_who_returns_starts_slowly() -> None:
     assert [state.share for state in router.states] == [1.0, 1.0, 1.0]
 
 
-def test_a_reload_without_news_starts_nothing() -> None:
-    """Nor does it end what is under way."""
+def test_unchanged_reload_leaves_slow_starts() -> None:
+    """None begins and none ends."""
     router, clock = warming(1, 1, 1)
     pass_time(router, clock, 10)
     router.replace(endpoints(1, 1, 1))
     assert [state.share for state in router.states] == [1.0, 1.0, 0.5]
 
 
-def test_without_a_window_there_is_no_slow_start() -> None:
-    """A new endpoint has its share at once, and one that was warming when it was switched off gets it at a tick."""
+def test_slow_start_switched_off() -> None:
+    """A new endpoint has its share at once, and a slow start in progress ends at the next tick."""
     router, clock = warming(1, 1, 1)
     router.apply_health(Health(Random(1)))
     router.replace(endpoints(1, 1, 1, 1))
@@ -98,8 +98,8 @@ def test_without_a_window_there_is_no_slow_start() -> None:
 
 @pytest.mark.parametrize("name", ["random", "round-robin", "region-round-robin", "latency-weighted"])
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-def test_policies_that_look_at_weights_honour_it(name: str, weight: float) -> None:
-    """Half-way, a new endpoint gets half of what its weight says, and the others what it leaves."""
+def test_weighted_policies_apply_slow_start(name: str, weight: float) -> None:
+    """Half-way, a new endpoint gets half of its weight's share, and the others the rest."""
     router, clock = warming(1, 1, 1, weight, policy=registry.make(name, {}, Random(3)))
     pass_time(router, clock, 10)
     found = shares(router, 6000)
@@ -107,21 +107,21 @@ def test_policies_that_look_at_weights_honour_it(name: str, weight: float) -> No
     assert found[0] == pytest.approx(found[1], abs=0.03)
 
 
-def test_a_policy_that_ignores_weights_is_bounded() -> None:
-    """It may hold its share of twice what the others hold, and one at least; the bound grows and then goes."""
+def test_policy_without_weights_is_limited_in_flight() -> None:
+    """To its share of twice what the others have in flight, and at least one; the limit grows and then ends."""
     router, clock = warming(1, 1, 1, policy=Weightless())
     router.states[0].in_flight = router.states[1].in_flight = 20
     held = []
     for _ in range(20):
         held.append(router.states[-1].limit)
         pass_time(router, clock, 1)
-    assert held[0] == 1  # nobody had anything in flight when it came
+    assert held[0] == 1  # none had requests in flight when it was added
     assert held[2:] == [max(4, 2 * n) for n in range(2, 20)]
     assert router.states[-1].limit == float("inf")
 
 
-def test_the_bound_is_kept_by_the_router() -> None:
-    """Who is warming and holds as much as it may is not on offer, whatever the policy would like."""
+def test_router_keeps_the_slow_start_limit() -> None:
+    """The endpoint is unavailable at the limit."""
     router, clock = warming(1, 1, 1, policy=Weightless())
     first = [router.route(FACTS).endpoint.id for _ in range(3)]
     assert first == ["here-2", "here-1", "here-1"]
@@ -129,8 +129,7 @@ def test_the_bound_is_kept_by_the_router() -> None:
     assert router.route(FACTS).endpoint.id == "here-2"
 
 
-def test_a_limit_of_its_own_still_holds() -> None:
-    """The lesser of the two counts, and afterwards its own again."""
+def test_smaller_of_slow_start_limit_and_own_limit_applies() -> None:
     router, clock = warming(1, 1)
     members = [state.endpoint for state in router.states]
     limited = type(members[1])("here-1", members[1].address, members[1].region, 1.0, 3)
@@ -142,8 +141,8 @@ def test_a_limit_of_its_own_still_holds() -> None:
     assert router.states[1].limit == 3
 
 
-def test_when_all_return_together_nobody_is_bounded() -> None:
-    """There is nobody warm to leave the requests to."""
+def test_no_slow_start_limit_when_all_return_together() -> None:
+    """There is no warm endpoint to take the requests."""
     router, clock = warming(1, 1)
     pass_time(router, clock, 20)
     for state in router.states:
@@ -155,8 +154,8 @@ def test_when_all_return_together_nobody_is_bounded() -> None:
     assert shares(router) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
-def test_round_robin_looks_at_a_bounded_number() -> None:
-    """A thousand that are all new: a pick passes over so many at most, and all get their turn."""
+def test_round_robin_passes_over_a_bounded_number() -> None:
+    """With a thousand new endpoints a pick stays bounded, and all get requests."""
     router, _ = warming(*[1] * 3, policy=RoundRobin(Random(1)))
     router.replace(endpoints(*[1] * 1000))
     for state in router.states:
@@ -168,8 +167,8 @@ def test_round_robin_looks_at_a_bounded_number() -> None:
     assert MOST_PASSED < 1000
 
 
-def test_share_grows_in_a_running_pool() -> None:
-    """Two seconds into a slow start of twenty a newcomer among four gets a few per cent; at its end a fifth."""
+def test_share_grows_with_live_traffic() -> None:
+    """Two seconds into a slow start of twenty a new endpoint of five gets a few per cent; at its end a fifth."""
     trial = Trial(lambda rng: registry.make("least-in-flight", {}, rng), endpoints(1, 1, 1, 1),
                   health=Health(Random(1), slow_start=SlowStart(WINDOW)))  # fmt: skip
     trial.closed_loop(40, 5)

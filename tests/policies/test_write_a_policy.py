@@ -1,4 +1,4 @@
-"""The page for newcomers: its policy is complete, keeps the contract, and can be named as it says."""
+"""docs/write-a-policy.md: its policy is complete, keeps the contract, and can be configured as described."""
 
 from __future__ import annotations
 
@@ -27,44 +27,40 @@ def block(name: str) -> str:
 
 @pytest.fixture
 def page() -> dict[str, Any]:
-    """The names that the page's policy defines."""
+    """The names that the page's code defines."""
     names: dict[str, Any] = {}
     exec(block("policy"), names)
     return names
 
 
 def test_the_policy_is_about_fifteen_lines() -> None:
-    """A policy is small: that is the point of the page."""
     body = block("policy").partition("class ")[2]
     assert len([line for line in body.splitlines() if line.strip()]) <= 15
 
 
 @pytest.mark.no_cover
 def test_the_policy_keeps_the_contract(page: dict[str, Any]) -> None:
-    """By the very test that the page shows."""
+    """By the test that the page shows."""
     exec(block("test"), page)
     page["test_it_keeps_the_contract"]()
 
 
-def test_the_policy_does_what_it_says(page: dict[str, Any]) -> None:
-    """The same key goes to the same endpoint."""
+def test_policy_sends_a_key_to_the_same_endpoint(page: dict[str, Any]) -> None:
     trial = Trial(page["QuickerOfTwo"], endpoints(1, 1, 1, 1))
     trial.facts = RequestFacts(key="a client")
     assert len({trial.send().id for _ in range(20)}) == 1
 
 
-def test_the_trial_shows_what_it_is_meant_to_show(
+def test_trial_shows_a_smaller_share_of_the_slow_endpoint(
     page: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The slow one of three gets less than its share."""
     exec(block("trial"), page)
     picked = page["trial"].picked()
     assert picked["here-0"] < picked.total() / 6
     assert "here-0" in capsys.readouterr().out
 
 
-def test_the_policy_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed with the page's entry point, it is what the page's configuration means."""
+def test_policy_can_be_configured_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = tomllib.loads(block("entry point"))["project"]["entry-points"][GROUP]
     info = tmp_path / "my_policies-1.dist-info"
     info.mkdir()

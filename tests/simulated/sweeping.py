@@ -1,4 +1,4 @@
-"""A driver that sweeps with the stand-in: `python -m tests.simulated.sweeping GRID CATALOGUE [keep]`."""
+"""A driver that sweeps with the fake simulator: `python -m tests.simulated.sweeping GRID CATALOGUE [keep]`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.console import Console
 from experiments.errors import ExperimentError
 from experiments.sweep.driver import SweepOptions, run_sweep
 from experiments.sweep.grid import load_grid
-from tests.simulated.standin import simulate
+from tests.simulated.fake_simulator import simulate
 
 
 def main(grid: str, out: str, *words: str) -> int:
-    """As the command does it."""
+    """Run a sweep as the command does."""
     keep, scheduler = "keep" in words, next((word for word in words if "://" in word), None)
     workers = None if scheduler else 2
     options = SweepOptions(

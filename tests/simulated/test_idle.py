@@ -1,4 +1,4 @@
-"""Idle connections in virtual time, held against the balancer's own pool under the same leases."""
+"""Idle connections in virtual time, compared with the balancer's own pool under the same leases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SWEEP = 0.25
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """What the pool looks at of one."""
+    """The attributes of a connection that the pool uses."""
 
     idle_since: float
     announced: float = 0.0
@@ -29,7 +29,7 @@ class Connection:
     reused_idle_since: float = 0.0
 
     def close(self) -> None:
-        """Of ours: the pool has forgotten it."""
+        """The pool has already removed it."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class RealPool:
         self.swept_at = 0.0
 
     def until(self, now: float) -> None:
-        """Sweeps, and closes by the worker, in their order."""
+        """Run sweeps and closes by the worker in their order until `now`."""
         while self.swept_at + SWEEP <= now:
             self.swept_at = self.now = self.swept_at + SWEEP
             self._close_old()
@@ -63,15 +63,15 @@ class RealPool:
         self.now = now
 
     def _close_old(self) -> None:
-        standing = []
+        kept = []
         for one in self.all:
             if self.now - one.idle_since < self.keeps:
-                standing.append(one)
+                kept.append(one)
             elif one in self.young:
                 del self.young[one]
             elif self.rested.discard(cast(UpstreamConnection, one)):
                 self.rested.lost(cast(UpstreamConnection, one))
-        self.all = standing
+        self.all = kept
 
     def add(self) -> None:
         one = Connection(self.now)
@@ -92,26 +92,26 @@ class RealPool:
 
 @dataclass
 class Pair:
-    """Both, under the same leases: four requests come together, at random, every so many seconds, and take a moment."""
+    """Both under the same leases: groups of four requests at random intervals, each held for a moment."""
 
     keeps: float
     every: float
     seed: int
     now: float = 0.0
     leases: int = 0
-    alike: int = 0
+    equal: int = 0
 
     def __post_init__(self) -> None:
         self._rng = Random(self.seed)
-        self.real, self.ours = RealPool(self.keeps), Idle(LONGEST, IdleTimeoutRules(), 0.0)
-        self.ours.relink(self.keeps, 0.0)
+        self.real, self.simulated = RealPool(self.keeps), Idle(LONGEST, IdleTimeoutRules(), 0.0)
+        self.simulated.relink(self.keeps, 0.0)
 
     def run(self, seconds: float) -> Pair:
         while self.now < seconds:
             self.pause(self._rng.expovariate(1 / self.every))
             for _ in range(4):
                 self.leases += 1
-                self.alike += self.real.lease() == self.ours.lease(self.now)
+                self.equal += self.real.lease() == self.simulated.lease(self.now)
             self.pause(0.05)
             self.give_back(4)
         return self
@@ -123,10 +123,10 @@ class Pair:
     def give_back(self, count: int) -> None:
         for _ in range(count):
             self.real.add()
-            self.ours.add(self.now)
+            self.simulated.add(self.now)
 
     def lease(self) -> tuple[bool, bool]:
-        return self.real.lease(), self.ours.lease(self.now)
+        return self.real.lease(), self.simulated.lease(self.now)
 
 
 KEEPS = pytest.mark.parametrize("keeps", [inf, 12.0, 6.0])
@@ -135,18 +135,18 @@ EVERY = pytest.mark.parametrize("every", [0.5, 2.0, 5.0])
 
 @KEEPS
 @EVERY
-def test_it_leases_what_the_pool_would(keeps: float, every: float) -> None:
-    """Who finds a connection finds one in the pool, too, from the first seconds on, when nothing is known."""
+def test_leases_agree_with_the_pool(keeps: float, every: float) -> None:
+    """Also in the first seconds, when nothing is known of the worker."""
     pairs = [Pair(keeps, every, seed).run(25.0) for seed in range(20)]
-    assert sum(pair.alike for pair in pairs) > 0.97 * sum(pair.leases for pair in pairs)
+    assert sum(pair.equal for pair in pairs) > 0.97 * sum(pair.leases for pair in pairs)
 
 
 @KEEPS
 @EVERY
-def test_it_learns_what_the_pool_does(keeps: float, every: float) -> None:
-    """After ten minutes both trust the worker for as long."""
+def test_idle_timeout_estimate_agrees_with_the_pool(keeps: float, every: float) -> None:
+    """After ten minutes both trust the worker for the same time."""
     pair = Pair(keeps, every, seed=7).run(600.0)
-    assert pair.alike > 0.97 * pair.leases
+    assert pair.equal > 0.97 * pair.leases
     pair.pause(
         2 * LONGEST
     )  # all have ended by then, and what their ends say is known with the next one that rests
@@ -154,11 +154,11 @@ def test_it_learns_what_the_pool_does(keeps: float, every: float) -> None:
     pair.give_back(1)
     pair.pause(2.0)
     assert pair.lease() == (True, True)
-    assert pair.ours.limit == pytest.approx(pair.real.rested.limit, rel=0.1)
+    assert pair.simulated.limit == pytest.approx(pair.real.rested.limit, rel=0.1)
 
 
-def test_an_unknown_worker_is_trusted_for_a_few_seconds() -> None:
-    """Not longer, until a lookout has stood for as long as any may; then so long."""
+def test_unknown_worker_is_trusted_for_the_default_time() -> None:
+    """Longer only after an idle-timeout probe of the longest time has succeeded."""
     idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
     idle.add(0.0)
     assert idle.has_idle(DEFAULT_IDLE_TIMEOUT - 0.01)
@@ -171,8 +171,8 @@ def test_an_unknown_worker_is_trusted_for_a_few_seconds() -> None:
     assert idle.limit > 0.9 * (LONGEST - MIN_IDLE_AGE)
 
 
-def test_without_a_horizon_the_configuration_is_believed() -> None:
-    """`risk = 0`: what stands there, less what the worker would close in the meantime."""
+def test_configured_idle_timeout_applies_without_an_estimate() -> None:
+    """`risk = 0`: idle connections up to the limit, except those that the worker has closed."""
     idle = Idle(LONGEST, IdleTimeoutRules(0.0, 0.0), 0.0)
     idle.add(0.0)
     assert idle.lease(LONGEST - 1)
@@ -181,7 +181,7 @@ def test_without_a_horizon_the_configuration_is_believed() -> None:
     assert not idle.lease(110.0)
 
 
-def test_those_of_a_worker_that_ended_are_gone() -> None:
+def test_idle_connections_of_a_stopped_worker_are_removed() -> None:
     idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
     idle.add(0.0)
     idle.clear()

@@ -1,4 +1,4 @@
-"""Hundreds of workers: more than a machine starts, and more than anybody tells apart in a figure."""
+"""Hundreds of workers: more than one machine starts, and more than a figure can show one by one."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_tables_show_regions_and_how_even_it_was(hundreds: Path) -> None:
-    """A column for each of two hundred is nothing to read; files keep every worker."""
+def test_tables_show_regions_and_the_range_within(hundreds: Path) -> None:
+    """A column for each of two hundred cannot be read; files keep every worker."""
     page = (hundreds / "report.md").read_text()
     assert "| entry | home % | far % | least × | most × |" in page
     assert "home-0" not in page
@@ -83,7 +83,7 @@ def test_tables_show_regions_and_how_even_it_was(hundreds: Path) -> None:
 
 
 def test_figures_show_regions(hundreds: Path) -> None:
-    """A segment and a band for each; a page of two hundred lines would be megabytes, and grey."""
+    """A segment and a band for each; two hundred lines would be megabytes and unreadable."""
     results = load_results(hundreds)
     field = competitors(results)
     (bars,) = figures_workers.worker_share(field).axes
@@ -98,23 +98,21 @@ def test_figures_show_regions(hundreds: Path) -> None:
     ]
 
 
-def test_what_lies_at_each_worker_is_what_was_sent_and_not_answered(hundreds: Path) -> None:
-    """Counted one by one, for some of them."""
+def test_requests_in_flight_per_worker(hundreds: Path) -> None:
+    """Compared with a plain count, for some of them."""
     samples = load_results(hundreds).runs[0].samples
     instants = np.linspace(0, 0.6, 7)
-    lying = figures_time.in_flight(samples, 2 * WORKERS, instants)
-    assert lying.shape == (2 * WORKERS, 7)
-    assert lying.any()
+    counts = figures_time.in_flight(samples, 2 * WORKERS, instants)
+    assert counts.shape == (2 * WORKERS, 7)
+    assert counts.any()
     for worker in (0, 57, WORKERS, 2 * WORKERS - 1):
         mine = samples.worker == worker
-        for at, counted in zip(instants, lying[worker], strict=True):
+        for at, counted in zip(instants, counts[worker], strict=True):
             assert counted == np.sum(mine & (samples.sent_at <= at) & ~(samples.ended_at <= at))
 
 
-def test_dots_that_would_hide_each_other_are_left_out(
-    hundreds: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Evenly over the whole run, but no failure where those are few; and the caption says so."""
+def test_dots_are_thinned(hundreds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evenly over the whole run; failures are kept where they are few; the caption says so."""
     field = competitors(load_results(hundreds))
     assert thinning.thinned(field)[0].runs[0] is field[0].runs[0]
     assert thinning.thinning(field) == ""
@@ -130,18 +128,15 @@ def test_dots_that_would_hide_each_other_are_left_out(
     assert f"every {math.ceil((len(samples) - 2) / 100)}th request" in thinning.thinning(field)
 
 
-def test_a_machine_does_not_start_hundreds(hundreds: Path) -> None:
-    """Said in one line that names the key."""
+def test_measured_run_rejects_hundreds_of_workers(hundreds: Path) -> None:
+    """In one line that names the key."""
     scenario = load_scenario(str(hundreds.parent / "hundreds.toml"))
-    with pytest.raises(
-        BadInputError, match=r"regions\.0\.workers = 100: more than 64 processes; only the simul"
-    ):
+    with pytest.raises(BadInputError, match=r"regions\.0\.workers = 100: more than 64"):
         require_live(scenario)
     near = scenario.regions[0].model_copy(update={"workers": MOST_PROCESSES})
     require_live(scenario.model_copy(update={"regions": (near,)}))
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
-def test_what_comes_with_the_package_is_drawn_one_by_one(name: str) -> None:
-    """No scenario of ours loses its workers to this."""
+def test_packaged_scenarios_have_few_enough_workers_for_figures(name: str) -> None:
     assert len(load_scenario(name).workers) <= MOST_DRAWN

@@ -1,4 +1,4 @@
-"""`experiments run --simulated` and `python -m benchmarks simulator`, as they are called."""
+"""`experiments run --simulated` and `python -m benchmarks simulator` from the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from experiments.scenario.files import load_scenario
 from experiments.simulator.run import simulate
 
 
-def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+def exit_code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """The exit code of `experiments …`."""
     monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
     with pytest.raises(SystemExit) as ended:
@@ -26,13 +26,13 @@ def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_simulated_campaign_leaves_what_a_measured_one_leaves(
+def test_simulated_campaign_has_the_files_of_a_measured_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A results directory with a report, and everything says that it was simulated."""
+    """A results directory with a report, all marked as simulated."""
     out = tmp_path / "results"
     options = ("--quick", "--policies", "random,oracle-least-work", "--out", str(out))
-    assert called(monkeypatch, "run", "--simulated", "homogeneous", *options) == 0
+    assert exit_code_of(monkeypatch, "run", "--simulated", "homogeneous", *options) == 0
     printed = capsys.readouterr().out
     assert "Simulated" in printed
     assert "No verdict" in printed
@@ -45,13 +45,12 @@ def test_a_simulated_campaign_leaves_what_a_measured_one_leaves(
     assert json.loads((out / "summary.json").read_text())["world"] == "simulated"
 
 
-def test_real_processes_refuse_an_oracle(
+def test_measured_run_rejects_an_oracle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that says who can."""
     options = ("--policies", "oracle-least-work", "--out", str(tmp_path / "results"))
-    assert called(monkeypatch, "run", "homogeneous", *options) == 2
-    assert "only the simulator can do that" in capsys.readouterr().err
+    assert exit_code_of(monkeypatch, "run", "homogeneous", *options) == 2
+    assert "oracle-least-work" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -67,42 +66,44 @@ def test_real_processes_refuse_an_oracle(
         (("run", "steady", "--simulated", "--patience", "4m"), "--patience: only for measured runs"),
     ],
 )
-def test_former_commands_are_refused_by_one_line(
+def test_removed_commands_name_their_successors_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
-    assert called(monkeypatch, *arguments) == 2
+    assert exit_code_of(monkeypatch, *arguments) == 2
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
 
 
-def test_an_unknown_option_of_an_oracle_is_bad_input(
+def test_unknown_option_of_an_oracle_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of any policy."""
     scenario = tmp_path / "odd.toml"
     entry = '[[entries]]\nlabel = "o"\npolicy = { name = "oracle-least-work", power = 2 }\n'
     head = 'name = "odd"\nquestion = "Why?"\nbaseline = "o"\nhome_region = "here"\n'
     scenario.write_text(head + '[[regions]]\nname = "here"\nrtt = 0.01\n' + entry)
-    assert called(monkeypatch, "run", "--simulated", str(scenario), "--out", str(tmp_path / "results")) == 2
+    assert (
+        exit_code_of(monkeypatch, "run", "--simulated", str(scenario), "--out", str(tmp_path / "results"))
+        == 2
+    )
     assert "power" in capsys.readouterr().err
 
 
-def test_twins_differ_by_the_policys_own_luck() -> None:
-    """Same arrivals and demand under one seed, other draws of the policy: the noise floor of a simulated campaign."""
+def test_a_a_control_differs_in_the_policys_random_choices() -> None:
+    """The same arrivals and demand under one seed: the noise floor of a simulated campaign."""
     scenario = load_scenario("homogeneous").quickened()
     entry = next(entry for entry in scenario.entries if entry.policy.name == "least-in-flight")
-    twin = entry.model_copy(update={"label": "again"})
-    one, same, other = (simulate(scenario, e, 0, 0, 7).samples for e in (entry, entry, twin))
+    control = entry.model_copy(update={"label": "again"})
+    one, same, other = (simulate(scenario, e, 0, 0, 7).samples for e in (entry, entry, control))
     assert (one.ended_at == same.ended_at).all()
     assert (one.scheduled_at == other.scheduled_at).all()
     assert (one.ended_at != other.ended_at).any()
 
 
-def test_certificate_fails_when_a_case_is_out_of_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
+def test_certificate_fails_if_a_figure_is_out_of_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     good = Case("good", 2.0, 0.01, 10, lambda samples, seed: 2.01)
     off = Case("off", 2.0, 0.01, 10, lambda samples, seed: 2.1)
     for chosen, code, text in (([good], 0, "1 of 1 within"), ([good, off], 1, "1 of 2 within")):

@@ -1,11 +1,10 @@
-"""One seeded simulation per scenario, compared with what it was before: nothing changes unnoticed.
+"""One seeded simulation per scenario, compared with stored figures: no change goes unnoticed.
 
-Rule of this file: whoever means to change what is simulated says so, with STEELYARD_REWRITE=1, and the differences in
-`golden/` are part of the change:
+For an intended change, rewrite the files in `golden/` and commit them with it:
 
     STEELYARD_REWRITE=1 pytest tests/simulated/test_simulator_golden.py
 
-Numbers are kept to nine digits: the tenth may be another on a processor that rounds an exponential otherwise.
+Numbers have nine digits: the tenth may differ between processors that round an exponential differently.
 """
 
 from __future__ import annotations
@@ -26,50 +25,49 @@ from experiments.stats.samples import Kind, Run
 
 GOLDEN = Path(__file__).parent / "golden"
 CHOSEN = "least-in-flight"
-"""Whose run is kept; the first entry's where it is not among them."""
+"""Label of the entry whose run is stored; the scenario's first entry if it has none of that label."""
 
 
 def entry_of(scenario: Scenario) -> Entry:
-    """The one that is run."""
+    """The entry that is run."""
     return next((entry for entry in scenario.entries if entry.label == CHOSEN), scenario.entries[0])
 
 
-def told(run: Run) -> dict[str, Any]:
-    """What is kept of a run: counts, and times in seconds."""
+def figures_of(run: Run) -> dict[str, Any]:
+    """The stored figures of a run: counts, and times in seconds."""
     samples, places = run.samples, run.facts.places
     kinds = {kind.name.lower(): int((samples.kind == kind).sum()) for kind in Kind}
     served = {place.worker: int((samples.worker == n).sum()) for n, place in enumerate(places)}
-    quantiles = {f"p{q}": nine(np.percentile(samples.latency, q)) for q in (1, 50, 90, 99, 100)}
+    quantiles = {f"p{q}": rounded(np.percentile(samples.latency, q)) for q in (1, 50, 90, 99, 100)}
     return {
         "entry": run.facts.label,
         "requests": len(samples),
         "kinds": {name: count for name, count in kinds.items() if count},
         "served": served,
         "attempts": int(samples.attempts.sum()),
-        "mean": nine(samples.latency.mean()),
+        "mean": rounded(samples.latency.mean()),
         **quantiles,
-        "last_end": nine(samples.ended_at.max()),
+        "last_end": rounded(samples.ended_at.max()),
         "status": run.facts.status,
     }
 
 
-def nine(number: float) -> float:
+def rounded(number: float) -> float:
     """To nine significant digits."""
     return float(f"{number:.9g}")
 
 
 @pytest.mark.parametrize("name", packaged())
-def test_a_scenario_is_simulated_as_it_was(name: str) -> None:
-    """Counts to the last request, times to the ninth digit."""
+def test_simulation_equals_its_stored_figures(name: str) -> None:
+    """Counts exactly, times to nine digits."""
     scenario = load_scenario(name).quickened()
     seed = plan_block(scenario, 0)[0].seed
-    found = told(simulate(scenario, entry_of(scenario), 0, 0, seed))
+    found = figures_of(simulate(scenario, entry_of(scenario), 0, 0, seed))
     file = GOLDEN / f"{name}.json"
     if os.environ.get("STEELYARD_REWRITE") == "1":
         file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     assert found == json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_every_golden_run_is_of_a_scenario() -> None:
-    """None is left behind by one that is gone."""
+def test_every_stored_run_has_a_scenario() -> None:
     assert {file.stem for file in GOLDEN.glob("*.json")} == set(packaged())

@@ -26,14 +26,14 @@ LONG = (
         for case in cases()
     ],
 )
-def test_a_simulated_value_agrees_with_its_closed_form(case: Case) -> None:
+def test_simulation_agrees_with_theory(case: Case) -> None:
     """Within 1 %, or 3 % where theory has infinitely many queues."""
     error = case.error(case.simulated(case.samples, SEED))
     assert abs(error) <= case.bound, f"{case.name}: off by {error:+.2%}"
 
 
 @pytest.mark.second_tier
-def test_the_shortest_queue_of_all_lies_between_one_line_and_two_choices() -> None:
+def test_shortest_queue_lies_between_a_common_queue_and_two_choices() -> None:
     """Join the shortest queue is worse than M/M/n and better than two choices."""
     model = farm(10, {"name": "least-in-flight", "choices": 10})
     mean = times(simulated(model, 9.0, 200_000, SEED).columns).mean()
@@ -58,7 +58,7 @@ def test_the_closed_forms_give_published_numbers(number: float, form: float) -> 
     assert form == pytest.approx(number, rel=1e-4)
 
 
-def test_a_static_split_leaves_a_slow_server_nearly_alone() -> None:
+def test_static_split_gives_a_slow_server_little() -> None:
     """The best shares are not proportional to speed."""
     rates, _ = theory.static_split((4.0, 4.0, 1.0), 5.4)
     assert rates == pytest.approx([2.56, 2.56, 0.28])

@@ -1,4 +1,4 @@
-"""The catalogue: cells are kept whole, and what SQLite complains of is one line."""
+"""The catalogue of a sweep: results are kept whole, and SQLite's errors are one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from experiments.sweep.equality import chosen_grid, differences
 from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Outcome, compute
-from tests.simulated.standin import simulate
+from tests.simulated.fake_simulator import simulate
 
 CODE = version_of(simulate)
 
@@ -39,12 +39,12 @@ def filled(path: Path, seeds: int = 2, keep: bool = False, faster: float = 1.0) 
     return path
 
 
-def told(first: Path, second: Path) -> list[str]:
+def differences_of(first: Path, second: Path) -> list[str]:
     with catalogues.to_read(first) as ours, catalogues.to_read(second) as theirs:
         return list(differences(ours, theirs, None))
 
 
-def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_result_is_read_as_written(tmp_path: Path) -> None:
     (cell, *_), path = cells_of(small(), CODE), filled(tmp_path / "a.sqlite", keep=True)
     run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
     with catalogues.to_read(path) as catalogue:
@@ -56,7 +56,7 @@ def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
     assert kept is not None
 
 
-def test_a_catalogue_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
+def test_schema_1_is_read_and_continued(tmp_path: Path) -> None:
     """It has a column that is no longer written; its results equal those of a new catalogue."""
     old, new = filled(tmp_path / "old.sqlite", seeds=1), filled(tmp_path / "new.sqlite", seeds=1)
     with sqlite3.connect(old) as connection:
@@ -64,27 +64,27 @@ def test_a_catalogue_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
         connection.execute("UPDATE results SET histogram = x'00'")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
-    assert told(old, new) == told(new, old) == []
+    assert differences_of(old, new) == differences_of(new, old) == []
     filled(old, seeds=2)
     with catalogues.to_read(old) as catalogue:
         assert [row.state for row in catalogue.rows("small")] == ["done"] * 4
 
 
-def test_equal_catalogues_are_equal_whoever_computed_them(tmp_path: Path) -> None:
+def test_catalogues_are_equal_whichever_host_computed_them(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite")
     with sqlite3.connect(two) as connection:
         connection.execute("UPDATE computations SET seconds = 99, host = 'elsewhere', tries = 3")
     connection.close()
-    assert told(one, two) == []
+    assert differences_of(one, two) == []
 
 
-def test_every_difference_is_told(tmp_path: Path) -> None:
+def test_every_difference_is_listed(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite", seeds=3)
     with sqlite3.connect(two) as connection:
         connection.execute("UPDATE results SET p99 = p99 * 1.0000001 WHERE rowid = 1")
         connection.execute("UPDATE results SET state = 'failed' WHERE rowid = 2")
     connection.close()
-    assert told(one, two) == [
+    assert differences_of(one, two) == [
         "steady, random, seed 1: unequal in p99",
         f"steady, round-robin, seed 1: done in {one}, failed in {two}",
         f"steady, random, seed 3: is not planned in {one}",
@@ -92,7 +92,7 @@ def test_every_difference_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_failed_cell_is_tried_again_and_a_done_one_is_not(tmp_path: Path) -> None:
+def test_only_failed_cells_are_computed_again(tmp_path: Path) -> None:
     first, second, *_ = cells = cells_of(small(), CODE)
     with catalogues.to_write(tmp_path / "a.sqlite") as catalogue:
         catalogue.plan(small(), CODE, "test", cells)
@@ -116,7 +116,7 @@ def test_another_plan_of_the_same_name_keeps_results(tmp_path: Path) -> None:
         assert len(catalogue.finished(keep_samples=False)) == 6
 
 
-def test_a_cell_that_raises_is_an_outcome(tmp_path: Path) -> None:
+def test_exception_of_a_cell_is_its_outcome(tmp_path: Path) -> None:
     def broken(*_: object) -> object:
         raise ValueError("two\nlines")
 
@@ -125,16 +125,13 @@ def test_a_cell_that_raises_is_an_outcome(tmp_path: Path) -> None:
     assert (outcome.message, outcome.numbers) == ("ValueError: two lines", {})
 
 
-def test_other_code_on_a_worker_is_refused() -> None:
+def test_worker_with_other_code_is_rejected() -> None:
     cell = cells_of(small(), "another")[0]
     outcome = compute(cell, simulate, keep_samples=False)
-    assert (
-        outcome.message
-        == f"RuntimeError: this worker runs other code ({CODE}, not another): restart it with ours"
-    )
+    assert f"{CODE}, not another" in str(outcome.message)
 
 
-def test_two_catalogues_are_compared_by_what_both_hold(tmp_path: Path) -> None:
+def test_comparison_of_catalogues_with_common_cells(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite", 9), filled(tmp_path / "b.sqlite", 8, faster=2.0)
     with catalogues.to_read(one) as first, catalogues.to_read(two) as second:
         found = changes(first.rows("small"), second.rows("small"), "p99")
@@ -147,11 +144,11 @@ def test_two_catalogues_are_compared_by_what_both_hold(tmp_path: Path) -> None:
         changes([], [], "p99")
 
 
-# --- what goes wrong
+# --- errors
 
 
-def complaint(path: Path) -> str:
-    """The line that both ways of opening give."""
+def error_of(path: Path) -> str:
+    """The error message, equal for reading and writing."""
     with pytest.raises(BadInputError) as reading:
         catalogues.to_read(path)
     with pytest.raises(BadInputError) as writing:
@@ -160,44 +157,44 @@ def complaint(path: Path) -> str:
     return str(reading.value)
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_file_that_is_no_catalogue_is_unchanged(tmp_path: Path) -> None:
     text = tmp_path / "text.sqlite"
     text.write_text("not a database, but long enough to look at " * 40, encoding="utf-8")
-    assert complaint(text) == f"{text}: is not a catalogue"
+    assert error_of(text) == f"{text}: is not a catalogue"
     foreign = tmp_path / "foreign.sqlite"
     with sqlite3.connect(foreign) as connection:
         connection.execute("CREATE TABLE mine (x)")
     connection.close()
     before = foreign.read_bytes()
-    assert complaint(foreign) == f"{foreign}: is not a catalogue"
+    assert error_of(foreign) == f"{foreign}: is not a catalogue"
     assert foreign.read_bytes() == before
 
 
-def test_a_catalogue_of_another_schema_is_refused(tmp_path: Path) -> None:
+def test_unknown_schema_is_rejected(tmp_path: Path) -> None:
     path = filled(tmp_path / "a.sqlite")
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 9")
     connection.close()
-    assert complaint(path) == f"{path}: is a catalogue of schema 9; this release reads schema 1 and 2"
+    assert error_of(path).startswith(f"{path}: is a catalogue of schema 9; ")
 
 
-def test_nothing_to_read_is_said(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"no such file; `experiments sweep` makes one"):
+def test_missing_catalogue_or_grid_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no such file"):
         catalogues.to_read(tmp_path / "a.sqlite")
     catalogues.to_write(tmp_path / "a.sqlite").close()
     with (
         catalogues.to_read(tmp_path / "a.sqlite") as empty,
-        pytest.raises(BadInputError, match="holds no grid yet"),
+        pytest.raises(BadInputError, match="no grid"),
     ):
         chosen_grid(empty, None)
     with (
         catalogues.to_read(filled(tmp_path / "b.sqlite")) as full,
-        pytest.raises(BadInputError, match="has no 'large'; known: small"),
+        pytest.raises(BadInputError, match=r"'large'.* small"),
     ):
         chosen_grid(full, "large")
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInputError, match=r"a: cannot be written: "), only_driver(tmp_path / "file" / "a"):
         pass
@@ -207,29 +204,30 @@ def recorded(catalogue: Catalogue, cell: Cell) -> None:
     catalogue.record(cell, compute(cell, simulate, keep_samples=True))
 
 
-def test_a_full_disk_is_one_line_and_keeps_what_is_there(tmp_path: Path) -> None:
+def test_full_disk_is_one_line_and_keeps_earlier_results(tmp_path: Path) -> None:
     first, second, *_ = cells = cells_of(small(), CODE)
     with catalogues.to_write(tmp_path / "a.sqlite") as catalogue:
         catalogue.plan(small(), CODE, "test", cells)
         recorded(catalogue, first)
-        catalogue.connection.execute("PRAGMA max_page_count = 1")  # no page more than there are
-        with pytest.raises(CatalogueError, match="the disk is full; what it holds is safe"):
+        catalogue.connection.execute("PRAGMA max_page_count = 1")  # the file cannot grow
+        with pytest.raises(CatalogueError, match="disk is full"):
             recorded(catalogue, second)
         assert catalogue.finished(keep_samples=True) == {first.identity}
 
 
-def test_a_catalogue_that_somebody_holds_is_one_line(tmp_path: Path) -> None:
+def test_locked_catalogue_is_one_line(tmp_path: Path) -> None:
     path = filled(tmp_path / "a.sqlite")
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with catalogues.to_write(path) as catalogue:
         catalogue.connection.execute("PRAGMA busy_timeout = 0")
-        with pytest.raises(ExperimentError, match="is locked by another program"):
+        with pytest.raises(ExperimentError, match="locked"):
             recorded(catalogue, cells_of(small(), CODE)[0])
         assert len(catalogue.rows("small")) == 4  # reading goes on
     holder.close()
 
 
-def test_a_driver_that_died_at_once_leaves_a_file_that_can_be_used(tmp_path: Path) -> None:
+def test_empty_file_is_a_new_catalogue(tmp_path: Path) -> None:
+    """A driver may have died right after creating it."""
     (tmp_path / "a.sqlite").touch()
     assert filled(tmp_path / "a.sqlite").is_file()

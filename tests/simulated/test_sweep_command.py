@@ -1,4 +1,4 @@
-"""`sweep` at the terminal, and the commands that read its catalogue: options, exit codes, one-line complaints."""
+"""`experiments sweep` and the commands that read its catalogue: options, exit codes, errors of one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
 from tests.command_line import run_in_process
-from tests.simulated.standin import simulate
+from tests.simulated.fake_simulator import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = (sys.executable, "-W", "error", "-m", "tests.simulated.sweeping")
@@ -45,38 +45,38 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(*arguments: str | Path) -> tuple[int, str]:
-    """A command that only reads, in this process: exit code, and what it said."""
+    """A command that only reads, in this process: exit code and output."""
     ran = CliRunner().invoke(cli, [str(argument) for argument in arguments], standalone_mode=False)
     assert ran.exception is None
     return ran.return_value or 0, ran.output.replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["list"], "small"),
         (["show"], "round-robin"),
         (["show", "--measure", "p50"], "1.00 [1.00–1.00]"),
     ],
 )
-def test_a_catalogue_can_be_listed_shown_and_compared(catalogue: Path, words: list[str], said: str) -> None:
-    code, told = read(*words, catalogue)
+def test_catalogue_is_listed_and_shown(catalogue: Path, words: list[str], expected: str) -> None:
+    code, output = read(*words, catalogue)
     assert code == 0
-    assert said in told
+    assert expected in output
 
 
-def test_two_catalogues_can_be_compared_and_checked(catalogue: Path) -> None:
+def test_catalogues_are_compared_and_checked(catalogue: Path) -> None:
     assert read("compare", catalogue, catalogue, "--exact") == (0, "equal\n")
-    code, told = read("compare", catalogue, catalogue, "--measure", "p50")
-    assert (code, "practically equal" in told) == (0, True)
+    code, output = read("compare", catalogue, catalogue, "--measure", "p50")
+    assert (code, "practically equal" in output) == (0, True)
     file = catalogue.parent / "c.json"
     assert read("compare", catalogue, catalogue, "--fail-if-worse", "1.01", "--json", file)[0] == 0
     assert json.loads(file.read_text(encoding="utf-8"))["changes"]
 
 
-def test_report_takes_a_catalogue_too(catalogue: Path) -> None:
-    code, told = read("report", catalogue)
-    assert (code, "random is best or practically equal in 1 of 1" in told) == (0, True)
+def test_report_of_a_catalogue(catalogue: Path) -> None:
+    code, output = read("report", catalogue)
+    assert (code, "random is best or practically equal in 1 of 1" in output) == (0, True)
     assert (catalogue.parent / "small-report" / "matrix.html").is_file()
 
 
@@ -114,8 +114,8 @@ def test_bad_input_gets_one_line(
     assert ran.stderr.count("\n") == 1
 
 
-def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
-    """An installation without the extra, made by a module of that name that cannot be imported."""
+def test_missing_dask_is_one_line_with_the_extra_to_install(tmp_path: Path) -> None:
+    """A module of that name that cannot be imported takes the place of an installation without the extra."""
     (tmp_path / "distributed.py").write_text("raise ImportError", encoding="utf-8")
     (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
     ran = subprocess.run(
@@ -127,22 +127,22 @@ def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(tmp_path)},
         check=False,
     )
-    assert (ran.returncode, ran.stderr) == (
-        2,
-        "--scheduler needs Dask, which is not installed: pip install 'steelyard[sweep]'\n",
-    )
+    assert ran.returncode == 2
+    assert "--scheduler" in ran.stderr
+    assert "steelyard[sweep]" in ran.stderr
+    assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "a.sqlite").exists()
 
 
-def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
-    """Nobody listens there, and nobody is asked."""
+def test_complete_catalogue_needs_no_scheduler(catalogue: Path) -> None:
+    """The address has no listener."""
     options = SweepOptions(command="test", out=catalogue, scheduler="tcp://127.0.0.1:1")
     console = Console(record=True, width=200)
     assert run_sweep(small(), options, simulate, console) == 0
     assert "16 cells, 16 of them known already" in console.export_text()
 
 
-def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+def test_scheduler_without_an_answer_is_one_line(tmp_path: Path) -> None:
     """In a process of its own, as every cluster of these tests."""
     (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
     ran = subprocess.run(
@@ -163,7 +163,7 @@ def test_progress_counts_and_estimates_by_requests() -> None:
     progress = Progress(20, cells, Console(quiet=True))
     assert progress.line().startswith("cell 4 of 20   0.0 cells/s   0 failed   0 workers")
     assert progress.line().endswith("left –")
-    outcome = compute(cells[0], simulate, keep_samples=False)  # of other code: it fails
+    outcome = compute(cells[0], simulate, keep_samples=False)  # computed by other code, so it fails
     progress.threads = lambda: 1
     progress.cell_ended(cells[0], outcome)
     assert "cell 5 of 20" in progress.line()

@@ -1,4 +1,4 @@
-"""Local processes of a sweep that die: a cell that ends its process fails, and no other cell with it."""
+"""Local processes of a sweep that die: a cell that ends its process fails, and no other cell does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from experiments.sweep.computation import DIED, Computation
 from experiments.sweep.executor import local_processes
 from experiments.sweep.grid import checked_grid
 from experiments.sweep.outcome import Outcome
-from tests.simulated import standin
+from tests.simulated import fake_simulator
 
 FATAL = 2
 """Seed whose cell ends its process."""
@@ -23,11 +23,11 @@ FATAL = 2
 def fatal(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
     if seed == FATAL:
         os._exit(9)
-    return standin.simulate(scenario, entry, block, order, seed)
+    return fake_simulator.simulate(scenario, entry, block, order, seed)
 
 
 @pytest.mark.timeout(120)
-def test_a_cell_that_ends_its_process_fails_alone() -> None:
+def test_only_the_cell_that_ends_its_process_fails() -> None:
     """Those that were in flight with it are computed again, one at a time."""
     raw = {"name": "small", "scenarios": ["steady"], "policies": ["random"], "seeds": 6}
     cells = cells_of(checked_grid(raw, "grid"), version_of(fatal))

@@ -14,7 +14,7 @@ from experiments.sweep.code import reached, version_of
 from experiments.sweep.grid import Grid, checked_grid, load_grid
 from experiments.sweep.knobs import with_setting
 from policies import registry
-from tests.simulated.standin import simulate
+from tests.simulated.fake_simulator import simulate
 
 
 def grid(**keys: Any) -> Grid:
@@ -30,7 +30,7 @@ def test_every_combination_is_one_cell_and_seeds_are_whole_blocks() -> None:
     made = cells(
         scenarios=["steady", "homogeneous"], knobs={"load.rate": [100, 150], "policy.choices": [2, 3]}
     )
-    assert len(made) == 2 * 2 * (1 + 2) * 2  # random has no choices and stands once
+    assert len(made) == 2 * 2 * (1 + 2) * 2  # random has no choices and appears once
     assert [cell.seed for cell in made] == [1] * 12 + [2] * 12
     assert len({cell.identity for cell in made}) == len(made)
     assert {cell.scenario.load.rate for cell in made} == {100, 150}
@@ -41,19 +41,19 @@ def test_dotted_and_quoted_knobs_are_the_same() -> None:
     assert grid(knobs={"load": {"rate": [1, 2]}}) == grid(knobs={"load.rate": [1, 2]})
 
 
-def test_all_means_all() -> None:
+def test_all_scenarios_and_policies() -> None:
     everything = grid(scenarios="all", policies="all")
     assert sorted(everything.scenarios) == sorted(packaged())
     assert [competitor.name for competitor in everything.policies] == registry.known()
     assert cells_of(everything, code="1")
 
 
-def test_an_oracle_takes_part() -> None:
+def test_oracle_in_a_grid() -> None:
     made = cells(policies=["oracle-least-work-of-two"], knobs={"policy.choices": [2, 3]}, seeds=1)
     assert [cell.entry.policy.model_dump()["choices"] for cell in made] == [2, 3]
 
 
-def test_a_policy_that_needs_a_region_gets_the_home_region() -> None:
+def test_single_region_gets_the_home_region() -> None:
     (cell,) = cells(policies=["single-region"], seeds=1)
     assert cell.entry.policy.model_dump()["region"] == cell.scenario.home_region
 
@@ -81,14 +81,14 @@ def test_a_policy_that_needs_a_region_gets_the_home_region() -> None:
         ({"knobs": {"policy.choices": ["two"]}}, "policies.least-in-flight.choices: must be a whole number"),
     ],
 )
-def test_bad_grids_get_one_line(keys: dict[str, Any], message: str) -> None:
+def test_invalid_grid_is_one_line(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError) as caught:
         cells(**keys)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_names_scenarios_beside_it(tmp_path: Path) -> None:
+def test_scenario_files_beside_the_grid(tmp_path: Path) -> None:
     source = packaged()["steady"].read_text(encoding="utf-8")
     (tmp_path / "mine.toml").write_text(source.replace('"steady"', '"mine"'), encoding="utf-8")
     (tmp_path / "grid.toml").write_text(
@@ -110,13 +110,13 @@ def test_a_file_names_scenarios_beside_it(tmp_path: Path) -> None:
         ('name = "g"\npolicies = ["random"]\nseeds = 1', "scenarios: Field required"),
     ],
 )
-def test_bad_files_get_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_grid_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "grid.toml").write_text(text, encoding="utf-8")
     with pytest.raises(BadInputError, match=message):
         load_grid(tmp_path / "grid.toml")
 
 
-def test_no_file_gets_one_line(tmp_path: Path) -> None:
+def test_missing_grid_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be read: No such file"):
         load_grid(tmp_path / "grid.toml")
 
@@ -128,10 +128,10 @@ def identity(**keys: Any) -> str:
     return cells(**{"policies": ["least-in-flight"], "seeds": [7]} | keys)[0].identity
 
 
-def test_a_cell_is_the_same_in_every_grid_that_asks_for_it() -> None:
+def test_cell_has_the_same_identity_in_every_grid() -> None:
     same = identity(name="other", seeds=[7, 8], policies=["least-in-flight", "random"], question="Why?")
     assert same == identity()
-    assert identity(knobs={"load.rate": [180.0]}) == identity()  # what the scenario says anyway
+    assert identity(knobs={"load.rate": [180.0]}) == identity()  # the scenario's own value
 
 
 @pytest.mark.parametrize(
@@ -145,23 +145,25 @@ def test_a_cell_is_the_same_in_every_grid_that_asks_for_it() -> None:
         {"quick": True},
     ],
 )
-def test_whatever_decides_the_result_decides_the_identity(keys: dict[str, Any]) -> None:
+def test_inputs_of_the_result_change_the_identity(keys: dict[str, Any]) -> None:
     assert identity(**keys) != identity()
 
 
-def test_other_code_is_another_cell() -> None:
+def test_code_version_changes_the_identity() -> None:
     assert cells_of(grid(), code="1")[0].identity != cells_of(grid(), code="2")[0].identity
 
 
-def test_the_code_of_a_result_is_what_it_can_reach() -> None:
+def test_code_version_covers_the_reachable_modules() -> None:
     modules = reached(simulate.__module__)
-    assert {"tests.simulated.standin", "experiments.scenario.scenario", "experiments.stats.samples"} <= set(
-        modules
-    )
+    assert {
+        "tests.simulated.fake_simulator",
+        "experiments.scenario.scenario",
+        "experiments.stats.samples",
+    } <= set(modules)
     assert not [name for name in modules if name.startswith(("experiments.report", "experiments.sweep"))]
     assert version_of(simulate) == version_of(simulate)
 
 
-def test_a_table_that_nobody_said_is_made_by_its_knob() -> None:
+def test_knob_creates_a_missing_table() -> None:
     scenario = with_setting(load_scenario("steady"), (("quick.duration", 2.0), ("regions.us.rtt", 0.2)))
     assert (scenario.quick.duration, scenario.regions[1].rtt) == (2.0, 0.2)

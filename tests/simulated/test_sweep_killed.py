@@ -1,7 +1,7 @@
-"""It must show 7: whatever is killed in the middle of a sweep, nothing is lost and nothing comes out differently.
+"""Processes killed in the middle of a sweep: no result is lost and none differs.
 
-Real drivers and real local processes, ended by their process ids. Cells with late seeds wait at a pipe, so that "in the
-middle" is a state and not an instant; tests wait for what processes say and end, never for a time.
+Real drivers and real local processes, ended by their process ids. Cells with late seeds wait at a pipe, so that "in
+the middle" is a state and not an instant; tests wait for output and for ends of processes, never for a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.equality import differences
-from tests.simulated.standin import BROKEN, LATE, STAGE
+from tests.simulated.fake_simulator import BROKEN, LATE, STAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 GRID = """
@@ -31,7 +31,7 @@ load.rate = [100, 150]
 """
 CELLS, FREE = 32, 4 * (LATE - 1)
 PATIENCE = 100.0
-"""Seconds after which a process is taken to hang."""
+"""Seconds after which a process counts as hanging."""
 
 pytestmark = [
     pytest.mark.second_tier,
@@ -41,7 +41,7 @@ pytestmark = [
 
 
 class Stage:
-    """A directory with a grid, and the pipes by which cells talk with the test."""
+    """A directory with a grid, and the pipes between cells and the test."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,21 +49,21 @@ class Stage:
         self.grid.write_text(GRID, encoding="utf-8")
         self.started: list[subprocess.Popen[str]] = []
         self._opened: list[int] = []
-        os.mkfifo(directory / "told")
-        self._told = os.open(directory / "told", os.O_RDWR)
-        self._heard = b""
+        os.mkfifo(directory / "started")
+        self._started = os.open(directory / "started", os.O_RDWR)
+        self._received = b""
 
     def hold(self) -> None:
-        """Late cells will wait."""
+        """Make late cells wait."""
         os.mkfifo(self.directory / "hold")
 
     def release(self) -> None:
-        """Whoever waits goes on, and nobody waits any more."""
+        """Let waiting cells continue, and later ones not wait."""
         self._opened.append(os.open(self.directory / "hold", os.O_RDWR))
         (self.directory / "hold").unlink()
 
     def driver(self, out: str, *words: str, is_staged: bool = True) -> subprocess.Popen[str]:
-        """A sweep that has begun, in a process group of its own."""
+        """Start a sweep in a process group of its own."""
         staged = {STAGE: str(self.directory)} if is_staged else {}
         module = [sys.executable, "-W", "error", "-m", "tests.simulated.sweeping"]
         process = subprocess.Popen(
@@ -79,34 +79,34 @@ class Stage:
         return process
 
     def swept(self, out: str, *words: str) -> tuple[int, str]:
-        """A sweep from begin to end: exit code, and what it said."""
+        """Run a sweep to its end: exit code and output."""
         return ended(self.driver(out, *words))
 
     def late_cell(self) -> int:
-        """Wait until a cell waits; the process that computes it. A driver that has ended never gets there."""
+        """Wait until a late cell waits; return the id of its process. Fails if the driver ends before."""
         while True:
             pid, _, seed = self._line().split()
             if int(seed) >= LATE:
                 return int(pid)
 
     def _line(self) -> str:
-        ear = select.poll()
-        ear.register(self._told, select.POLLIN)
-        while b"\n" not in self._heard:
-            if ear.poll(500):
-                self._heard += os.read(self._told, 4096)
+        poll = select.poll()
+        poll.register(self._started, select.POLLIN)
+        while b"\n" not in self._received:
+            if poll.poll(500):
+                self._received += os.read(self._started, 4096)
             else:
                 assert any(process.poll() is None for process in self.started), "the driver has ended"
-        line, _, self._heard = self._heard.partition(b"\n")
+        line, _, self._received = self._received.partition(b"\n")
         return line.decode()
 
-    def answers(self, out: str) -> int:
-        """Results that are in the catalogue."""
+    def results(self, out: str) -> int:
+        """The number of results in the catalogue."""
         with catalogues.to_read(self.directory / out) as catalogue:
             return sum(row.state != "missing" for row in catalogue.rows("small"))
 
     def differences(self, out: str, other: Path) -> list[str]:
-        """In words; none where the two hold the same."""
+        """Differences between two catalogues; empty if they are equal."""
         with catalogues.to_read(self.directory / out) as ours, catalogues.to_read(other) as theirs:
             return list(differences(ours, theirs, None))
 
@@ -119,16 +119,16 @@ class Stage:
                 process.stdout.close()
         for number in self._opened:
             os.close(number)
-        os.close(self._told)
+        os.close(self._started)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = process.communicate(timeout=PATIENCE)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=PATIENCE)
+    return process.returncode, output
 
 
-def must_die(pid: int) -> None:
-    """Wait for the end of a process that is not our child."""
+def wait_for_end(pid: int) -> None:
+    """Wait for the end of a process that is not a child of this one."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -149,73 +149,73 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The catalogue of a sweep that nobody touched."""
+    """The catalogue of a sweep without a fault."""
     stage = Stage(tmp_path_factory.mktemp("undisturbed"))
     try:
-        code, said = ended(stage.driver("quiet.sqlite", is_staged=False))
-        assert code == 0, said
-        assert stage.answers("quiet.sqlite") == CELLS
+        code, output = ended(stage.driver("quiet.sqlite", is_staged=False))
+        assert code == 0, output
+        assert stage.results("quiet.sqlite") == CELLS
     finally:
         stage.close()
     return stage.directory / "quiet.sqlite"
 
 
-def test_a_killed_worker_loses_nothing(stage: Stage, undisturbed: Path) -> None:
+def test_killed_worker_loses_no_result(stage: Stage, undisturbed: Path) -> None:
     stage.hold()
     driver = stage.driver("other.sqlite")
     os.kill(stage.late_cell(), signal.SIGKILL)
     stage.release()
-    code, said = ended(driver)
-    assert code == 0, said
+    code, output = ended(driver)
+    assert code == 0, output
     assert stage.differences("other.sqlite", undisturbed) == []
 
 
-def test_a_killed_driver_loses_nothing(stage: Stage, undisturbed: Path) -> None:
+def test_killed_driver_loses_no_result(stage: Stage, undisturbed: Path) -> None:
     stage.hold()
     driver = stage.driver("other.sqlite")
     worker = stage.late_cell()
     driver.kill()
     driver.wait(PATIENCE)
-    must_die(worker)
-    kept = stage.answers("other.sqlite")
+    wait_for_end(worker)
+    kept = stage.results("other.sqlite")
     assert 0 < kept <= FREE
     assert stage.differences("other.sqlite", undisturbed)
     stage.release()
-    code, said = stage.swept("other.sqlite")
-    assert code == 0, said
-    assert f"{CELLS} cells, {kept} of them known already" in said
+    code, output = stage.swept("other.sqlite")
+    assert code == 0, output
+    assert f"{CELLS} cells, {kept} of them known already" in output
     assert stage.differences("other.sqlite", undisturbed) == []
 
 
-def test_ctrl_c_loses_nothing(stage: Stage, undisturbed: Path) -> None:
-    """As a terminal sends it: to the driver and to its workers."""
+def test_ctrl_c_loses_no_result(stage: Stage, undisturbed: Path) -> None:
+    """As from a terminal: to the driver and its workers."""
     stage.hold()
     driver = stage.driver("other.sqlite")
     worker = stage.late_cell()
     os.killpg(driver.pid, signal.SIGINT)
-    code, said = ended(driver)
-    assert code == 130, said
-    assert "the same command goes on" in said
-    assert "Traceback" not in said
-    must_die(worker)
+    code, output = ended(driver)
+    assert code == 130, output
+    assert "the same command goes on" in output
+    assert "Traceback" not in output
+    wait_for_end(worker)
     stage.release()
-    code, said = stage.swept("other.sqlite")
-    assert code == 0, said
+    code, output = stage.swept("other.sqlite")
+    assert code == 0, output
     assert stage.differences("other.sqlite", undisturbed) == []
 
 
-def test_a_cell_that_raises_is_told_and_tried_again(stage: Stage, undisturbed: Path) -> None:
+def test_failed_cell_is_reported_and_computed_again(stage: Stage, undisturbed: Path) -> None:
     (stage.directory / "broken").touch()
-    code, said = stage.swept("other.sqlite")
-    assert code == 1, said
-    assert "16 cells failed; the same command tries them again" in said
-    assert "RuntimeError: out of order" in said
+    code, output = stage.swept("other.sqlite")
+    assert code == 1, output
+    assert "16 cells failed; the same command tries them again" in output
+    assert "RuntimeError: out of order" in output
     with catalogues.to_read(stage.directory / "other.sqlite") as catalogue:
         states = {(row.label, row.state, row.numbers["message"]) for row in catalogue.rows("small")}
     assert states == {("random", "done", None), (BROKEN, "failed", "RuntimeError: out of order")}
     (stage.directory / "broken").unlink()
-    code, said = stage.swept("other.sqlite")
-    assert code == 0, said
+    code, output = stage.swept("other.sqlite")
+    assert code == 0, output
     assert stage.differences("other.sqlite", undisturbed) == []
 
 
@@ -223,8 +223,8 @@ def test_one_catalogue_has_one_driver(stage: Stage) -> None:
     stage.hold()
     driver = stage.driver("other.sqlite")
     stage.late_cell()
-    code, said = stage.swept("other.sqlite")
-    assert (code, said.count("\n")) == (2, 1)
-    assert "another sweep is writing into it" in said
+    code, output = stage.swept("other.sqlite")
+    assert (code, output.count("\n")) == (2, 1)
+    assert "another sweep is writing into it" in output
     stage.release()
     assert ended(driver)[0] == 0

@@ -1,4 +1,4 @@
-"""The policy matrix: who is best, who is as good, what is said, and what is drawn."""
+"""The policy matrix: the best of each scenario, ties, the text and the map."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def marks(matrix: Matrix, scenario: str = "steady") -> dict[str, str]:
     return {square.policy: square.mark for square in matrix.column(scenario)}
 
 
-def test_the_best_is_the_lowest_and_what_is_near_is_as_good() -> None:
+def test_best_is_the_lowest_and_near_ones_are_practically_equal() -> None:
     matrix = matrix_of(rows({"a": 0.200, "b": 0.100, "c": 0.102, "d": 0.150}))
     assert marks(matrix) == {"a": "behind", "b": "best", "c": "equal", "d": "behind"}
     assert matrix.squares["a", "steady"].ratio.ratio == pytest.approx(2, rel=0.01)
     assert matrix.ranked() == ["b", "c", "d", "a"]
 
 
-def test_what_chance_may_explain_is_undecided() -> None:
+def test_difference_within_noise_is_undecided() -> None:
     assert marks(matrix_of(rows({"a": 0.100, "b": 0.104}, noise=0.3)))["b"] in ("undecided", "best")
 
 
@@ -93,8 +93,8 @@ def test_few_seeds_give_no_verdict() -> None:
     assert is_met(matrix, "b") is None
 
 
-def test_only_scenarios_with_enough_seeds_are_judged() -> None:
-    """Of the others the ratios are shown, and how many they are is said."""
+def test_only_scenarios_with_enough_seeds_are_compared() -> None:
+    """Ratios of the others are shown, and their number is stated."""
     matrix = matrix_of(rows({"a": 0.1, "b": 0.3}) + rows({"a": 0.4, "b": 0.1}, "short", seeds=3))
     assert headline(matrix, "a").replace("\u00a0", " ") == (
         "a is best or practically equal in 1 of 1 scenarios (100 %; wanted 80 %), and at worst × 1.00; "
@@ -105,7 +105,7 @@ def test_only_scenarios_with_enough_seeds_are_judged() -> None:
     assert is_met(matrix, "b") is False
 
 
-def test_an_oracle_is_a_bound_and_never_the_best() -> None:
+def test_oracle_is_a_bound_and_never_the_best() -> None:
     matrix = matrix_of(rows({"a": 0.1, "oracle-least-work": 0.05}))
     assert marks(matrix)["a"] == "best"
     assert matrix.squares["oracle-least-work", "steady"].ratio.ratio == pytest.approx(0.5, rel=0.01)
@@ -120,7 +120,7 @@ def test_knobs_of_the_load_are_columns_and_those_of_policies_rows() -> None:
     assert found.policies == ("a, choices = 2", "a, choices = 3")
 
 
-def test_what_failed_or_is_invalid_is_counted_and_not_compared() -> None:
+def test_failed_and_invalid_cells_are_counted_and_not_compared() -> None:
     cells = rows({"a": 0.1, "b": 0.2})
     cells += [row("steady", "b", 90, state="failed"), row("steady", "b", 91, state="missing")]
     cells += [row("steady", "b", 92, p99=1e-6, invalid=["lag"])]
@@ -130,13 +130,13 @@ def test_what_failed_or_is_invalid_is_counted_and_not_compared() -> None:
     assert marks(matrix)["a"] == "best"
 
 
-def test_a_cell_that_is_missing_costs_nobody_the_first_place() -> None:
+def test_missing_cell_does_not_cost_the_first_place() -> None:
     cells = rows({"a": 0.1, "b": 0.2})
     assert marks(matrix_of(cells[1:])) == {"a": "best", "b": "behind"}
     assert marks(matrix_of(cells[SEEDS - 1 :]))["b"] == "best"  # one seed of twelve is none
 
 
-def test_a_policy_without_results_leaves_a_hole() -> None:
+def test_policy_without_results_has_an_empty_square() -> None:
     matrix = matrix_of([*rows({"a": 0.1}), row("steady", "b", 0, state="failed")])
     assert [square.policy for square in matrix.column("steady")] == ["a"]
     assert matrix_table(matrix).rows[1][1].text == "–"
@@ -157,7 +157,7 @@ def losing() -> Matrix:
     return matrix_of(cells + rows({"other": 0.1}, "three"))
 
 
-def test_a_loss_is_said_with_what_differs() -> None:
+def test_loss_is_described_with_its_differences() -> None:
     matrix = losing()
     assert headline(matrix, "ours") == (
         "ours is best or practically equal in 2 of 3 scenarios (67\u00a0%; wanted 80\u00a0%), and at worst ×\u00a02.00"
@@ -174,7 +174,7 @@ def test_a_loss_is_said_with_what_differs() -> None:
     assert "It had a-0 answer 70.0 %, the best 50.0 %." in loss
     assert is_met(matrix, "ours") is False
     assert is_met(matrix, "other") is False
-    assert headline(matrix, "nobody") == "nobody takes no part; the best of each scenario stand below"
+    assert headline(matrix, "absent") == "absent takes no part; the best of each scenario stand below"
 
 
 def test_the_map_shows_every_square_once() -> None:
@@ -200,11 +200,11 @@ def test_strips_are_nearly_equal() -> None:
     assert strips_of([], 4) == [[]]
 
 
-def test_ink_can_be_read_on_every_shade() -> None:
+def test_text_is_readable_on_every_shade() -> None:
     assert (ink_on((1, 0.9, 0.2, 1)), ink_on((0, 0.13, 0.3, 1))) == ("#222222", "white")
 
 
-def test_the_page_is_whole(tmp_path: Path) -> None:
+def test_page_is_complete_and_self_contained(tmp_path: Path) -> None:
     raw = {
         "name": "g",
         "scenarios": ["steady"],

@@ -1,6 +1,6 @@
 """Workers on real loopback sockets: in this process, or as the program that an experiment starts.
 
-In this room time is virtual (see virtual_time.py) unless a test is marked `real_time`.
+Time is virtual here (see virtual_time.py) unless a test is marked `real_time`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from workers.settings import Settings
 
 StartWorker = Callable[..., Awaitable[Worker]]
 SERVICE = 0.001
-"""Seconds, unless a test wants others."""
+"""Default service time in seconds."""
 
 RunWorkers = Callable[..., Awaitable[Process]]
 
 
 CLOCK = Clock()
-"""The room's. It only ever moves on: no test needs it at a certain instant."""
+"""One for all tests. It only moves forward."""
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """A hook of pytest-asyncio: where it takes this test's loop from."""
+    """A hook of pytest-asyncio: returns the loop's factory for a test."""
     return (
         {"real": asyncio.new_event_loop} if _is_real(item) else {"virtual": partial(VirtualTimeLoop, CLOCK)}
     )
@@ -46,7 +46,7 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture(autouse=True)
 def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What `time.monotonic()` asks, but in tests marked `real_time`."""
+    """The clock behind `time.monotonic()`, except in tests marked `real_time`."""
     if not _is_real(request.node):
         monkeypatch.setattr(time, "monotonic", CLOCK)
         monkeypatch.setattr(alarm, "_open_timerfd", lambda: None)
@@ -59,7 +59,7 @@ def _is_real(item: pytest.Item) -> bool:
 
 @pytest.fixture
 async def start_worker() -> AsyncIterator[StartWorker]:
-    """Starts workers in this process, `SERVICE` unless told otherwise."""
+    """Starts workers in this process, with service time `SERVICE` by default."""
     async with AsyncExitStack() as stack:
 
         async def start(**settings: Any) -> Worker:
@@ -71,14 +71,14 @@ async def start_worker() -> AsyncIterator[StartWorker]:
 
 @pytest.fixture
 async def session(start_worker: StartWorker) -> AsyncIterator[ClientSession]:
-    """A client that is gone before the workers are."""
+    """A client that is closed before the workers are."""
     async with ClientSession() as session:
         yield session
 
 
 @pytest.fixture
 async def run_workers() -> AsyncIterator[RunWorkers]:
-    """Runs `python -m workers …`; whatever still runs at the end is killed."""
+    """Runs `python -m workers …`; processes that are left at the end are killed."""
     processes: list[Process] = []
 
     async def run(*arguments: str) -> Process:
@@ -95,7 +95,7 @@ async def run_workers() -> AsyncIterator[RunWorkers]:
 
 @pytest.fixture
 def ready_port() -> Callable[[Process], Awaitable[int]]:
-    """Reads a worker's ready line; its port."""
+    """Reads a worker's ready line and returns its port."""
 
     async def read(process: Process) -> int:
         assert process.stdout is not None

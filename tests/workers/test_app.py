@@ -1,4 +1,4 @@
-"""What a worker answers, refuses and reports."""
+"""Responses of a worker: bodies, rejections and load reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from workers.service import Exponential, Fixed
 StartWorker = Callable[..., Awaitable[Worker]]
 
 
-async def test_work_gives_an_account_of_the_request(
-    start_worker: StartWorker, session: ClientSession
-) -> None:
-    """The answer names worker, region, request and body, and its headers report the load."""
+async def test_response_describes_the_request(start_worker: StartWorker, session: ClientSession) -> None:
+    """The body names worker, region and request; headers report the load."""
     worker = await start_worker(name="emea-0", region="emea", service=Fixed(0.01))
     async with session.post(f"{worker.url}/work", data=b"abc", headers={"X-Request-ID": "r1"}) as response:
         account, headers = await response.json(), response.headers
@@ -41,15 +39,13 @@ async def test_work_gives_an_account_of_the_request(
     assert 0 < float(headers["X-Worker-Utilization"]) <= 1
 
 
-async def test_a_request_may_bring_its_own_service_time(
-    start_worker: StartWorker, session: ClientSession
-) -> None:
-    """At its place, divided by the speed; who brings none is served as ever, and who is not asked is not heard."""
-    told = {"X-Service-Times": "9,0.004"}
+async def test_service_time_from_a_request_header(start_worker: StartWorker, session: ClientSession) -> None:
+    """By the worker's position in the list, divided by its speed; ignored unless configured."""
+    value = {"X-Service-Times": "9,0.004"}
     cases: list[tuple[dict[str, Any], dict[str, str], float]] = [
-        ({"demand": 1, "speed": 2.0}, told, 0.002),
+        ({"demand": 1, "speed": 2.0}, value, 0.002),
         ({"demand": 1}, {}, 0.001),
-        ({}, told, 0.001),
+        ({}, value, 0.001),
     ]
     for settings, headers, seconds in cases:
         worker = await start_worker(**settings)
@@ -57,18 +53,18 @@ async def test_a_request_may_bring_its_own_service_time(
             assert (await response.json())["service_time"] == seconds
 
 
-@pytest.mark.parametrize("told", ["0.1", "0.1,soon", "0.1,-1", "0.1,nan", "0.1,1e9"])
-async def test_a_service_time_that_is_none_is_refused(
-    start_worker: StartWorker, session: ClientSession, told: str
+@pytest.mark.parametrize("value", ["0.1", "0.1,soon", "0.1,-1", "0.1,nan", "0.1,1e9"])
+async def test_invalid_service_times_are_rejected(
+    start_worker: StartWorker, session: ClientSession, value: str
 ) -> None:
     worker = await start_worker(demand=1)
-    async with session.get(f"{worker.url}/work", headers={"X-Service-Times": told}) as response:
+    async with session.get(f"{worker.url}/work", headers={"X-Service-Times": value}) as response:
         assert (response.status, (await response.json())["error"]) == (400, "invalid_service_times")
 
 
 @pytest.mark.parametrize("method", ["HEAD", "DELETE", "PATCH", "OPTIONS", "PUT"])
-async def test_any_method_is_work(start_worker: StartWorker, session: ClientSession, method: str) -> None:
-    """`/work` does not look at the method; HEAD gets the head alone, also of a generated body."""
+async def test_every_method_is_served(start_worker: StartWorker, session: ClientSession, method: str) -> None:
+    """A response to HEAD has no body."""
     worker = await start_worker()
     for query in ("", "?bytes=100"):
         async with session.request(method, f"{worker.url}/work{query}") as response:
@@ -77,7 +73,7 @@ async def test_any_method_is_work(start_worker: StartWorker, session: ClientSess
 
 
 async def test_one_slot_serves_one_at_a_time(start_worker: StartWorker, session: ClientSession) -> None:
-    """Five at once at one slot of 20 ms: the k-th answer comes after 20·k ms, its wait is in the account."""
+    """Five at once at one slot of 20 ms: response k comes after 20·k ms and reports its wait."""
     worker = await start_worker(service=Fixed(0.02))
 
     async def queue_time() -> float:
@@ -93,7 +89,7 @@ async def test_one_slot_serves_one_at_a_time(start_worker: StartWorker, session:
 async def test_full_queue_is_503_with_a_reason_and_retry_after(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """One served, one queued, one refused: at once, in JSON, with whole seconds in Retry-After."""
+    """One served, one queued, one rejected at once, in JSON, with whole seconds in Retry-After."""
     worker = await start_worker(service=Fixed(0.3), queue_limit=1)
 
     async def status() -> tuple[int, str | None, str]:
@@ -109,17 +105,16 @@ async def test_full_queue_is_503_with_a_reason_and_retry_after(
 async def test_bad_query_names_the_field(
     start_worker: StartWorker, session: ClientSession, query: str
 ) -> None:
-    """A wish that cannot be granted is 400 with the field's name."""
     worker = await start_worker()
     async with session.get(f"{worker.url}/work?{query}") as response:
         assert response.status == 400
         assert (await response.json())["detail"][0]["field"] == query.split("=")[0]
 
 
-async def test_sleeping_worker_waits_for_its_wake_up(
+async def test_first_request_after_sleep_takes_the_wake_time(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """The first request after idle takes the wake time longer, the next does not."""
+    """The next one does not."""
     worker = await start_worker(starts_asleep=True, sleep_after=60.0, wake_time=0.15)
     for expected in (0.15 + SERVICE, SERVICE):
         begun_at = time.monotonic()
@@ -131,20 +126,20 @@ async def test_sleeping_worker_waits_for_its_wake_up(
 async def test_connection_ends_after_its_number_of_requests(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """With two requests per connection, every second answer says it is the last."""
+    """With two requests per connection, every second response has `Connection: close`."""
     worker = await start_worker(max_requests_per_connection=(2, 2))
-    said = []
+    fields = []
     for _ in range(4):
         async with session.get(f"{worker.url}/work") as response:
             await response.read()
-            said.append(response.headers.get("Connection"))
-    assert said == [None, "close", None, "close"]
+            fields.append(response.headers.get("Connection"))
+    assert fields == [None, "close", None, "close"]
 
 
 async def test_each_connection_draws_its_number_of_requests(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """Lives differ, and none leaves its span."""
+    """Within the configured range."""
     worker = await start_worker(max_requests_per_connection=(2, 5))
     lives = [0]
     while len(lives) <= 12:
@@ -157,7 +152,7 @@ async def test_each_connection_draws_its_number_of_requests(
 
 
 async def test_idle_connections_are_closed_at_random_without_notice(start_worker: StartWorker) -> None:
-    """Every idle connection is closed within its span, at different times, no answer lost or announced."""
+    """Each within its range, at different times, without `Connection: close` and without a lost response."""
     worker = await start_worker(close_idle=(0.0, 0.1))
     lives = []
     for _ in range(8):
@@ -174,7 +169,7 @@ async def test_idle_connections_are_closed_at_random_without_notice(start_worker
 
 
 async def test_busy_connection_is_not_closed_by_an_older_draw(start_worker: StartWorker) -> None:
-    """A request that began in time is answered: only idle connections are closed."""
+    """Only idle connections are closed."""
     worker = await start_worker(close_idle=(0.03, 0.03), service=Fixed(0.06))
     reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
     for _ in range(3):
@@ -199,7 +194,7 @@ async def test_same_seed_serves_the_same_times(start_worker: StartWorker, sessio
 async def test_client_that_leaves_is_no_longer_in_flight(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """An abandoned request stops counting; its slot stays taken, as a real worker would compute on."""
+    """Its slot stays taken, as a real worker would compute on."""
     worker = await start_worker(service=Fixed(0.2), slots=1)
     with pytest.raises((TimeoutError, ServerDisconnectedError)):
         await asyncio.wait_for(session.get(f"{worker.url}/work"), 0.05)

@@ -1,4 +1,4 @@
-"""Every fault does what it says, and healing undoes it."""
+"""Faults of workers: the effect of each, and healing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _is_reset(session: ClientSession, worker: Worker) -> bool:
 
 
 async def test_put_replaces_and_delete_heals(start_worker: StartWorker, session: ClientSession) -> None:
-    """A set of faults replaces the one before; GET shows it; DELETE and the empty set heal."""
+    """A set of faults replaces the previous one; GET shows it; DELETE and the empty set heal."""
     worker = await start_worker()
     assert (await _put(session, worker, slow=5, hang=0.5))["hang"] == 0.5
     assert (await _put(session, worker, slow=3))["hang"] == 0
@@ -73,7 +73,7 @@ async def test_put_replaces_and_delete_heals(start_worker: StartWorker, session:
 async def test_invalid_faults_are_422_and_change_nothing(
     start_worker: StartWorker, session: ClientSession, text: str, field: str
 ) -> None:
-    """The answer names the field that is wrong; what was in force stays."""
+    """The response names the invalid field."""
     worker = await start_worker()
     async with session.put(f"{worker.url}/-/faults", data=text) as response:
         assert response.status == 422
@@ -81,13 +81,13 @@ async def test_invalid_faults_are_422_and_change_nothing(
     assert worker.switchboard.current.slow == 1
 
 
-async def test_switches_are_for_loopback_peers_only() -> None:
-    """Anyone else sees 404, as if there were nothing."""
+async def test_fault_routes_are_for_loopback_peers_only() -> None:
+    """Others get 404."""
     control = Control(Switchboard(asyncio.get_running_loop(), Random(0)))
-    stranger = make_mocked_request("GET", "/-/faults").clone(remote="203.0.113.7")
+    remote_request = make_mocked_request("GET", "/-/faults").clone(remote="203.0.113.7")
     for handler in (control.show, control.put, control.heal):
         with pytest.raises(HTTPNotFound):
-            await handler(stranger)
+            await handler(remote_request)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ async def test_switches_are_for_loopback_peers_only() -> None:
         ("/-/faults", {"Via": "1.1 proxy"}),
     ],
 )
-async def test_clients_of_a_load_balancer_throw_no_switches(
+async def test_clients_of_a_load_balancer_cannot_set_faults(
     start_worker: StartWorker, session: ClientSession, path: str, fields: dict[str, str]
 ) -> None:
-    """It is a loopback peer, and what its clients write may only mean the path of the switches."""
+    """The balancer is a loopback peer; its clients' spelling of the path and forwarded requests must not work."""
     worker = await start_worker()
     url = URL(f"{worker.url}{path}", encoded=True)
     async with session.put(url, json={"slow": 3}, headers=fields) as response:
@@ -121,28 +121,30 @@ async def test_slow_multiplies_the_service_time(start_worker: StartWorker, sessi
 
 
 @pytest.mark.parametrize(("faults", "status"), [({}, 500), ({"fail_status": 503}, 503)])
-async def test_fast_failure_keeps_the_health_check_green(
+async def test_fast_failures_leave_the_health_check_healthy(
     start_worker: StartWorker, session: ClientSession, faults: dict[str, Any], status: int
 ) -> None:
-    """Failures are answered at once, without service, while /healthz stays 200: the sinkhole."""
+    """Responses come at once, without service, while /healthz stays 200."""
     worker = await start_worker(service=Fixed(5.0))
     await _put(session, worker, fail=True, **faults)
     assert await _status(session, worker) == status
     assert await _status(session, worker, "/healthz") == 200
 
 
-async def test_fail_strikes_the_share_it_says(start_worker: StartWorker, session: ClientSession) -> None:
-    """`fail: 0.3` fails 30 of a hundred, give or take what chance allows (four standard deviations)."""
+async def test_fail_applies_to_its_share_of_requests(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """`fail: 0.3` within four standard deviations."""
     worker = await start_worker(slots=100)
     await _put(session, worker, fail=0.3)
     statuses = [await _status(session, worker) for _ in range(200)]
     assert statuses.count(500) / 200 == pytest.approx(0.3, abs=0.13)
 
 
-async def test_unhealthy_changes_the_health_check_alone(
+async def test_unhealthy_affects_only_the_health_check(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """A worker can be declared ill while it serves well. The check tells the load as ever: who asks is not inside."""
+    """Requests are served; the check still reports the load, which does not count itself."""
     worker = await start_worker()
     await _put(session, worker, unhealthy=True)
     async with session.get(f"{worker.url}/healthz") as answer:
@@ -153,7 +155,7 @@ async def test_unhealthy_changes_the_health_check_alone(
 async def test_hanging_requests_are_served_once_healed(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """While it hangs nothing is answered, the health check included; afterwards everything is: a pause."""
+    """While it hangs nothing is answered, not even the health check; afterwards everything is."""
     worker = await start_worker()
     await _put(session, worker, hang=1)
     waiting = [asyncio.create_task(_status(session, worker, path)) for path in ("/work", "/healthz")]
@@ -178,7 +180,7 @@ async def test_client_that_gives_up_leaves_no_hanging_request(
 
 @pytest.mark.parametrize("round_trip", [0.0, 0.02])
 async def test_reset_breaks_the_connection(start_worker: StartWorker, round_trip: float) -> None:
-    """The client sees ECONNRESET, not an end of stream, with the link and without."""
+    """ECONNRESET, not an end of stream, with and without a link."""
     worker = await start_worker(round_trip=round_trip)
     async with ClientSession() as session:
         await _put(session, worker, reset=1)
@@ -191,7 +193,7 @@ async def test_reset_breaks_the_connection(start_worker: StartWorker, round_trip
 
 @pytest.mark.parametrize("round_trip", [0.0, 0.02])
 async def test_down_resets_and_refuses_until_it_heals(start_worker: StartWorker, round_trip: float) -> None:
-    """Live connections are reset, new ones refused; after `lasts` the same port serves again."""
+    """Open connections are reset, new ones refused; after `lasts` the same port serves again."""
     worker = await start_worker(round_trip=round_trip)
     host, port = worker.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, port)
@@ -205,13 +207,13 @@ async def test_down_resets_and_refuses_until_it_heals(start_worker: StartWorker,
         await asyncio.open_connection(host, port)
     writer.close()
     await worker.switchboard.changed()
-    await asyncio.sleep(0.02)  # the door opens in a task of its own
+    await asyncio.sleep(0.02)  # the port is opened in a task of its own
     async with ClientSession() as session:
         assert await _status(session, worker) == 200
 
 
-async def test_faults_heal_by_themselves(start_worker: StartWorker, session: ClientSession) -> None:
-    """`lasts` ends every fault of its set, and only of its set."""
+async def test_faults_end_after_lasts(start_worker: StartWorker, session: ClientSession) -> None:
+    """`lasts` ends every fault of its own set only."""
     worker = await start_worker()
     await _put(session, worker, fail=1, lasts=0.05)
     await _put(session, worker, fail=1, lasts=0.2)
@@ -222,10 +224,9 @@ async def test_faults_heal_by_themselves(start_worker: StartWorker, session: Cli
     assert await _status(session, worker) == 200
 
 
-async def test_reset_strikes_again_on_a_new_connection(
+async def test_reset_applies_to_every_request_until_healed(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """Every request meets the fault until it is healed."""
     worker = await start_worker()
     await _put(session, worker, reset=1)
     assert [await _is_reset(session, worker) for _ in range(2)] == [True, True]

@@ -1,4 +1,4 @@
-"""The program: what it prints, how it ends, how it refuses."""
+"""The program `workers`: output, exit codes, signals and invalid input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RunWorkers = Callable[..., Awaitable[Process]]
 ReadyPort = Callable[[Process], Awaitable[int]]
 
 
-async def test_ready_line_says_who_and_where(run_workers: RunWorkers) -> None:
+async def test_ready_line_has_name_url_and_settings(run_workers: RunWorkers) -> None:
     """One line, with the real port, once connections are accepted."""
     arguments = ("--region", "emea", "--name", "emea-0", "--rtt", "350ms", "--slots", "2")
     process = await run_workers("serve", *arguments)
@@ -28,17 +28,17 @@ async def test_ready_line_says_who_and_where(run_workers: RunWorkers) -> None:
     assert line.endswith(" (region emea, rtt 350 ms, 2 slots)\n")
 
 
-async def test_sigterm_finishes_what_is_in_flight_and_exits_0(
+async def test_sigterm_finishes_requests_in_flight_and_exits_0(
     run_workers: RunWorkers, ready_port: ReadyPort
 ) -> None:
-    """The request that was being served is answered; then the process ends, silently, with 0."""
+    """Without further output."""
     process = await run_workers("serve", "--service", "fixed:1s", "--rtt", "20ms")
     port = await ready_port(process)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
     await writer.drain()
     async with ClientSession() as session:
-        while await in_flight(session, port) == 0:  # noqa: ASYNC110 another process cannot tell us
+        while await in_flight(session, port) == 0:  # noqa: ASYNC110 another process sends no event
             await asyncio.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
@@ -48,12 +48,12 @@ async def test_sigterm_finishes_what_is_in_flight_and_exits_0(
 
 
 async def in_flight(session: ClientSession, port: int) -> int:
-    """What the worker says it has to do."""
+    """The number of requests in flight that the worker reports."""
     async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
         return int(response.headers["X-Worker-In-Flight"])
 
 
-async def test_fault_command_throws_switches(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
+async def test_fault_command_sets_and_heals_faults(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
     """`workers fault URL` shows the faults, with options replaces them, with --heal ends them."""
     port = await ready_port(await run_workers("serve", "--service", "fixed:1ms"))
     url = f"http://127.0.0.1:{port}"
@@ -70,7 +70,7 @@ async def test_fault_command_throws_switches(run_workers: RunWorkers, ready_port
 
 
 async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
-    """A worker that refuses connections can still be told to heal, by signal."""
+    """A worker that refuses connections can only be healed by a signal."""
     process = await run_workers("serve", "--service", "fixed:1ms")
     url = f"http://127.0.0.1:{await ready_port(process)}"
     await (await run_workers("fault", url, "--down")).communicate()
@@ -82,8 +82,8 @@ async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers, ready
     assert json.loads((await healed.communicate())[0])["down"] is False
 
 
-async def test_a_worker_that_starts_down_listens_from_sighup_on(run_workers: RunWorkers) -> None:
-    """It is ready all the same: whoever sends the signal need not wait for an interpreter."""
+async def test_worker_started_down_listens_after_sighup(run_workers: RunWorkers) -> None:
+    """It prints its ready line before, so a signal takes effect without the start of an interpreter."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         process = await run_workers("serve", "--service", "fixed:1ms", "--start-down", "--port", str(port))
@@ -110,27 +110,27 @@ async def test_a_worker_that_starts_down_listens_from_sighup_on(run_workers: Run
         (("serve", "--rtt", "-5ms"), "--rtt"),
         (
             ("serve", "--service", "gamma:20ms"),
-            "'--service': unknown profile 'gamma'; a service profile is one of",
+            "'--service': unknown profile 'gamma'",
         ),
         (("serve", "--service", "21-19ms"), "ends before it begins"),
         (("serve", "--slots", "0"), "'--slots': 0 is not in the range x>=1"),
         (("serve", "--queue", "-1"), "--queue"),
         (("serve", "--port", "65536"), "'--port': 65536 is not in the range"),
         (("serve", "--port", "http"), "--port"),
-        (("serve", "--close-idle-at-random", "2s"), "a span such as 19-21ms or 0-2s"),
+        (("serve", "--close-idle-at-random", "2s"), "--close-idle-at-random"),
         (("serve", "--time-scale", "0"), "--time-scale"),
         (("serve", "--host", "256.1.1.1", "--port", "0"), "--host"),
         (("serve", "--colour", "red"), "--colour"),
-        (("serve", "--start-down"), "--start-down needs a --port"),
+        (("serve", "--start-down"), "--start-down"),
         (("fault",), "URL"),
         (("fault", "http://127.0.0.1:1", "--hang", "2"), "'--hang': 2.0 is not in the range 0<=x<=1"),
-        (("fault", "http://127.0.0.1:1", "--heal", "--slow", "2"), "--heal goes with no other option"),
+        (("fault", "http://127.0.0.1:1", "--heal", "--slow", "2"), "--heal"),
     ],
 )
 async def test_bad_input_is_one_line_and_exit_2(
     run_workers: RunWorkers, arguments: tuple[str, ...], named: str
 ) -> None:
-    """One line on standard error names the option and what is allowed; no traceback."""
+    """The line names the option."""
     process = await run_workers(*arguments)
     stdout, stderr = await process.communicate()
     assert (process.returncode, stdout) == (2, b"")
@@ -139,13 +139,13 @@ async def test_bad_input_is_one_line_and_exit_2(
 
 
 async def test_port_in_use_is_one_line_and_exit_2(run_workers: RunWorkers) -> None:
-    """The line names the option, the address, and the way out."""
+    """The line names the options and the address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = await run_workers("serve", "--port", str(port))
         _, stderr = await process.communicate()
     assert process.returncode == 2
-    assert stderr.decode() == (
-        f"workers: --host/--port: cannot listen on 127.0.0.1:{port}: address already in use; "
-        "choose a free port, or 0 for any\n"
-    )
+    line = stderr.decode()
+    assert "--host/--port: " in line
+    assert f"127.0.0.1:{port}: address already in use" in line
+    assert line.count("\n") == 1

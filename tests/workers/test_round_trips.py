@@ -1,4 +1,4 @@
-"""TLS and HTTP/2 behind the link, held to theory in virtual time, with R the round trip and S the service time."""
+"""TLS and HTTP/2 behind the link against theory in virtual time, with R the round trip and S the service time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Made = TypeVar("Made")
 StartWorker = Callable[..., Awaitable[Worker]]
 
 
-class Caller:
-    """A connection on the loop, so that virtual time waits for it; the caller of experiments blocks."""
+class LoopClient:
+    """A client on the loop, so that virtual time waits for it; the client of experiments blocks."""
 
     def __init__(self, worker: Worker, session: ssl.SSLSession | None = None) -> None:
         settings = worker.settings
@@ -36,7 +36,7 @@ class Caller:
         self._h2 = H2Connection()
 
     async def open(self, context: ssl.SSLContext) -> float:
-        """TCP, and TLS where it is spoken; how long that took."""
+        """Open TCP, and TLS if configured; return how long that took."""
         begun_at = time.monotonic()
         self._reader, self._writer = await asyncio.open_connection(self.target.host, self.target.port)
         self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -50,7 +50,8 @@ class Caller:
         return time.monotonic() - begun_at
 
     async def call(self, times: int = 1) -> float:
-        """So many requests, together with HTTP/2 and one after the other without; how long until all are answered."""
+        """Send so many requests, concurrently with HTTP/2, else one after another; return the time until all are
+        answered."""
         begun_at = time.monotonic()
         if self.target.http == "2":
             for _ in range(times):
@@ -69,7 +70,6 @@ class Caller:
         return time.monotonic() - begun_at
 
     def close(self) -> None:
-        """Without ceremony."""
         self._writer.close()
 
     def _send(self, data: bytes) -> None:
@@ -87,7 +87,7 @@ class Caller:
         return self.tls.read(ENOUGH)
 
     async def _do(self, act: Callable[[], Made]) -> Made:
-        """What wants bytes of the other side until it has them."""
+        """Repeat an operation of the TLS object until it has the bytes it needs."""
         while True:
             try:
                 return act()
@@ -101,11 +101,11 @@ class Caller:
 async def test_round_trips_of_each_version(
     start_worker: StartWorker, tls: str | None, trips: int, http: str
 ) -> None:
-    """Cold 2R + S in plain, 4R + S with TLS 1.2, 3R + S with 1.3; warm R + S."""
-    caller = Caller(await start_worker(tls=tls, http=http, round_trip=R, service=Fixed(S)))
-    cold = await caller.open(client_context(caller.target)) + await caller.call()
-    warm = await caller.call()
-    caller.close()
+    """Cold 2R + S without TLS, 4R + S with TLS 1.2, 3R + S with 1.3; warm R + S."""
+    client = LoopClient(await start_worker(tls=tls, http=http, round_trip=R, service=Fixed(S)))
+    cold = await client.open(client_context(client.target)) + await client.call()
+    warm = await client.call()
+    client.close()
     assert cold == pytest.approx(trips * R + S, abs=EXACTLY)
     assert warm == pytest.approx(R + S, abs=EXACTLY)
 
@@ -114,14 +114,14 @@ async def test_round_trips_of_each_version(
 async def test_resumed_tls_1_2_saves_a_round_trip(
     start_worker: StartWorker, tls: str, full: int, resumed: int
 ) -> None:
-    """Behind TCP's one a full handshake of TLS 1.2 takes 2R, a resumed one R; of TLS 1.3 each takes R."""
+    """After TCP's round trip a full handshake of TLS 1.2 takes 2R, a resumed one R; of TLS 1.3 each takes R."""
     worker = await start_worker(tls=tls, round_trip=R)
-    first = Caller(worker)
+    first = LoopClient(worker)
     context = client_context(first.target)
     took = await first.open(context)
-    await first.call()  # with TLS 1.3 the ticket comes behind the handshake
+    await first.call()  # with TLS 1.3 the ticket follows the handshake
     assert first.tls is not None
-    again = Caller(worker, first.tls.session)
+    again = LoopClient(worker, first.tls.session)
     took_again = await again.open(context)
     await again.call()
     assert again.tls is not None
@@ -133,9 +133,9 @@ async def test_resumed_tls_1_2_saves_a_round_trip(
 
 
 async def test_streams_of_one_connection_share_the_slots(start_worker: StartWorker) -> None:
-    """Three at once on two slots: two are served together, the third after them."""
-    caller = Caller(await start_worker(http="2", slots=2, service=Fixed(S)))
-    await caller.open(client_context(caller.target))
-    took = await caller.call(3)
-    caller.close()
+    """Three at once on two slots: two are served together, then the third."""
+    client = LoopClient(await start_worker(http="2", slots=2, service=Fixed(S)))
+    await client.open(client_context(client.target))
+    took = await client.call(3)
+    client.close()
     assert took == pytest.approx(2 * S, abs=EXACTLY)

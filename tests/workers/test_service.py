@@ -1,4 +1,4 @@
-"""Service profiles against their moments, slots against queueing theory: no clock, no socket."""
+"""Service profiles against their moments, slots against queueing theory; without clock and sockets."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from workers.service import Exponential, Fixed, Lognormal, Profile, Slots, Unifo
     [("350ms", 0.35), ("1.5s", 1.5), ("2m", 120.0), ("0.25", 0.25), (" 20 ms ", 0.02), ("500us", 0.0005)],
 )
 def test_duration_is_read_in_its_unit(text: str, seconds: float) -> None:
-    """A duration is a number with a unit, or plain seconds."""
     assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "ms", "-1s", "nan", "inf", "1 year", "1e3", "1..2s", "9" * 400])
-def test_what_is_not_a_duration_says_what_is(text: str) -> None:
-    """Anything else is refused with an example of what is allowed."""
+def test_invalid_duration_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="350ms"):
         parse_duration(text)
 
 
 def test_span_shares_the_unit_of_its_end() -> None:
-    """`19-21ms` is 19 ms to 21 ms; a typographic dash is a dash."""
+    """`19-21ms` is 19 ms to 21 ms; an en dash works too."""
     assert parse_span("19-21ms") == parse_span("19ms–21ms") == pytest.approx((0.019, 0.021))
     with pytest.raises(ValueError, match="ends before it begins"):
         parse_span("21-19ms")
@@ -43,12 +41,12 @@ def test_counts_and_spans_of_counts(text: str, span: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "9-7", "1.5", "many", "-3"])
-def test_what_is_no_count(text: str) -> None:
+def test_invalid_count_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="50-150"):
         parse_counts(text)
 
 
-def test_duration_is_written_as_people_read_it() -> None:
+def test_format_of_durations() -> None:
     """Milliseconds below ten seconds, seconds above."""
     assert [format_duration(s) for s in (0.35, 0.0005, 75.0)] == ["350 ms", "0.5 ms", "75 s"]
 
@@ -64,13 +62,11 @@ def test_duration_is_written_as_people_read_it() -> None:
     ],
 )
 def test_profile_is_read_from_text(text: str, profile: Profile) -> None:
-    """Every documented form is understood."""
     assert parse_profile(text) == profile
 
 
 @pytest.mark.parametrize("text", ["", "gamma:20ms", "fixed:", "lognormal:20ms", "lognormal:20ms,x", "20ms"])
 def test_unknown_profile_names_the_known_ones(text: str) -> None:
-    """A refusal lists all forms that are allowed."""
     with pytest.raises(ValueError, match=r"fixed:20ms.*exponential:20ms.*lognormal:20ms,0\.5"):
         parse_profile(text)
 
@@ -94,13 +90,13 @@ def test_draws_have_the_moments_of_the_distribution(profile: Profile, deviation:
 
 
 def test_same_seed_same_draws() -> None:
-    """A profile takes all its randomness from the generator it is given."""
+    """A profile takes all its randomness from the given generator."""
     profile = parse_profile("lognormal:20ms,0.5")
     assert [profile.draw(Random(7)) for _ in range(3)] == [profile.draw(Random(7)) for _ in range(3)]
 
 
 def test_slots_serve_first_come_first_served() -> None:
-    """Three arrivals at once at two slots: two start now, the third when the first slot frees."""
+    """Three arrivals at once at two slots: two start now, the third when the first slot is free."""
     slots = Slots(2, queue_limit=1)
     assert slots.admit(0.0, 5.0) == (0.0, 5.0)
     assert slots.admit(0.0, 3.0) == (0.0, 3.0)
@@ -109,8 +105,8 @@ def test_slots_serve_first_come_first_served() -> None:
     assert slots.waiting(3.0) == 0
 
 
-def test_full_queue_lets_nobody_in_until_one_starts() -> None:
-    """With a full queue the answer is None, and `room_at` is when the first of the queue starts."""
+def test_full_queue_rejects_until_one_starts() -> None:
+    """`room_at` is when the first of the queue starts."""
     slots = Slots(1, queue_limit=1)
     slots.admit(0.0, 2.0)
     slots.admit(0.0, 2.0)
@@ -130,8 +126,7 @@ def test_without_a_queue_only_free_slots_count() -> None:
 
 
 @pytest.mark.parametrize(("count", "limit"), [(0, 1), (1, -1)])
-def test_slots_refuse_senseless_sizes(count: int, limit: int) -> None:
-    """No slots, or a negative queue, is an error of the caller."""
+def test_slots_reject_invalid_sizes(count: int, limit: int) -> None:
     with pytest.raises(ValueError, match="at least"):
         Slots(count, limit)
 
@@ -156,21 +151,21 @@ def _mean_wait(slots: Slots, profile: Profile, rate: float, arrivals: int = 200_
     ],
 )
 def test_mean_wait_is_that_of_theory(count: int, profile: Profile, rho: float, theory: float) -> None:
-    """Poisson arrivals wait as long on average as the closed forms say, within 4 %."""
+    """Mean waits of Poisson arrivals are within 4 % of the closed forms."""
     assert _mean_wait(Slots(count, 10**9), profile, rho * count) == pytest.approx(theory, rel=0.04)
 
 
 def test_blocking_is_erlang_b() -> None:
-    """A worker without a queue refuses the share of Poisson arrivals that Erlang's B formula says."""
-    slots, rng, now, refused = Slots(2, 0), Random(5), 0.0, 0
+    """A worker without a queue rejects the share of Poisson arrivals given by Erlang's B formula."""
+    slots, rng, now, rejected = Slots(2, 0), Random(5), 0.0, 0
     for _ in range(100_000):
         now += rng.expovariate(1.0)
-        refused += slots.admit(now, rng.expovariate(1.0)) is None
-    assert refused / 100_000 == pytest.approx(0.2, rel=0.03)  # a = 1, c = 2: (1/2)/(1 + 1 + 1/2)
+        rejected += slots.admit(now, rng.expovariate(1.0)) is None
+    assert rejected / 100_000 == pytest.approx(0.2, rel=0.03)  # a = 1, c = 2: (1/2)/(1 + 1 + 1/2)
 
 
 def test_busy_seconds_are_exact_at_any_instant() -> None:
-    """Work given out counts as it is done, not when it is admitted."""
+    """Work counts as it is done, not when it is admitted."""
     slots = Slots(2, 10)
     slots.admit(0.0, 4.0)
     slots.admit(1.0, 1.0)
@@ -187,16 +182,16 @@ def test_utilization_converges_to_the_share_in_use() -> None:
     assert fmean(last) == pytest.approx(0.3, abs=0.02)
 
 
-def test_dormant_worker_wakes_once_for_all_who_wait() -> None:
-    """The first request after idle starts the wake-up; those that arrive meanwhile wait for the same instant."""
-    dormancy = ColdStart(sleep_after=10.0, wake_time=3.0, now=0.0)
-    assert dormancy.awake_at(5.0) <= 5.0
-    assert dormancy.is_asleep(15.5)
-    assert [dormancy.awake_at(now) for now in (20.0, 21.0, 22.9)] == [23.0] * 3
-    assert not dormancy.is_asleep(33.0)
+def test_sleeping_worker_wakes_once_for_all_waiting_requests() -> None:
+    """Requests that arrive during the wake-up wait for the same instant."""
+    cold_start = ColdStart(sleep_after=10.0, wake_time=3.0, now=0.0)
+    assert cold_start.awake_at(5.0) <= 5.0
+    assert cold_start.is_asleep(15.5)
+    assert [cold_start.awake_at(now) for now in (20.0, 21.0, 22.9)] == [23.0] * 3
+    assert not cold_start.is_asleep(33.0)
 
 
 def test_worker_may_start_asleep() -> None:
-    """Nobody has woken it yet, even if it never falls asleep later."""
-    dormancy = ColdStart(sleep_after=math.inf, wake_time=3.0, now=0.0, starts_asleep=True)
-    assert [dormancy.awake_at(1.0), dormancy.awake_at(1e6)] == [4.0, 4.0]
+    """Even if it never falls asleep later."""
+    cold_start = ColdStart(sleep_after=math.inf, wake_time=3.0, now=0.0, starts_asleep=True)
+    assert [cold_start.awake_at(1.0), cold_start.awake_at(1e6)] == [4.0, 4.0]

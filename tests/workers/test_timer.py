@@ -1,17 +1,20 @@
-"""The deadline timer and the line over it, on every kind of alarm.
+"""The deadline timer and the delay line over it, on every kind of alarm.
 
-Time is virtual but where an alarm of the kernel's rings.
+Time is virtual except where an alarm of the kernel is used.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from workers.alarm import LoopAlarm, TimerfdAlarm, open_alarm
+from workers.alarm import LoopAlarm, open_alarm
 from workers.line import DelayLine
 from workers.timer import DeadlineTimer
 
@@ -19,7 +22,7 @@ ALARMS = [open_alarm, LoopAlarm]
 
 
 async def passed(timer: DeadlineTimer, at: float) -> None:
-    """Return when this deadline was served, in its turn, however late it is by now."""
+    """Return when this deadline was served, in order, however late."""
     served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer.schedule(at, lambda: served.set_result(None))
     await served
@@ -27,8 +30,8 @@ async def passed(timer: DeadlineTimer, at: float) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("alarm", ALARMS)
-async def test_deadlines_come_in_order_and_never_early(alarm: type[LoopAlarm]) -> None:
-    """Callbacks run by deadline, equal ones by scheduling, and none before its instant."""
+async def test_callbacks_run_in_order_and_never_early(alarm: type[LoopAlarm]) -> None:
+    """By deadline, equal ones in the order of scheduling."""
     timer = DeadlineTimer(asyncio.get_running_loop(), alarm)
     start, seen = time.monotonic(), []
     for name, after in [("c", 0.02), ("a", 0.01), ("d", 0.02), ("b", 0.01), ("past", -1.0)]:
@@ -42,8 +45,8 @@ async def test_deadlines_come_in_order_and_never_early(alarm: type[LoopAlarm]) -
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("alarm", ALARMS)
-async def test_earlier_deadline_overtakes_and_callbacks_may_schedule(alarm: type[LoopAlarm]) -> None:
-    """A deadline scheduled later but due sooner comes first, also out of a callback."""
+async def test_earlier_deadline_overtakes_a_later_one(alarm: type[LoopAlarm]) -> None:
+    """Also one scheduled in a callback."""
     timer = DeadlineTimer(asyncio.get_running_loop(), alarm)
     start, seen = time.monotonic(), []
     timer.schedule(start + 0.03, lambda: seen.append("late"))
@@ -54,10 +57,10 @@ async def test_earlier_deadline_overtakes_and_callbacks_may_schedule(alarm: type
 
 
 async def test_failing_callback_does_not_stop_the_others() -> None:
-    """An exception goes to the loop's handler; what is due next is still served."""
+    """The exception goes to the loop's handler."""
     loop = asyncio.get_running_loop()
-    told: list[object] = []
-    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
     timer = DeadlineTimer(loop)
     error = RuntimeError("as planned")
 
@@ -66,12 +69,11 @@ async def test_failing_callback_does_not_stop_the_others() -> None:
 
     timer.schedule(0.0, fail)
     await timer.wait_until(time.monotonic() + 0.005)
-    assert told == [error]
+    assert errors == [error]
     timer.close()
 
 
-async def test_cancelled_wait_leaves_nothing_to_fail() -> None:
-    """The deadline of a cancelled wait passes silently."""
+async def test_deadline_of_a_cancelled_wait_passes_silently() -> None:
     timer = DeadlineTimer(asyncio.get_running_loop())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(timer.wait_until(time.monotonic() + 0.02), 0.005)
@@ -80,30 +82,39 @@ async def test_cancelled_wait_leaves_nothing_to_fail() -> None:
     timer.close()
 
 
+def timerfds() -> dict[str, int]:
+    """Nanoseconds left on each timerfd of this process, by its number; 0 is a disarmed one."""
+    found = {}
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if fd.readlink().name == "anon_inode:[timerfd]":
+                text = Path(f"/proc/self/fdinfo/{fd.name}").read_text(encoding="ascii")
+                seconds, rest = re.findall(r"it_value: \((\d+), (\d+)\)", text)[0]
+                found[fd.name] = int(seconds) * 10**9 + int(rest)
+    return found
+
+
 @pytest.mark.real_time
-@pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
-async def test_a_timerfd_is_set_to_the_nanosecond() -> None:
-    """What the kernel is asked for is the deadline itself, where the loop's timers would round it to a millisecond."""
-    timer, asked = DeadlineTimer(asyncio.get_running_loop()), []
-    alarm = timer._alarm
-    assert isinstance(alarm, TimerfdAlarm)
-    set_time = alarm._set_time
-
-    def noted(fd: int, at_ns: int) -> None:
-        asked.append(at_ns)
-        set_time(fd, at_ns)
-
-    alarm._set_time = noted
-    at = time.monotonic() + 0.0035
-    await passed(timer, at)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: timerfd")
+async def test_timerfd_is_set_to_the_nanosecond() -> None:
+    """The kernel gets the deadline itself, where the loop's timers would round it to a millisecond."""
+    others = timerfds()
+    timer = DeadlineTimer(asyncio.get_running_loop())
+    at = (int(time.monotonic() * 1000) + 100.5) / 1000
+    served = asyncio.ensure_future(passed(timer, at))
+    await asyncio.sleep(0)
+    before = time.monotonic_ns()
+    (left,) = (nanoseconds for fd, nanoseconds in timerfds().items() if fd not in others)
+    after = time.monotonic_ns()
+    assert before <= int(at * 1e9) - left <= after
+    await served
     assert time.monotonic() >= at
-    assert asked[0] == int(at * 1e9)
-    assert asked[1:] == [0]  # silenced, as nothing is due any more
+    assert [nanoseconds for fd, nanoseconds in timerfds().items() if fd not in others] == [0]
     timer.close()
 
 
 async def test_line_keeps_order_and_reports_its_window() -> None:
-    """Beyond its window a line says it is full, once; with half of it free, that there is room."""
+    """Beyond its window a line calls `full` once; with half of the window free, `room`."""
     timer = DeadlineTimer(asyncio.get_running_loop())
     seen: list[str] = []
     line = DelayLine(timer, 0.01, 100, lambda: seen.append("full"), lambda: seen.append("room"))
@@ -116,7 +127,7 @@ async def test_line_keeps_order_and_reports_its_window() -> None:
 
 
 async def test_held_line_lets_nothing_leave_until_released() -> None:
-    """What fell due while the far side did not read leaves in order afterwards."""
+    """Items due meanwhile leave in order afterwards."""
     timer = DeadlineTimer(asyncio.get_running_loop())
     seen: list[str] = []
     line = DelayLine(timer, 0.001, 100, lambda: None, lambda: None)
@@ -131,8 +142,8 @@ async def test_held_line_lets_nothing_leave_until_released() -> None:
     timer.close()
 
 
-async def test_what_enters_a_line_is_dated_and_keeps_its_order() -> None:
-    """An instant in the past is due sooner, but never before what entered earlier."""
+async def test_dated_entries_keep_their_order() -> None:
+    """A date in the past is due sooner, but never before earlier entries."""
     timer = DeadlineTimer(asyncio.get_running_loop())
     seen: list[tuple[str, float]] = []
     line = DelayLine(timer, 0.02, 1 << 20, print, print)

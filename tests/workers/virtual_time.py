@@ -1,8 +1,7 @@
-"""Real sockets in virtual time: when nobody has anything left to do, it is the instant of the next deadline.
+"""Real sockets in virtual time: when the loop has nothing to do, the clock moves to the next deadline.
 
-Rule of this file: computing takes no time, only waiting does. So durations are what the worker means them to be, to
-the microsecond, however busy the machine is. Whatever is not on the loop (a thread, another process) would be passed
-over: tests that need one are marked `real_time`.
+Computing takes no time, only waiting does, so durations are exact to the microsecond on any machine. Threads and
+other processes are not waited for: tests with one are marked `real_time`.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ import asyncio
 import selectors
 
 DELIVERY = 0.005
-"""Seconds of real time without an event after which nothing is taken to be on its way between two sockets of ours. The
-kernel delivers on loopback within the call that sends; this is for the rare time that it puts that off."""
+"""Seconds of real time without an event after which no bytes are in flight between two sockets of this process. The
+kernel delivers on loopback within the call that sends; this is for the rare delay."""
 
 TICK = 1e-9
-"""Past each deadline, so that adding fractions never ends just short of it."""
+"""Seconds beyond each deadline, so that rounding never ends just before it."""
 
 
 EXACTLY = 1e-6
-"""Seconds that durations may be off by those ticks."""
+"""Tolerance of durations in seconds, for those ticks."""
 
 
 class Clock:
-    """Seconds, as `time.monotonic()` tells them; they pass when `now` is moved."""
+    """Replacement of `time.monotonic()`; time passes when `now` is changed."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -47,7 +46,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop whose time is the clock's, which it moves."""
+    """A loop that runs on the clock and advances it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

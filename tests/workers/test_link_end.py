@@ -1,4 +1,4 @@
-"""What the worker computes is not felt as distance: its reactions are dated by what they react to."""
+"""The worker's end of the link: computing time is not part of the distance, since writes are dated by their cause."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workers.far_end import PATIENCE, WorkerTransport, far_end_of
 from workers.line import DelayLine
 
 
-class Way(DelayLine):
-    """A line that only notes what enters, and at which instant."""
+class RecordingLine(DelayLine):
+    """A delay line that only records what enters, and at which instant."""
 
     def __init__(self) -> None:
         self.left_at = 0.0
@@ -24,7 +24,7 @@ class Way(DelayLine):
 
 
 class Echo(asyncio.Protocol):
-    """Computes for a while, then sends back what came."""
+    """Computes for a while, then sends the bytes back."""
 
     def __init__(self, clock: Clock, takes: float) -> None:
         self.clock, self.takes = clock, takes
@@ -36,7 +36,7 @@ class Echo(asyncio.Protocol):
     end: WorkerTransport
 
 
-class Near(asyncio.Transport):
+class ClientTransport(asyncio.Transport):
     """The client's transport, open."""
 
     def is_closing(self) -> bool:
@@ -46,33 +46,33 @@ class Near(asyncio.Transport):
         return default
 
 
-def far_end(clock: Clock, takes: float) -> tuple[WorkerTransport, Way, Way]:
+def link_end(clock: Clock, takes: float) -> tuple[WorkerTransport, RecordingLine, RecordingLine]:
     clock.now = 100.0
-    up, down = Way(), Way()
+    up, down = RecordingLine(), RecordingLine()
     echo = Echo(clock, takes)
-    echo.end = WorkerTransport(Near(), echo, up, down)
+    echo.end = WorkerTransport(ClientTransport(), echo, up, down)
     return echo.end, up, down
 
 
-def test_an_answer_is_dated_by_what_it_answers(clock: Clock) -> None:
-    """The line was late by 1 ms, and the worker computes for 2: neither is on the way."""
-    end, up, down = far_end(clock, takes=0.002)
+def test_response_is_dated_by_its_request(clock: Clock) -> None:
+    """The line was late by 1 ms, and the worker computes for 2 ms: neither is part of the distance."""
+    end, up, down = link_end(clock, takes=0.002)
     up.left_at = 99.999
     end.arrive(b"ping")
     assert down.entered == [99.999]
 
 
-def test_who_is_held_up_for_long_is_felt(clock: Clock) -> None:
-    """Beyond PATIENCE the answer enters the line when it is written."""
-    end, up, down = far_end(clock, takes=PATIENCE * 1.01)
+def test_long_computing_delays_the_response(clock: Clock) -> None:
+    """Beyond PATIENCE the response enters the line when it is written."""
+    end, up, down = link_end(clock, takes=PATIENCE * 1.01)
     up.left_at = 100.0
     end.arrive(b"ping")
     assert down.entered == [clock.now]
 
 
-async def test_a_service_ends_when_it_was_due_to_end(clock: Clock) -> None:
-    """The worker says what it reacts to; a wait after that is no computing."""
-    end, up, down = far_end(clock, takes=0.0)
+async def test_response_is_dated_by_the_due_end_of_service(clock: Clock) -> None:
+    """The worker sets the event's time; a wait after that is no computing."""
+    end, up, down = link_end(clock, takes=0.0)
     up.left_at = 100.0
     end.arrive(b"ping")
     clock.now = 100.0213
@@ -84,9 +84,9 @@ async def test_a_service_ends_when_it_was_due_to_end(clock: Clock) -> None:
     assert down.entered == [100.0, 100.02, 100.02, 101.0]
 
 
-def test_whoever_stands_on_it_finds_it(clock: Clock) -> None:
-    """Through any transport that passes the question on; without a link there is none."""
-    end = far_end(clock, takes=0.0)[0]
+def test_link_end_is_found_through_other_transports(clock: Clock) -> None:
+    """Through transports that pass on extra info; without a link there is none."""
+    end = link_end(clock, takes=0.0)[0]
     assert far_end_of(end) is end
-    assert far_end_of(Near()) is None
+    assert far_end_of(ClientTransport()) is None
     assert far_end_of(None) is None

@@ -1,4 +1,4 @@
-"""What others have measured: pooled with what was measured here, and always told apart from it."""
+"""Latency samples of sibling processes: pooled with own samples, and never published as own."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ def model(*latencies: float, at: float = 100.0, ahead: int = 0) -> LatencyModel:
     return made
 
 
-def test_one_model_that_saw_all_and_two_that_pool_agree() -> None:
-    """Whoever measured what, the prediction is the same."""
-    one, other, all_of_it = model(0.1, 0.3), model(0.2, 0.6), model(0.1, 0.3, 0.2, 0.6)
+def test_pooled_models_predict_like_one_model_of_all_samples() -> None:
+    one, other, every_sample = model(0.1, 0.3), model(0.2, 0.6), model(0.1, 0.3, 0.2, 0.6)
     one.pool(pooled([other.own()], TAU))
     for in_flight in (0, 3, 20):
-        assert one.predict(in_flight, 0.0, 1.0) == pytest.approx(all_of_it.predict(in_flight, 0.0, 1.0))
+        assert one.predict(in_flight, 0.0, 1.0) == pytest.approx(every_sample.predict(in_flight, 0.0, 1.0))
 
 
-def test_only_what_was_measured_here_is_told() -> None:
-    """However often it is passed round: nothing comes back as if it were news."""
+def test_only_own_samples_are_published() -> None:
+    """However often two models pool each other, nothing is counted twice."""
     one, other = model(0.1), model(0.4, 0.4, at=101.0)
     for _ in range(5):
         one.pool(pooled([other.own()], TAU))
@@ -39,7 +38,7 @@ def test_only_what_was_measured_here_is_told() -> None:
     assert one.floor == other.floor == 0.1
 
 
-def test_pooling_again_replaces_what_was_pooled() -> None:
+def test_pooling_again_replaces_the_earlier_pool() -> None:
     one = model(0.1)
     for latency in (5.0, 0.3):
         one.pool(pooled([model(latency).own()], TAU))
@@ -49,8 +48,8 @@ def test_pooling_again_replaces_what_was_pooled() -> None:
     assert one.floor == 0.1
 
 
-def test_others_fade_like_our_own() -> None:
-    """What is recorded later lets both count less."""
+def test_pooled_samples_fade_like_own_ones() -> None:
+    """Recording a later sample lowers the weight of both."""
     one = model(at=100.0)
     one.pool(pooled([model(0.4, at=100.0).own()], TAU))
     one.record(0.1, 0, 103.0)
@@ -60,20 +59,19 @@ def test_others_fade_like_our_own() -> None:
     assert one.predict(0, 0.0, 1.0) == pytest.approx(alone.predict(0, 0.0, 1.0))
 
 
-def test_older_evidence_is_faded_to_the_newest() -> None:
-    """Before it is added up."""
-    told = [
+def test_older_samples_are_faded_to_the_newest_before_adding() -> None:
+    shared = [
         SharedLatency(2.0, 1.0, 4.0, 0.0, 0.5, 0.2, 10.0),
         SharedLatency(1.0, 3.0, 0.0, 1.0, 0.4, 0.3, 10.0 + TAU),
     ]
     kept = exp(-1)
-    assert pooled(told, TAU) == pytest.approx(
+    assert pooled(shared, TAU) == pytest.approx(
         SharedLatency(1 + 2 * kept, 3 + kept, 4 * kept, 1.0, 0.4, 0.2, 10.0 + TAU)
     )
 
 
-def test_nobody_has_measured_anything() -> None:
-    """Then nothing is known, and no instant is claimed."""
+def test_pool_without_samples_is_empty() -> None:
+    """No latency is known, and no instant is set."""
     assert pooled([], TAU) == pooled([LatencyModel().own(), NOTHING], TAU) == NOTHING
     empty = LatencyModel()
     empty.pool(NOTHING)
@@ -81,7 +79,7 @@ def test_nobody_has_measured_anything() -> None:
     assert not empty.is_measured(0.0)
 
 
-def test_failures_elsewhere_are_charged() -> None:
+def test_failures_of_siblings_are_charged() -> None:
     other = LatencyModel()
     other.record_failure(5.0, 100.0)
     one = model(0.1)
@@ -90,7 +88,7 @@ def test_failures_elsewhere_are_charged() -> None:
     assert one.own().failures == 0.0
 
 
-def test_the_least_elsewhere_is_no_value_of_our_own() -> None:
+def test_minimum_of_siblings_is_not_published_as_own() -> None:
     minimum = WindowedMinimum(10.0)
     minimum.include(1.0)
     assert (minimum.least, minimum.own()) == (1.0, inf)
@@ -98,8 +96,8 @@ def test_the_least_elsewhere_is_no_value_of_our_own() -> None:
     assert (minimum.least, minimum.own()) == (0.5, 0.5)
 
 
-def test_a_histogram_can_be_made_of_counts() -> None:
-    """Of several processes' counts, added up: quantiles cannot be."""
+def test_histogram_from_added_counts() -> None:
+    """Counts of several processes can be added; quantiles cannot."""
     whole, half, rest = Histogram(), Histogram(), Histogram()
     for at in range(100):
         (half if at < 50 else rest).record(0.001 * (at + 1))

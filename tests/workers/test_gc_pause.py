@@ -1,4 +1,4 @@
-"""A worker that stands still: nothing is lost, everything is later, and by exactly as much as was said."""
+"""GC pauses: no request is lost, and each is delayed by exactly the pause."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from workers.timer import DeadlineTimer
 StartWorker = Callable[..., Awaitable[Worker]]
 
 
-class Schedule:
-    """A timer on which nothing happens by itself."""
+class ManualTimer:
+    """A timer whose entries a test fires."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[float, Callable[[], None]]] = []
@@ -30,16 +30,16 @@ class Schedule:
     def schedule(self, at: float, callback: Callable[[], None]) -> None:
         self.entries.append((at, callback))
 
-    def ring(self) -> float:
-        """Let the next one happen; its instant."""
+    def fire(self) -> float:
+        """Fire the next entry; return its instant."""
         at, callback = self.entries.pop(0)
         callback()
         return at
 
 
 @pytest.fixture
-def schedule() -> Schedule:
-    return Schedule()
+def timer() -> ManualTimer:
+    return ManualTimer()
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def slots() -> Slots:
 
 
 @pytest.fixture
-def standstill(schedule: Schedule, slots: Slots) -> GcPause:
-    return GcPause(cast(DeadlineTimer, schedule), slots)
+def gc_pause(timer: ManualTimer, slots: Slots) -> GcPause:
+    return GcPause(cast(DeadlineTimer, timer), slots)
 
 
-def test_a_stop_moves_what_is_unfinished_and_what_waits() -> None:
-    """Served until 5, stopped for 2 at 1: until 7, and who waited begins at 7. Who comes meanwhile waits behind."""
+def test_pause_delays_requests_in_service_and_in_the_queue() -> None:
+    """Served until 5, paused for 2 at 1: until 7, when the first in the queue begins. Later arrivals queue behind."""
     slots = Slots(2, 10)
     slots.admit(0.0, 5.0)
     slots.admit(0.0, 3.0)
@@ -66,48 +66,46 @@ def test_a_stop_moves_what_is_unfinished_and_what_waits() -> None:
     assert slots.stopped == 2.0
 
 
-def test_free_slots_are_not_free_while_it_stands_still() -> None:
+def test_free_slots_are_not_available_during_a_pause() -> None:
     slots = Slots(2, 10)
     slots.stop(1.0, 2.0)
     assert slots.admit(1.5, 1.0) == (3.0, 4.0)
 
 
-def test_a_worker_that_stands_still_is_busy() -> None:
-    """One of two slots busy for 4 s, then both for a stop of 2: 8 slot-seconds at 6, none of them twice."""
+def test_paused_worker_counts_as_busy() -> None:
+    """One of two slots busy for 4 s, then both for a pause of 2: 8 slot-seconds at 6, none of them twice."""
     slots = Slots(2, 10)
     slots.admit(0.0, 4.0)
     slots.stop(2.0, 2.0)
     assert [slots.busy_seconds(now) for now in (2.0, 4.0, 6.0, 9.0)] == [2.0, 6.0, 8.0, 8.0]
 
 
-def test_pauses_come_again_in_their_phase(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
-    """Each a period after the one before was due, whatever other faults come and go."""
-    standstill.apply(Faults(pause=0.5, every=2.0, after=1.0))
-    first = schedule.ring()
-    standstill.apply(Faults(pause=0.5, every=2.0, slow=3.0))
-    assert [schedule.ring() - first for _ in range(2)] == pytest.approx([2.0, 4.0])
+def test_pauses_repeat_in_phase(timer: ManualTimer, slots: Slots, gc_pause: GcPause) -> None:
+    """Each a period after the last was due, also when other faults change."""
+    gc_pause.apply(Faults(pause=0.5, every=2.0, after=1.0))
+    first = timer.fire()
+    gc_pause.apply(Faults(pause=0.5, every=2.0, slow=3.0))
+    assert [timer.fire() - first for _ in range(2)] == pytest.approx([2.0, 4.0])
     assert slots.stopped == 1.5
-    assert standstill.until == pytest.approx(first + 4.5)
+    assert gc_pause.until == pytest.approx(first + 4.5)
 
 
-def test_healed_it_never_stops_again(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
-    """Nor by what was scheduled before another set of faults came."""
-    standstill.apply(Faults(pause=0.5, every=2.0))
-    standstill.apply(Faults())
-    schedule.ring()
-    assert (slots.stopped, schedule.entries) == (0.0, [])
+def test_no_pause_after_healing(timer: ManualTimer, slots: Slots, gc_pause: GcPause) -> None:
+    """Even one that was scheduled before."""
+    gc_pause.apply(Faults(pause=0.5, every=2.0))
+    gc_pause.apply(Faults())
+    timer.fire()
+    assert (slots.stopped, timer.entries) == (0.0, [])
 
 
-def test_one_pause_is_one(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
-    standstill.apply(Faults(pause=0.5))
-    schedule.ring()
-    assert (slots.stopped, schedule.entries) == (0.5, [])
+def test_single_pause(timer: ManualTimer, slots: Slots, gc_pause: GcPause) -> None:
+    gc_pause.apply(Faults(pause=0.5))
+    timer.fire()
+    assert (slots.stopped, timer.entries) == (0.5, [])
 
 
-async def test_nothing_is_answered_before_it_moves_again(
-    start_worker: StartWorker, session: ClientSession
-) -> None:
-    """Neither what was being served, which takes the whole stop longer, nor what comes meanwhile, nor the check."""
+async def test_nothing_is_answered_during_a_pause(start_worker: StartWorker, session: ClientSession) -> None:
+    """Requests in service take the whole pause longer; new requests and checks wait for its end."""
     worker = await start_worker(service=Fixed(0.1), slots=10)
 
     async def got(path: str) -> float:
@@ -131,11 +129,11 @@ async def test_nothing_is_answered_before_it_moves_again(
     ("faults", "message"),
     [
         ({"pause": 1, "every": 1}, "every: must be longer than the pause"),
-        ({"every": 1}, "pause: every and after say nothing without it"),
+        ({"every": 1}, "pause: "),
         ({"rtt": 0.1}, "this worker was started without --rtt"),
     ],
 )
-async def test_what_cannot_be_is_refused(
+async def test_invalid_combinations_are_rejected(
     start_worker: StartWorker, session: ClientSession, faults: dict[str, Any], message: str
 ) -> None:
     worker = await start_worker()
@@ -145,10 +143,10 @@ async def test_what_cannot_be_is_refused(
     assert worker.switchboard.current == Faults()
 
 
-async def test_a_worker_moves_further_away_on_connections_that_exist(
+async def test_changed_round_trip_applies_to_open_connections(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """The next request pays the new round trip, half of it each way."""
+    """The next request has the new round trip, half of it each way."""
     worker = await start_worker(round_trip=0.01)
     async with session.get(f"{worker.url}/work") as response:
         await response.read()

@@ -1,7 +1,7 @@
-"""Several balancers before the same workers, each with its own view, in a time that is only counted.
+"""Simulation of several balancers before the same workers, in virtual time, each with its own view.
 
-Workers are queues with one slot or more and exponential service; what one balancer sends, the others see in nothing but
-latencies and in what workers say of themselves.
+Workers are queues with one or more slots and exponential service times. A balancer learns of the others' requests
+only from latencies and from the loads that workers report.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from policies.contract import ManualClock
 from policies.policy import PolicyMaker
 
 SERVICE = 0.02
-"""Seconds between a busy worker's answers, on average: fifty a second, whatever its slots."""
+"""Mean seconds between the responses of a busy worker: fifty a second for any number of slots."""
 
 WINDOW = 1.0
-"""Seconds over which a worker reckons its utilisation."""
+"""Seconds over which a worker measures its utilization."""
 
 
 class Worker:
-    """Slots and a queue. `busy` is which part of the slots was in use of late, faded over a second."""
+    """Slots and a queue. `busy` is the share of slots in use, faded over a second."""
 
     def __init__(self, region: str, slots: int) -> None:
         self.region = region
         self.busy = 0.0
-        self._slots = [0.0] * slots  # when each is free, the soonest first
-        self._ends: list[float] = []  # of what it holds
+        self._slots = [0.0] * slots  # when each becomes free; a heap
+        self._ends: list[float] = []  # when its requests end; a heap
         self._used = 0.0  # slots in use since `_at`
         self._at = 0.0
-        self._said = ReportedLoad()
-        self._said_at = -inf
+        self._reported = ReportedLoad()
+        self._reported_at = -inf
 
     def take(self, now: float, service: float) -> float:
-        """When it will have answered what comes now."""
-        self._look(now)
+        """Return when a request that arrives now will be answered."""
+        self._advance(now)
         end = max(now, self._slots[0]) + service
         heapq.heapreplace(self._slots, end)
         heapq.heappush(self._ends, end)
         return end
 
-    def _look(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         """Bring `busy` up to now."""
         while self._ends and self._ends[0] <= now:
             self._fade(heapq.heappop(self._ends), 1)
@@ -57,19 +57,20 @@ class Worker:
         self._at = now
 
     def report(self, now: float, stale: float) -> ReportedLoad:
-        """What it says of itself, reckoned anew when that is `stale` seconds old."""
-        if now >= self._said_at + stale:
-            self._look(now)
-            self._said_at = now
-            self._said = ReportedLoad(len(self._ends), None, self.busy)
-        return self._said
+        """The reported load, renewed when it is `stale` seconds old."""
+        if now >= self._reported_at + stale:
+            self._advance(now)
+            self._reported_at = now
+            self._reported = ReportedLoad(len(self._ends), None, self.busy)
+        return self._reported
 
 
 class World:
-    """Balancers, one for each home region in `homes`, before `size` workers per region with so many `slots` each.
+    """Balancers, one for each home region in `homes`, before `size` workers of `slots` slots per region.
 
-    `rtt(home, region)` is the round trip in seconds; `log` has (sent at, home, region, seconds). Workers tell how busy
-    they are if `tells`, anew every `stale` seconds.
+        `rtt(home, region)` is the round trip in seconds; `log` has (sent at, home, region, seconds). Workers
+    report their
+        load if `reports`, renewed every `stale` seconds.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class World:
         *,
         size: int = 4,
         slots: int = 1,
-        tells: bool = True,
+        reports: bool = True,
         stale: float = 0.0,
         seed: int = 1,
     ) -> None:
@@ -95,7 +96,7 @@ class World:
         ]
         self.log: list[tuple[float, str, str, float]] = []
         self._rtt = rtt
-        self._tells = tells
+        self._reports = reports
         self._stale = stale
         self._service = SERVICE * slots
         self._rng = Random(seed)
@@ -103,25 +104,25 @@ class World:
         self._order = count()
 
     def at(self, time: float, what: Callable[[], None]) -> None:
-        """Let it happen then."""
+        """Call `what` at that time."""
         heapq.heappush(self._events, (time, next(self._order), what))
 
     def lose(self, region: str) -> None:
-        """No balancer may use it any more."""
+        """Make the region's workers unavailable to all balancers."""
         for router in self.routers:
             for name, worker in self.workers.items():
                 if worker.region == region:
                     router.set_healthy(name, False)
 
     def restore(self, region: str) -> None:
-        """All may use it again."""
+        """Make them available again."""
         for router in self.routers:
             for name, worker in self.workers.items():
                 if worker.region == region:
                     router.set_healthy(name, True)
 
     def run(self, rates: dict[int, float], seconds: float) -> None:
-        """So many requests a second at each balancer (by number) from now on."""
+        """Send at these rates, in requests per second for each balancer by number, for so many seconds."""
         until = self.clock.time + seconds
         for at, rate in rates.items():
             self._arrive(at, rate, until)
@@ -161,7 +162,7 @@ class World:
         self.at(end, lambda: self._answered(assignment, at, worker, way))
 
     def _answered(self, assignment: Assignment, at: int, worker: Worker, way: float) -> None:
-        report = worker.report(self.clock.time, self._stale) if self._tells else None
+        report = worker.report(self.clock.time, self._stale) if self._reports else None
         self.at(self.clock.time + way, lambda: self._settle(assignment, at, worker, report))
 
     def _settle(self, assignment: Assignment, at: int, worker: Worker, report: ReportedLoad | None) -> None:
@@ -171,23 +172,23 @@ class World:
         self.log.append((sent, self.homes[at], worker.region, now - sent))
 
     def share(self, home: str, region: str, since: float, until: float) -> float:
-        """Which part of what was sent from `home` went to `region`."""
+        """The share of the requests from `home` that went to `region`."""
         went = [to for sent, of, to, _ in self.log if of == home and since <= sent < until]
         return went.count(region) / len(went)
 
     def load(self, region: str, since: float, until: float) -> float:
-        """Requests that the region was sent, over what it can take."""
+        """Requests sent to the region, relative to its capacity."""
         sent = sum(to == region and since <= at < until for at, _, to, _ in self.log)
         room = sum(worker.region == region for worker in self.workers.values()) / SERVICE
         return sent / (until - since) / room
 
     def mean(self, home: str, since: float, until: float) -> float:
-        """Seconds that a request from `home` took."""
+        """Mean latency of requests from `home`, in seconds."""
         took = [seconds for sent, of, _, seconds in self.log if of == home and since <= sent < until]
         return sum(took) / len(took)
 
     def wait(self, region: str, since: float, until: float) -> float:
-        """Seconds that a request to `region` waited or was served there, on average."""
+        """Mean time in `region`, waiting and service, in seconds."""
         took = [
             seconds - self._rtt(of, to)
             for sent, of, to, seconds in self.log

@@ -1,4 +1,4 @@
-"""Stickiness around any policy: one key, one endpoint, while it can take requests; shares by weight; little moves."""
+"""Session affinity around any policy: one key, one endpoint while it is available; shares by weight; few keys move."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def router(placement: Placement, members: list[Endpoint]) -> Router:
 
 
 def placed(router: Router, key: str | None, tried: frozenset[str] = frozenset()) -> str:
-    """Where a request goes that is over at once."""
+    """The endpoint of a request that ends at once."""
     assignment = router.route(RequestFacts(key=key, tried=tried))
     router.settle(assignment, Outcome(OutcomeKind.OK, 200, 0.0, 0.0, 0.0))
     return assignment.endpoint.id
@@ -33,8 +33,8 @@ def placed(router: Router, key: str | None, tried: frozenset[str] = frozenset())
 KEYS = [f"user-{number}" for number in range(2000)]
 
 
-def test_one_key_goes_to_one_endpoint() -> None:
-    """In any order of requests, and in any unit."""
+def test_key_goes_to_the_same_endpoint_everywhere() -> None:
+    """In any order of requests and endpoints."""
     first, second = router(ByRendezvous(), endpoints(5)), router(ByRendezvous(), endpoints(5)[::-1])
     assert [placed(first, key) for key in KEYS] == [placed(second, key) for key in KEYS[::-1]][::-1]
 
@@ -49,8 +49,7 @@ def test_keys_are_shared_by_weight() -> None:
         assert abs(counts[endpoint.id] - share * len(KEYS)) < 4 * deviation
 
 
-def test_only_the_keys_of_who_goes_or_comes_move() -> None:
-    """Nobody else's."""
+def test_only_keys_of_removed_or_added_endpoints_move() -> None:
     one = router(ByRendezvous(), endpoints(6))
     before = {key: placed(one, key) for key in KEYS}
     one.replace(endpoints(5))
@@ -62,8 +61,8 @@ def test_only_the_keys_of_who_goes_or_comes_move() -> None:
 
 
 @pytest.mark.parametrize("how", ["disabled", "unhealthy", "tried"])
-def test_an_endpoint_that_cannot_take_it(how: str) -> None:
-    """Its keys go to the others, each to one of them, and come back; the others' stay where they are."""
+def test_keys_of_an_unavailable_endpoint_move_and_return(how: str) -> None:
+    """Each to one of the others, whose keys stay."""
     one = router(ByRendezvous(), endpoints(5))
     before = {key: placed(one, key) for key in KEYS}
     tried = frozenset({"w2"}) if how == "tried" else frozenset()
@@ -80,15 +79,13 @@ def test_an_endpoint_that_cannot_take_it(how: str) -> None:
     assert {key: placed(one, key) for key in KEYS} == before
 
 
-def test_a_full_endpoint() -> None:
-    """The next one takes what it cannot."""
+def test_full_endpoint_passes_the_key_to_the_next() -> None:
     one = router(ByRendezvous(), endpoints(3, limit=1))
     held = [one.route(RequestFacts(key="k")) for _ in range(3)]
     assert len({assignment.endpoint.id for assignment in held}) == 3
 
 
-def test_when_all_that_a_key_prefers_are_gone() -> None:
-    """The inner policy places it, so nothing is lost."""
+def test_inner_policy_places_a_key_whose_preferred_endpoints_are_unavailable() -> None:
     one = router(ByRendezvous(), endpoints(DEPTH + 2))
     for _ in range(DEPTH):
         one.set_enabled(placed(one, "k"), False)
@@ -96,7 +93,7 @@ def test_when_all_that_a_key_prefers_are_gone() -> None:
     assert len(one.available) == 2
 
 
-def test_without_a_key_the_inner_policy_places_it() -> None:
+def test_inner_policy_places_requests_without_a_key() -> None:
     one = router(ByRendezvous(), endpoints(4))
     assert len({placed(one, None) for _ in range(100)}) == 4
 
@@ -105,18 +102,18 @@ def token(endpoint_id: str) -> str:
     return f"token of {endpoint_id}"
 
 
-def test_tokens() -> None:
-    """Name their endpoint; an unknown one, or one whose endpoint cannot take it, is the inner policy's."""
+def test_token_names_its_endpoint() -> None:
+    """Unknown tokens and tokens of unavailable endpoints are placed by the inner policy."""
     one = router(ByToken(token), endpoints(4))
     assert {placed(one, token("w3")) for _ in range(20)} == {"w3"}
-    assert len({placed(one, "token of nobody") for _ in range(100)}) == 4
+    assert len({placed(one, "token of w9") for _ in range(100)}) == 4
     one.set_enabled("w3", False)
     assert {placed(one, token("w3")) for _ in range(100)} == {"w0", "w1", "w2"}
     one.replace(endpoints(3))
     assert {placed(one, token("w3")) for _ in range(100)} == {"w0", "w1", "w2"}
 
 
-def test_hooks_are_the_inner_policy_s() -> None:
+def test_hooks_of_the_inner_policy_are_called() -> None:
     """Those that it has, and no others."""
 
     class Inner(RandomChoice):

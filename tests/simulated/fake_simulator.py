@@ -1,8 +1,8 @@
-"""A stand-in for the simulator that Dask's workers can import: a few exact numbers in no time.
+"""A substitute for the simulator that a sweep's processes can import: exact numbers in no time.
 
-Rule of this file: the result follows from the arguments alone. What a test wants to happen on the way stands in a
-directory that the environment names: `told` is a pipe into which each cell says that it begins, `hold` a pipe at which
-cells with late seeds wait until somebody opens it for writing, and a file `broken` makes one policy fail.
+The result follows from the arguments alone. A test controls its progress through a directory named by the
+environment: `started` is a pipe into which each cell writes when it begins, `hold` a pipe at which cells with late
+seeds wait until it is opened for writing, and a file `broken` makes one policy fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.stats.samples import Kind, Place, Run, RunFacts, Samples
 
-STAGE = "STEELYARD_STANDIN"
+STAGE = "STEELYARD_FAKE_SIMULATOR"
 LATE = 4
 """The first seed whose cells wait."""
 
@@ -24,7 +24,7 @@ BROKEN = "round-robin"
 
 def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
     """Exponential latencies whose mean depends on the policy, and one reset."""
-    play_along(entry.label, seed)
+    follow_stage(entry.label, seed)
     name = entry.policy.name
     rng = np.random.default_rng([seed, len(name), round(scenario.load.rate), len(scenario.name)])
     count = 400
@@ -67,14 +67,14 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
     return Run(facts, samples)
 
 
-def play_along(label: str, seed: int) -> None:
-    """What the test has set up, if it has."""
+def follow_stage(label: str, seed: int) -> None:
+    """Do what the test's directory asks for, if there is one."""
     if STAGE not in os.environ:
         return
     stage = Path(os.environ[STAGE])
-    if (stage / "told").exists():
-        with (stage / "told").open("w") as told:
-            told.write(f"{os.getpid()} {label} {seed}\n")
+    if (stage / "started").exists():
+        with (stage / "started").open("w") as started:
+            started.write(f"{os.getpid()} {label} {seed}\n")
     if (stage / "hold").exists() and seed >= LATE:
         (stage / "hold").open().close()
     if (stage / "broken").exists() and label == BROKEN:
