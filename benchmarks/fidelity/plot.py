@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs
 from benchmarks.fidelity.tables import bound_text
 from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
-from experiments.report.palette import GRID, INVALID, NEGLIGIBLE_WEIGHT, policy_colour
+from experiments.report.palette import GREY, GRID, INVALID, policy_colour
 from experiments.results.directory import Results
 from experiments.stats import measures
 from experiments.stats.samples import Floats
@@ -62,7 +62,7 @@ def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantit
         line = np.array(axis.get_xlim())
         bound = BOUNDS[quantity]
         axis.fill_between(line, line * (1 - bound), line * (1 + bound), color=GRID, zorder=0)
-        axis.plot(line, line, color=NEGLIGIBLE_WEIGHT, lw=0.8, zorder=0)
+        axis.plot(line, line, color=GREY, lw=0.8, zorder=0)
     axis.set(title=bound_text(quantity), xlabel="measured, ms", ylabel="simulated, ms")
 
 
@@ -78,7 +78,7 @@ def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:
         names = list(dict.fromkeys(e.policy.name for ours, _ in pairs for e in ours.entries()))
         handles = [Line2D([], [], color=policy_colour(name, names), label=name) for name in names]
         styles = [("solid", "measured"), ("dashed", "simulated")]
-        worlds = [Line2D([], [], color=NEGLIGIBLE_WEIGHT, ls=style, label=world) for style, world in styles]
+        worlds = [Line2D([], [], color=GREY, ls=style, label=world) for style, world in styles]
         figure.legend(
             handles=[*handles, *worlds],
             loc="outside lower center",
@@ -132,7 +132,7 @@ def scenario_handles(scenario_results: Sequence[ScenarioResult]) -> list[Line2D]
             [],
             ls="",
             marker=MARKERS[n % len(MARKERS)],
-            color=NEGLIGIBLE_WEIGHT,
+            color=GREY,
             label=scenario_result.name,
         )
         for n, scenario_result in enumerate(scenario_results)

@@ -20,7 +20,7 @@ from benchmarks.storm.plan import Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, worker_colours
+from experiments.report.palette import GREY, INK, worker_colours
 from experiments.stats.samples import Flags, Floats, Place
 
 FAULT_COLOURS = {
@@ -120,18 +120,16 @@ def draw_latency(axes: Axes, rows: Account, pace: Pace, disturbed: Spans) -> Non
         axes.plot(middle, binned(rows, ok, edges, percent), color=colour, linewidth=1.3, label=name)
     quiet = rows.latency[ok & (rows.due >= 0) & (rows.due < pace.quiet)]
     if len(quiet):
-        axes.axhline(
-            float(np.percentile(quiet, 99)) * 1e3, color=NEGLIGIBLE_WEIGHT, linestyle="--", linewidth=1
-        )
+        axes.axhline(float(np.percentile(quiet, 99)) * 1e3, color=GREY, linestyle="--", linewidth=1)
     shown = rows.latency[ok & (rows.due >= 0)] * 1e3
     canvas.milliseconds(axes.yaxis, [float(shown.min()), float(shown.max())] if len(shown) else [])
     axes.set_title("latency of successes, ms (log)")
     for since, until in disturbed:
-        axes.axvspan(max(0.0, since), until, ymax=MARK, color=NEGLIGIBLE_WEIGHT, linewidth=0)
+        axes.axvspan(max(0.0, since), until, ymax=MARK, color=GREY, linewidth=0)
     handles = [
         *axes.lines[:2],
-        Line2D([], [], color=NEGLIGIBLE_WEIGHT, linestyle="--", label="p99 without faults"),
-        Patch(color=NEGLIGIBLE_WEIGHT, label="excluded: the host took a core"),
+        Line2D([], [], color=GREY, linestyle="--", label="p99 without faults"),
+        Patch(color=GREY, label="excluded: the host took a core"),
     ]
     axes.legend(handles=handles, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
 

@@ -19,7 +19,7 @@ from experiments.capacity.curve import Curve, Point
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.figures import line_of
-from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, Competitor
+from experiments.report.palette import GREY, INK, Competitor
 
 
 @mpl.rc_context(STYLE)
@@ -32,15 +32,15 @@ def load_curves(curve: Curve, field: Sequence[Competitor], slo: float, pooled: f
     ends = [
         1e3 * value for point in curve.points for value in (point.p99.low, point.p99.high, point.p99.ratio)
     ]
-    left.axhline(slo * 1e3, color=NEGLIGIBLE_WEIGHT, linewidth=1, linestyle=(0, (5, 3)))
+    left.axhline(slo * 1e3, color=GREY, linewidth=1, linestyle=(0, (5, 3)))
     canvas.milliseconds(left.yaxis, [*(value for value in ends if math.isfinite(value)), slo * 1e3])
     top = max(point.rate for point in curve.points)
-    right.plot([0, top], [0, top], color=NEGLIGIBLE_WEIGHT, linewidth=1, zorder=0)
+    right.plot([0, top], [0, top], color=GREY, linewidth=1, zorder=0)
     left.set(ylabel="p99 with failures at the deadline, ms (log)")
     right.set(ylabel="answered per second", ylim=(0, None))
     for axes in (left, right):
         axes.set(xlabel=f"offered per second (the workers together: {pooled:.4g})", xlim=(0, top * 1.04))
-        axes.axvline(pooled, color=NEGLIGIBLE_WEIGHT, linewidth=1, linestyle=(0, (1, 2)))
+        axes.axvline(pooled, color=GREY, linewidth=1, linestyle=(0, (1, 2)))
     canvas.legend_above(figure, [*(line_of(one) for one in field), *marks()])
     return figure
 
@@ -52,7 +52,7 @@ def draw_curve(left: Axes, right: Axes, one: Competitor, points: Sequence[Point]
         axes.plot(rates, values, color=one.colour, linestyle=one.dash, linewidth=1.9)
         for point, value in zip(points, values, strict=True):
             is_sound = point.keeps_up and point.valid
-            face, edge = (one.colour, one.colour) if is_sound else ("white", NEGLIGIBLE_WEIGHT)
+            face, edge = (one.colour, one.colour) if is_sound else ("white", GREY)
             axes.plot(
                 [point.rate], [value], "o", markersize=5, markerfacecolor=face, markeredgecolor=edge, zorder=3
             )
@@ -73,11 +73,11 @@ def marks() -> list[Line2D]:
         linestyle="",
         marker="o",
         markerfacecolor="white",
-        color=NEGLIGIBLE_WEIGHT,
+        color=GREY,
         label="does not keep up",
     )
     ring = Line2D(
         [], [], linestyle="", marker="o", markersize=11, markerfacecolor="none", color=INK, label="knee"
     )
-    slo = Line2D([], [], color=NEGLIGIBLE_WEIGHT, linestyle=(0, (5, 3)), label="SLO")
+    slo = Line2D([], [], color=GREY, linestyle=(0, (5, 3)), label="SLO")
     return [ring, hollow, slo]

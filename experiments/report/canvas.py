@@ -17,12 +17,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from experiments.report.palette import GRID, INK, NEGLIGIBLE_WEIGHT
+from experiments.report.palette import GREY, GRID, INK
 
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10.0,
-    "axes.edgecolor": NEGLIGIBLE_WEIGHT,
+    "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
     "axes.titlesize": 10.0,
     "axes.titlelocation": "left",
@@ -32,8 +32,8 @@ STYLE: Any = {
     "axes.grid": True,
     "grid.color": GRID,
     "grid.linewidth": 0.8,
-    "xtick.color": NEGLIGIBLE_WEIGHT,
-    "ytick.color": NEGLIGIBLE_WEIGHT,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "text.color": INK,

@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import INK, INVALID, NEGLIGIBLE_WEIGHT, Competitor
+from experiments.report.palette import GREY, INK, INVALID, Competitor
 from experiments.stats.measures import quantiles, success_latency, throughput
 from experiments.stats.samples import Ints
 
@@ -54,7 +54,7 @@ def latency_quantiles(field: Sequence[Competitor]) -> Figure:
 def mark_quantile(axes: Axes, one: Competitor, x: float, y: float, percent: float, few: bool) -> None:
     """Draw one quantile; hollow grey when fewer than 100 samples lie beyond it."""
     mark = QUANTILE_MARKS[percent]
-    edge = NEGLIGIBLE_WEIGHT if few and mark not in "|x" else one.colour
+    edge = GREY if few and mark not in "|x" else one.colour
     face = "white" if few else one.colour
     size = 9 if mark == "|" else 7
     axes.plot(
@@ -75,7 +75,7 @@ def quantile_legend() -> list[Line2D]:
         linestyle="",
         marker="D",
         markerfacecolor="white",
-        color=NEGLIGIBLE_WEIGHT,
+        color=GREY,
         label="few samples",
     )
     return [*solid, hollow]
@@ -85,7 +85,7 @@ def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:
     """Label the vertical axis with the entries, first on top."""
     axes.set_yticks(range(len(field)), [one.name.replace(" (", "\n(") for one in field])
     for tick, one in zip(axes.get_yticklabels(), field, strict=True):
-        tick.set_color(INK if one.is_valid else NEGLIGIBLE_WEIGHT)
+        tick.set_color(INK if one.is_valid else GREY)
     axes.set_ylim(len(field) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)

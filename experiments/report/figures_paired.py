@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.figures import ROW
-from experiments.report.palette import GRID, NEGLIGIBLE_WEIGHT, Competitor
+from experiments.report.palette import GREY, GRID, Competitor
 from experiments.stats.comparison import EQUAL_WITHIN, Comparison, Interval
 
 RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
@@ -54,7 +54,7 @@ def forest_panel(
     axes.axvspan(math.exp(-EQUAL_WITHIN), math.exp(EQUAL_WITHIN), color=GRID, zorder=0)
     if floor is not None and not math.isnan(floor.low):
         axes.axvspan(floor.low, floor.high, color=NOISE, alpha=0.55, zorder=1)
-    axes.axvline(1.0, color=NEGLIGIBLE_WEIGHT, linewidth=1)
+    axes.axvline(1.0, color=GREY, linewidth=1)
     for y, comparison in enumerate(comparisons):
         interval, colour = comparison.interval, colours[comparison.label]
         axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")

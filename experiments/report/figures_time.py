@@ -19,11 +19,11 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
 from experiments.report.palette import (
+    GREY,
     INK,
     INVALID,
     MOST_DRAWN,
     MOST_NAMED,
-    NEGLIGIBLE_WEIGHT,
     Competitor,
     place_handles,
     region_colours,
@@ -123,7 +123,7 @@ def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
             xytext=(2, 0),
             textcoords="offset points",
             fontsize=7,
-            color=NEGLIGIBLE_WEIGHT,
+            color=GREY,
         )
 
 

@@ -20,10 +20,10 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.figures import ROW, entry_rows
 from experiments.report.palette import (
+    GREY,
     INK,
     INVALID,
     MOST_DRAWN,
-    NEGLIGIBLE_WEIGHT,
     Competitor,
     place_handles,
     region_colours,
@@ -90,7 +90,7 @@ def service_by_request(field: Sequence[Competitor]) -> Figure:
     label_left(panels, "service time, ms")
     panels[0].set_ylim(bottom=0)
     handles = place_handles(places)
-    failed = Line2D([], [], linestyle="", marker="x", color=NEGLIGIBLE_WEIGHT, label="failed")
+    failed = Line2D([], [], linestyle="", marker="x", color=GREY, label="failed")
     canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])], columns=7)
     return figure
 
@@ -104,9 +104,7 @@ def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
         axes.scatter(number, taken, s=5, color=colour, linewidths=0, alpha=0.85, rasterized=True)
     failed = ~samples.ok
     ended = np.nan_to_num(samples.service_time[failed] * 1e3)
-    axes.scatter(
-        samples.sequence[failed], ended, s=26, marker="x", color=NEGLIGIBLE_WEIGHT, linewidths=1.2, zorder=3
-    )
+    axes.scatter(samples.sequence[failed], ended, s=26, marker="x", color=GREY, linewidths=1.2, zorder=3)
 
 
 @mpl.rc_context(STYLE)
@@ -141,7 +139,7 @@ def draw_over_time(axes: Axes, one: Competitor) -> None:
     axes.plot(middle, bands[:, 1], color=one.colour, linewidth=1.8)
     failed = samples.scheduled_at[~samples.ok]
     top = axes.get_xaxis_transform()
-    axes.plot(failed, np.full(len(failed), 0.97), "|", color=NEGLIGIBLE_WEIGHT, markersize=8, transform=top)
+    axes.plot(failed, np.full(len(failed), 0.97), "|", color=GREY, markersize=8, transform=top)
 
 
 def multiples(field: Sequence[Competitor], sharex: bool) -> tuple[Figure, list[Axes]]:
@@ -157,7 +155,7 @@ def multiples(field: Sequence[Competitor], sharex: bool) -> tuple[Figure, list[A
 
 def title(axes: Axes, one: Competitor) -> None:
     """Title a panel with the entry's name, grey when it is invalid."""
-    axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else NEGLIGIBLE_WEIGHT)
+    axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else GREY)
 
 
 def outer_bottom(panels: Sequence[Axes], count: int) -> list[Axes]:

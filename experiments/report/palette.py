@@ -17,7 +17,7 @@ from experiments.results.directory import Results, believable
 from experiments.stats.samples import Place, Run
 
 INK = "#222222"
-NEGLIGIBLE_WEIGHT = "#8a8a8a"
+GREY = "#8a8a8a"
 GRID = "#e3e3e3"
 INVALID = "#a8a8a8"
 

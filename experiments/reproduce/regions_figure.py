@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, policy_colour, worker_colours
+from experiments.report.palette import GREY, INK, policy_colour, worker_colours
 from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
 from experiments.reproduce.regions_cases import (
     PATIENCE,
@@ -83,7 +83,7 @@ def draw_unloaded(axes: Axes, found: Results) -> None:
     rest = np.array([max(0.0, 1e3 * one.platform) for one in rows])
     at = range(len(rows))
     for left, width, colour, label in (
-        (0 * network, network, NEGLIGIBLE_WEIGHT, "round trip"),
+        (0 * network, network, GREY, "round trip"),
         (network, work, GOOD, "computation"),
         (network + work, rest, BAD, "rest"),
     ):
@@ -109,8 +109,8 @@ def draw_added(axes: Axes, found: Results) -> None:
             middle = float(np.median(values))
             axes.plot([at - 0.25, at + 0.25], [middle, middle], color=INK, linewidth=2)
             note(axes, f"{middle:.2f} ms", at + 0.25, middle, (3, 0), INK, va="center")
-    axes.axhspan(30, 35, color=NEGLIGIBLE_WEIGHT, alpha=0.3, linewidth=0)
-    note(axes, "source", -0.45, 35, (0, 2), NEGLIGIBLE_WEIGHT)
+    axes.axhspan(30, 35, color=GREY, alpha=0.3, linewidth=0)
+    note(axes, "source", -0.45, 35, (0, 2), GREY)
     axes.set_xticks([0, 1], ["ours", "a connection\neach"])
     axes.set_xlim(-0.5, 1.8)
     axes.set_ylim(bottom=min(0.0, *ours, 0.0))

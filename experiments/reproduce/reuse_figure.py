@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import NEGLIGIBLE_WEIGHT
+from experiments.report.palette import GREY
 from experiments.reproduce.charts import bar, draw_percentiles, label_bars, label_percentiles, nines
 from experiments.reproduce.latency_summary import LatencySummary
 
 COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#0072B2")
-SOURCE_COLOURS = (NEGLIGIBLE_WEIGHT, "#222222")
+SOURCE_COLOURS = (GREY, "#222222")
 RANKS = (0.0, 50.0, 75.0, 95.0, 99.0, 99.9)
 
 

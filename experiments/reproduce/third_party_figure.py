@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import NEGLIGIBLE_WEIGHT
+from experiments.report.palette import GREY
 from experiments.reproduce.charts import draw_percentiles, label_percentiles, nines
 from experiments.reproduce.third_party_modes import HEARTBEATS_B, MODES, PLAIN_B, ModeResult
 
@@ -44,7 +44,7 @@ def draw_group(axes: Axes, results: Sequence[ModeResult]) -> None:
                 nines((50.0, 99.0)), SOURCE[one.mode], "o", color=colour, markersize=7, markerfacecolor="none"
             )
     if any(one.mode in SOURCE for one in results):
-        axes.plot([], [], "o", color=NEGLIGIBLE_WEIGHT, markerfacecolor="none", label="source, p50 and p99")
+        axes.plot([], [], "o", color=GREY, markerfacecolor="none", label="source, p50 and p99")
     label_percentiles(axes, RANKS)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, loc="upper left")
