@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 Region = str
 """A location that workers share, such as "emea". Compared for equality only."""
 
-NOBODY: Final[frozenset[str]] = frozenset()
+NONE_TRIED: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RequestFacts:
         region: Region | None = None,
         key: str | None = None,
         attempt: int = 0,
-        tried: frozenset[str] = NOBODY,
+        tried: frozenset[str] = NONE_TRIED,
     ) -> None:
         self.method = method
         self.path = path

@@ -22,7 +22,7 @@ from policies import hashing
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
-from policies.facts import NOBODY, Outcome, RequestFacts
+from policies.facts import NONE_TRIED, Outcome, RequestFacts
 from policies.insight.explanation import Trace
 from policies.two_choices import less_loaded_of_two
 
@@ -84,7 +84,12 @@ class ConsistentHashPolicy:
         else:
             hashed = hashing.of_key(key)
             state = self.owner(hashed)
-            if not state.is_selectable or state.share < 1.0 or self._load_bound or facts.tried is not NOBODY:
+            if (
+                not state.is_selectable
+                or state.share < 1.0
+                or self._load_bound
+                or facts.tried is not NONE_TRIED
+            ):
                 state = self._first_available(hashed, facts, available, now)
             elif self.trace is not None:
                 self.trace.note(OWNER, (state,))

@@ -144,7 +144,7 @@ def serve(time_scale: float, **options: Any) -> None:
 @click.option("--heal", is_flag=True, help="No faults from now on.")
 def fault(url: str, heal: bool, **switches: Any) -> None:
     """Replace the faults of the worker at URL; without options, show them."""
-    from workers.remote import exchange  # not needed by `serve`, which must start fast
+    from workers.fault_client import exchange  # not needed by `serve`, which must start fast
 
     thrown = {name: value for name, value in switches.items() if value is not None}
     if heal and thrown:

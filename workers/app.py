@@ -14,18 +14,18 @@ from random import Random
 from aiohttp import web
 from pydantic import BaseModel, Field, ValidationError
 
-from workers.account import Account
 from workers.body import Digest, digest_of, digest_of_generated, pieces
+from workers.cold_start import ColdStart
+from workers.connection_closing import ConnectionClosing, reset
 from workers.control import Control, invalid
-from workers.dormancy import ColdStart
-from workers.endings import ConnectionClosing, reset
-from workers.far_end import far_end_of
+from workers.delayed_transport import worker_transport_of
 from workers.faults import Switchboard, Treatment
+from workers.gc_pause import GcPause
 from workers.load import LoadReport
 from workers.service import Slots
 from workers.settings import Settings
-from workers.standstill import GcPause
 from workers.timer import DeadlineTimer
+from workers.work_response import WorkResponse
 
 DEMAND = "X-Service-Times"
 LONGEST_SERVICE = 3600.0
@@ -116,9 +116,11 @@ class WorkerApp:
         self, request: web.Request, wish: Wish, digest: Digest, moved_at: float
     ) -> web.StreamResponse:
         """Serve a request that is admitted no earlier than `moved_at`, the end of the last pause."""
-        far_end = far_end_of(request.transport)
+        worker_transport = worker_transport_of(request.transport)
         now = self._arrived_at = max(
-            self._arrived_at, moved_at, time.monotonic() if far_end is None else far_end.instant
+            self._arrived_at,
+            moved_at,
+            time.monotonic() if worker_transport is None else worker_transport.instant,
         )
         try:
             service_time = self._work_of(request) * self.switchboard.current.slow
@@ -128,8 +130,8 @@ class WorkerApp:
         if stay is None:
             return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)
         finished_at = await self._standstill.served(stay.finish_at)
-        if far_end is not None:
-            far_end.set_event_time(finished_at)
+        if worker_transport is not None:
+            worker_transport.set_event_time(finished_at)
         self._load.served += 1
         headers = self._load.headers(finished_at, service_time)
         request_id = request.headers.get("X-Request-ID")
@@ -137,7 +139,7 @@ class WorkerApp:
             headers["X-Request-ID"] = request_id
         if wish.bytes is not None:
             return await self._send_generated(request, wish.bytes, wish.chunked, headers)
-        account = Account(
+        account = WorkResponse(
             worker=self.settings.name,
             region=self.settings.region,
             method=request.method,

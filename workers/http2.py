@@ -29,7 +29,7 @@ from h2.settings import SettingCodes
 from h2.settings import Settings as H2Settings
 from hyperframe.frame import GoAwayFrame
 
-from workers.endings import reset
+from workers.connection_closing import reset
 from workers.settings import Settings
 from workers.stream import Stream
 

@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from workers.far_end import WorkerTransport
+from workers.delay_line import DelayLine
+from workers.delayed_transport import WorkerTransport
 from workers.faults import Faults
-from workers.line import DelayLine
 from workers.timer import DeadlineTimer
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
@@ -94,16 +94,16 @@ class LinkedConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._link.join(self)
         self._connected_at = time.monotonic() + self._link.round_trip
-        self._far_end = WorkerTransport(self._transport, self._protocol, self._up, self._down)
-        self._up.enter(self._protocol.connection_made, self._far_end, not_before=self._connected_at)
+        self._worker_transport = WorkerTransport(self._transport, self._protocol, self._up, self._down)
+        self._up.enter(self._protocol.connection_made, self._worker_transport, not_before=self._connected_at)
 
     def data_received(self, data: bytes) -> None:
         if self._is_first:
             self._recognise_control(data)
-        self._up.enter(self._far_end.arrive, data, size=len(data), not_before=self._connected_at)
+        self._up.enter(self._worker_transport.arrive, data, size=len(data), not_before=self._connected_at)
 
     def eof_received(self) -> bool:
-        self._up.enter(self._far_end.arrive_eof, not_before=self._connected_at)
+        self._up.enter(self._worker_transport.arrive_eof, not_before=self._connected_at)
         return True  # the worker may still be sending its response
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,7 +113,7 @@ class LinkedConnection(asyncio.Protocol):
             # A reset discards what the worker had not read, which must not delay the report of the loss.
             self._up.clear()
             self._up.release()
-        self._up.enter(self._far_end.lose, exc)
+        self._up.enter(self._worker_transport.lose, exc)
 
     def pause_writing(self) -> None:
         self._down.hold()
@@ -150,5 +150,5 @@ class LinkedConnection(asyncio.Protocol):
         self._protocol.pause_writing()
 
     def _resume_worker(self) -> None:
-        if not self._far_end.is_lost:
+        if not self._worker_transport.is_lost:
             self._protocol.resume_writing()

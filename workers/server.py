@@ -14,11 +14,11 @@ from typing import Self
 from aiohttp import web
 
 from workers.app import WorkerApp
-from workers.endings import reset
+from workers.connection_closing import reset
 from workers.errors import CannotListen
 from workers.faults import Faults, Switchboard
-from workers.front import Front
 from workers.link import Link
+from workers.protocol_detection import ProtocolDetection
 from workers.settings import Settings
 from workers.timer import DeadlineTimer
 
@@ -29,7 +29,9 @@ BACKLOG = 2048
 class LinkedSite(web.BaseSite):
     """A listening socket whose connections cross a link before they reach the runner's server."""
 
-    def __init__(self, runner: web.BaseRunner, link: Link, front: Front, host: str, port: int) -> None:
+    def __init__(
+        self, runner: web.BaseRunner, link: Link, front: ProtocolDetection, host: str, port: int
+    ) -> None:
         super().__init__(runner, backlog=BACKLOG)
         self._link = link
         self._front = front
@@ -74,7 +76,7 @@ class Worker:
 
     async def start(self) -> None:
         """Listen and serve. Raises CannotListen, CannotCertify."""
-        self._front = Front(self.settings)
+        self._front = ProtocolDetection(self.settings)
         loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(loop)
         self._link = Link(self._timer, self.settings.round_trip)

@@ -41,7 +41,7 @@ from balancer.http1.upgrades import is_taken
 from balancer.upstream.bounded_reader import next_size
 from balancer.upstream.request import UpstreamRequest
 from policies.errors import NoEndpointAvailable
-from policies.facts import NOBODY, OutcomeKind, RequestFacts
+from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Exchange:
         self._downstream = downstream
         self._request = request
         self._is_complete = True  # the whole request has been received
-        self._tried = NOBODY
+        self._tried = NONE_TRIED
         if request.fields.has_body:
             self._is_complete = False
             self._body_buffer = BodyBuffer(proxy.retries.body)

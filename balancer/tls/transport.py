@@ -23,7 +23,7 @@ RECORD = 16_384
 UNASKED = 262_144
 """Maximum bytes in the write buffer for a peer that makes OpenSSL answer (KeyUpdate) and does not read."""
 
-NOBODY = asyncio.Protocol()
+NO_PROTOCOL = asyncio.Protocol()
 """Protocol that replaces the real one after the connection is lost; it breaks the reference cycle."""
 
 
@@ -122,7 +122,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             cast(asyncio.Protocol, self._protocol).connection_lost(error)
         else:
             self._handshake_ended(error or ConnectionResetError("the connection ended within the handshake"))
-        self.set_protocol(NOBODY)
+        self.set_protocol(NO_PROTOCOL)
 
     def pause_writing(self) -> None:
         if self._is_open:

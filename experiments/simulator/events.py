@@ -34,7 +34,7 @@ class Tick(Event):
         router = self._balancer.router
         router.tick()
         self._count += 1
-        if self._count % int(PROBE_WINDOW_EVERY) == 0 and router.health.census.out[None]:
+        if self._count % int(PROBE_WINDOW_EVERY) == 0 and router.health.counts.out[None]:
             for state in router.states:
                 if state.record.is_unreachable and not self._workers[state.id].is_down:
                     router.readmit(state.id)

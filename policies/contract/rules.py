@@ -94,7 +94,7 @@ class RecoverySignal(Enum):
 
     BY_A_CHECK = "a check"
     BY_ITS_TIME = "the end of an ejection"
-    BY_NOBODY = "nothing but requests"
+    BY_REQUESTS = "nothing but requests"
 
 
 def share_after_return(make: PolicyMaker, signal: RecoverySignal) -> float:

@@ -26,7 +26,7 @@ NEVER = EjectionRules(failures=0, success_rate=0.0)
 
 
 class Health:
-    """Health mechanisms of one router; those that are not given are off. `census` counts unhealthy endpoints."""
+    """Health mechanisms of one router; those that are not given are off. `counts` counts unhealthy endpoints."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Health:
         self.ejection = Ejection(ejection or NEVER, rng)
         self.panic = panic if panic is not None else Panic(share=0.0)
         self.slow_start = slow_start if slow_start is not None else SlowStart()
-        self.census = HealthCounts()
+        self.counts = HealthCounts()
         self._states: Sequence[EndpointState] = ()
         self._last_successes = LastSuccesses()
 
@@ -58,17 +58,17 @@ class Health:
         """
         self._states = states
         self._update_health(states, now, warms)
-        self.census = HealthCounts(states)
+        self.counts = HealthCounts(states)
         if self._enforce_ejection_limit(states, now):
             self._update_health(states, now, warms)
-        self.panic.evaluate(self.census, keeps_to_regions, routed)
+        self.panic.evaluate(self.counts, keeps_to_regions, routed)
         self.panic.admit(states)
         if self.slow_start:
             self.slow_start.advance(states, now)
 
     def withdraw(self, state: EndpointState) -> None:
         """Remove `state` from the counts before a change of the endpoint or its admin state; `enter` must follow."""
-        self.census.remove(state)
+        self.counts.remove(state)
 
     def enter(
         self,
@@ -89,13 +89,13 @@ class Health:
         is_returning = False
         state.is_healthy = is_wanted(state) and state.passes_health
         if state.is_member:
-            self.census.add(state)
+            self.counts.add(state)
         if state.is_healthy and not (was_healthy or state.is_eligible):
             self.slow_start.begin_alone(state, states, now)
-        if self.census.exceeds_limit(state.region) and self._enforce_ejection_limit(states, now):
+        if self.counts.exceeds_limit(state.region) and self._enforce_ejection_limit(states, now):
             is_returning = True
             self._update_health(states, now, warms=True)
-        self.panic.evaluate(self.census, keeps_to_regions, routed)
+        self.panic.evaluate(self.counts, keeps_to_regions, routed)
         state.is_eligible = state.is_healthy
         if was_panic or self.panic or is_returning:
             self.panic.admit(states)
@@ -108,7 +108,7 @@ class Health:
         O(regions) unless there is panic or a slow start."""
         was_panic = bool(self.panic)
         self._update_health((state,), now, warms=True)
-        self.panic.evaluate(self.census, keeps_to_regions, routed)
+        self.panic.evaluate(self.counts, keeps_to_regions, routed)
         state.is_eligible = state.is_healthy
         if was_panic or self.panic:
             self.panic.admit(self._states)
@@ -121,7 +121,7 @@ class Health:
             was_healthy = state.is_healthy
             state.is_healthy = is_wanted(state) and state.passes_health
             if state.is_healthy is not was_healthy:
-                self.census.flip(state)
+                self.counts.flip(state)
             if warms and state.is_healthy and not (was_healthy or state.is_eligible):  # a panic keeps it warm
                 self.slow_start.begin(state, now)
 
@@ -162,15 +162,15 @@ class Health:
 
     def _eject(self, state: EndpointState, cause: Cause, now: float) -> bool:
         """Eject `state` unless the limits forbid it; return whether it was ejected."""
-        census = self.census
+        counts = self.counts
         is_certain = cause is Cause.UNREACHABLE or (
             cause is Cause.FAILURES and self._last_successes.is_lost(state.region, now)
         )
-        if not census.can_spare(state) or not (is_certain or census.region_can_spare(state)):
+        if not counts.can_spare(state) or not (is_certain or counts.region_can_spare(state)):
             return False
         self.ejection.eject(state, cause, now, is_certain=is_certain)
         state.is_healthy = False
-        census.flip(state)
+        counts.flip(state)
         return True
 
     def _enforce_ejection_limit(self, states: Sequence[EndpointState], now: float) -> bool:
@@ -182,7 +182,7 @@ class Health:
         ]
         if not out:
             return False
-        sizes = self.census.size
+        sizes = self.counts.size
         returning = surplus(out, max_ejected(sizes[None]))
         for region in {state.region for state in out}:
             members = [state for state in out if state.region == region and not state.record.is_certain]

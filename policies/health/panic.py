@@ -42,12 +42,12 @@ class Panic:
         """Return how many of the `routed` requests so far were routed in panic."""
         return self._requests + (routed - self._routed_before if self._routed_before is not None else 0)
 
-    def evaluate(self, census: HealthCounts, keeps_to_regions: bool, routed: int) -> None:
+    def evaluate(self, counts: HealthCounts, keeps_to_regions: bool, routed: int) -> None:
         """Update the panic state from the census."""
         was_everywhere, were = self.is_everywhere, self.regions
-        self.is_everywhere = census.healthy_share(None) < self.share
-        ill = (region for region in census.size if region is not None) if keeps_to_regions else ()
-        self.regions = frozenset(region for region in ill if 0 < census.healthy_share(region) < self.share)
+        self.is_everywhere = counts.healthy_share(None) < self.share
+        ill = (region for region in counts.size if region is not None) if keeps_to_regions else ()
+        self.regions = frozenset(region for region in ill if 0 < counts.healthy_share(region) < self.share)
         self.times += len(self.regions - were) + (self.is_everywhere and not was_everywhere)
         self._count(routed)
 

@@ -8,7 +8,6 @@ import pytest
 
 from policies import AdminState, Endpoint, Outcome, OutcomeKind, RequestFacts, registry
 from policies.endpoint.ejection import Cause, EjectionRules
-from policies.facts import NOBODY
 from policies.health.health import Health
 from policies.health.panic import Panic
 from tests.policies.pools import Pool, mark_unhealthy
@@ -406,7 +405,7 @@ def test_region_panics_if_the_policy_keeps_to_regions(name: str, panics: bool) -
     pool = Pool(4, 4, 4, policy=registry.make(name, {}, Random(1)))
     mark_unhealthy(pool, ["a0", "a1", "a2"])
     assert ("a0" in pool.available) is panics
-    assert pool.router.health.panic.regions == (frozenset("a") if panics else NOBODY)
+    assert pool.router.health.panic.regions == (frozenset("a") if panics else frozenset())
     assert not pool.router.health.panic.is_everywhere
 
 

@@ -91,8 +91,8 @@ def check_invariants(pool: Pool) -> None:
     healthy = [state for state in up if state.is_healthy]
     assert healthy == [state for state in up if state.passes_checks and not state.is_ejected]
     assert panic.is_everywhere == (len(healthy) < len(up) / 2)
-    census, fresh = pool.router.health.census, HealthCounts(states)
-    assert (census.size, census.out) == (fresh.size, fresh.out)
+    counts, fresh = pool.router.health.counts, HealthCounts(states)
+    assert (counts.size, counts.out) == (fresh.size, fresh.out)
     for state in states:
         assert state.is_eligible >= state.is_healthy
         assert state.is_eligible <= is_wanted(state)

@@ -13,9 +13,9 @@ from aiohttp import ClientSession
 from tests.workers.conftest import SERVICE
 from tests.workers.virtual_time import EXACTLY
 from workers.faults import Faults
+from workers.gc_pause import GcPause
 from workers.server import Worker
 from workers.service import Fixed, Slots
-from workers.standstill import GcPause
 from workers.timer import DeadlineTimer
 
 StartWorker = Callable[..., Awaitable[Worker]]

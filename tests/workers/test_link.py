@@ -17,7 +17,7 @@ from aiohttp.web_protocol import RequestHandler
 from tests.workers.conftest import SERVICE
 from tests.workers.virtual_time import EXACTLY
 from workers.body import digest_of_generated
-from workers.far_end import WorkerTransport
+from workers.delayed_transport import WorkerTransport
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from tests.workers.virtual_time import Clock
-from workers.far_end import PATIENCE, WorkerTransport, far_end_of
-from workers.line import DelayLine
+from workers.delay_line import DelayLine
+from workers.delayed_transport import PATIENCE, WorkerTransport, worker_transport_of
 
 
 class RecordingLine(DelayLine):
@@ -87,6 +87,6 @@ async def test_response_is_dated_by_the_due_end_of_service(clock: Clock) -> None
 def test_link_end_is_found_through_other_transports(clock: Clock) -> None:
     """Through transports that pass on extra info; without a link there is none."""
     end = link_end(clock, takes=0.0)[0]
-    assert far_end_of(end) is end
-    assert far_end_of(ClientTransport()) is None
-    assert far_end_of(None) is None
+    assert worker_transport_of(end) is end
+    assert worker_transport_of(ClientTransport()) is None
+    assert worker_transport_of(None) is None

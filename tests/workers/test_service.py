@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from workers.dormancy import ColdStart
+from workers.cold_start import ColdStart
 from workers.durations import format_duration, parse_counts, parse_duration, parse_span
 from workers.load import LoadReport
 from workers.service import Exponential, Fixed, Lognormal, Profile, Slots, Uniform, parse_profile

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from workers.alarm import LoopAlarm, open_alarm
-from workers.line import DelayLine
+from workers.delay_line import DelayLine
 from workers.timer import DeadlineTimer
 
 ALARMS = [open_alarm, LoopAlarm]

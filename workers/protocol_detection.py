@@ -22,7 +22,7 @@ from workers.tls import TlsConnection
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
-class Front:
+class ProtocolDetection:
     """Factory of the protocol layers, one per worker. Raises CannotCertify."""
 
     def __init__(self, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 
-class Account(NamedTuple):
+class WorkResponse(NamedTuple):
     """The worker, the request, and its service and queue times in seconds."""
 
     worker: str

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from workers.line import DelayLine
+from workers.delay_line import DelayLine
 
 Buffer = bytes | bytearray | memoryview
 
-FAR_END = "far_end"
+WORKER_TRANSPORT = "worker_transport"
 """Key of `get_extra_info` that returns the far end under a transport."""
 
 PATIENCE = 0.005
@@ -112,7 +112,7 @@ class WorkerTransport(asyncio.Transport):
         return self._is_reading
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self if name == FAR_END else self._near.get_extra_info(name, default)
+        return self if name == WORKER_TRANSPORT else self._near.get_extra_info(name, default)
 
     def _end(self, act: Callable[[], None]) -> None:
         if not self._is_closing:
@@ -121,7 +121,7 @@ class WorkerTransport(asyncio.Transport):
             asyncio.get_running_loop().call_soon(self.lose, None)
 
 
-def far_end_of(transport: asyncio.BaseTransport | None) -> WorkerTransport | None:
+def worker_transport_of(transport: asyncio.BaseTransport | None) -> WorkerTransport | None:
     """Return the far end under a transport; None without a link."""
-    found = None if transport is None else transport.get_extra_info(FAR_END)
+    found = None if transport is None else transport.get_extra_info(WORKER_TRANSPORT)
     return found if isinstance(found, WorkerTransport) else None
