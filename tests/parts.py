@@ -31,6 +31,9 @@ DATA_PATH = (
     "transports", "http2", "floods",
 )  # fmt: skip
 
+GRACE = 10.0
+"""Seconds to end after SIGINT."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -140,10 +143,19 @@ def run_until(ends: float, command: Sequence[str]) -> tuple[str, int]:
         try:
             process.wait(None if ends == inf else max(0.0, ends - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # pytest ends what its fixtures started
+            interrupt(process)
         code = process.wait()
         output.seek(0)
         return output.read().decode(errors="replace"), code
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGINT, upon which pytest ends what its fixtures started; SIGTERM if that is ignored."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        process.terminate()
 
 
 def main() -> int:
@@ -152,6 +164,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of examples and faults, which are fixed without it")
     parser.add_argument("--minutes", type=float, default=inf, help="begin only what fits into them")
     given = parser.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell has background jobs ignore it, and their children
     runner = Runner(given.seed, time.monotonic() + 60 * given.minutes)
     runner.run(first_tier() if given.tier == "first" else second_tier())
     print("Seeds: fixed." if given.seed is None else f"Seeds: --seed={given.seed} repeats them.")

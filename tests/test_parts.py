@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests import parts
 from tests.parts import ROOT, Part, Runner, first_tier, second_tier
 
 
@@ -35,8 +36,15 @@ def test_part_that_does_not_fit_is_named_and_not_started() -> None:
     assert (runner.failed, runner.left_out) == ([], ["1 (takes 60 s, 0 s were left)"])
 
 
-def test_a_part_that_takes_far_too_long_is_stopped(capsys: pytest.CaptureFixture[str]) -> None:
-    endless = Part("endless", 0.1, ((sys.executable, "-S", "-c", "import signal; signal.pause()"),))
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_part_that_takes_far_too_long_is_stopped(
+    is_ignored: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where SIGINT is ignored."""
+    monkeypatch.setattr(parts, "GRACE", 0.2)
+    handler = "SIG_IGN" if is_ignored else "default_int_handler"
+    code = f"import signal; signal.signal(signal.SIGINT, signal.{handler}); signal.pause()"
+    endless = Part("endless", 0.1, ((sys.executable, "-S", "-c", code),))
     runner = Runner(None, time.monotonic() + 1000)
     runner.run([endless])
     assert runner.failed == []

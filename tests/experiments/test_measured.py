@@ -42,7 +42,7 @@ def test_the_warm_up_reaches_every_connection() -> None:
 
 @pytest.mark.parametrize("time_scale", [1.0, 0.5])
 def test_demand_is_equal_in_measured_and_simulated_runs(time_scale: float) -> None:
-    """With a slot for everybody and no distance, what a simulated request takes beside the balancer's own time is
+    """With a slot for every request and no distance, what a simulated request takes beside the balancer's own time is
     what a measured one would say."""
     scenario = load_scenario("homogeneous")
     region = {"name": "here", "workers": 2, "rtt": 0.0, "service": "exponential:20ms", "slots": 200}

@@ -123,14 +123,14 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", STARTS)
 def test_invalid_starts(tmp_path: Path, case: str) -> None:
-    told = block(b"S", START | STARTS[case]) + block(b"E", NAMED) + block(b"R", Row(0).packed)
-    assert "is damaged: start: " in refused(tmp_path / "r", told)
+    recorded = block(b"S", START | STARTS[case]) + block(b"E", NAMED) + block(b"R", Row(0).packed)
+    assert "is damaged: start: " in refused(tmp_path / "r", recorded)
 
 
 @pytest.mark.parametrize("case", ENDPOINTS)
 def test_invalid_endpoints(tmp_path: Path, case: str) -> None:
-    told = block(b"S", START) + block(b"E", NAMED | ENDPOINTS[case]) + block(b"R", Row(0).packed)
-    assert "is damaged: named: " in refused(tmp_path / "r", told)
+    recorded = block(b"S", START) + block(b"E", NAMED | ENDPOINTS[case]) + block(b"R", Row(0).packed)
+    assert "is damaged: named: " in refused(tmp_path / "r", recorded)
 
 
 @pytest.mark.parametrize("dropped", [-1, "1", None, 1e300])

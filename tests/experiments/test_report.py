@@ -112,7 +112,7 @@ def test_what_was_never_measured_is_null_and_never_nan(reported: Path) -> None:
 
 
 def test_eight_blocks_give_a_verdict(make_results: MakeResults, tmp_path: Path) -> None:
-    """Single region and batch 10 are behind round-robin, the twin is the noise floor and nobody's rival."""
+    """Single region and batch 10 are behind round-robin, the repeated entry only gives the noise floor."""
     make_results(tmp_path / "r", blocks=8, requests=200)
     summary = summarise(load_results(tmp_path / "r"))
     standing = {c.label: c.standing for c in summary.comparisons if c.measure == "throughput"}

@@ -70,10 +70,10 @@ def looked_at(page: Path, folder: Path) -> tuple[list[dict[str, Any]], str]:
     keeping = [f"--user-data-dir={folder / 'profile'}", "--disable-dev-shm-usage", "--enable-logging=stderr"]
     argv = [BROWSER, *quiet, *keeping, "--virtual-time-budget=20000", "--dump-dom", harness.as_uri()]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
-    told = re.search(r"<output>(.*?)</output>", ran.stdout, re.DOTALL)
-    assert told is not None
-    assert told[1], ran.stderr
-    return json.loads(html.unescape(told[1])), "\n".join(re.findall(r".*CONSOLE.*", ran.stderr))
+    output = re.search(r"<output>(.*?)</output>", ran.stdout, re.DOTALL)
+    assert output is not None
+    assert output[1], ran.stderr
+    return json.loads(html.unescape(output[1])), "\n".join(re.findall(r".*CONSOLE.*", ran.stderr))
 
 
 def test_a_browser_shows_the_report_whole(make_results: Callable[..., Scenario], tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def test_malformed_facts(tmp_path: Path, parts: dict[str, bytes], case: str) -> 
 def test_names_in_facts_are_printable(tmp_path: Path, parts: dict[str, bytes]) -> None:
     facts = json.loads(np.load(io.BytesIO(parts["facts.npy"])).tobytes())
     facts["places"] = [{"worker": "\x1b]0;x\x07", "region": "r"}]
-    told = array(np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8))
-    refused(zipped(tmp_path / "r", parts | {"facts.npy": told}))
+    stored = array(np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8))
+    refused(zipped(tmp_path / "r", parts | {"facts.npy": stored}))
 
 
 @pytest.mark.parametrize("seed", range(3))

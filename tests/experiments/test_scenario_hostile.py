@@ -96,10 +96,10 @@ REFUSED: tuple[tuple[Path_, object, str], ...] = (
 @pytest.mark.parametrize(("path", "value", "message"), REFUSED)
 def test_extreme_and_malformed_values(path: Path_, value: object, message: str) -> None:
     """The line names the field."""
-    told = complaint(changed(BASE, path, value))
-    assert message in told
-    assert told.isprintable()
-    assert len(told) < 1000
+    found = complaint(changed(BASE, path, value))
+    assert message in found
+    assert found.isprintable()
+    assert len(found) < 1000
 
 
 def test_products_of_small_numbers_are_limited() -> None:
@@ -262,7 +262,7 @@ def test_any_change_is_rejected_or_can_be_run(seed: int, pytestconfig: pytest.Co
 
 def play(scenario: Scenario, name: str) -> None:
     chosen = overridden(scenario, Overrides(quick=True))
-    assert all("\n" not in told for told in complaints(chosen)), name
+    assert all("\n" not in found for found in complaints(chosen)), name
     timeline(chosen, 1)
     load = chosen.load_of(chosen.entries[0])
     if load.planned <= SHORT and len(chosen.workers) <= SHORT // 10 and load.duration <= 60:
