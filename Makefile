@@ -81,15 +81,17 @@ $(VENV)/checkout: $(STALE)
 	@printf '%s' "$(CURDIR)" > $@
 
 $(VENV)/installed: $(VENV)/checkout pyproject.toml constraints.txt
+	@echo "installing into $(VENV), about a minute"
 	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
+	@echo "installing into $(VENV), about a minute and a half"
 	$(PIP) --editable '.[dev]'
 	$(call CHECKOUT_LAST,$(BIN))
 	@touch $(VENV)/installed $@
 
-# mypyc needs the types of what is imported, so the build happens beside the dependencies and not in isolation.
+# mypyc needs the types of all imports, so the build happens beside the dependencies and not in isolation.
 $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py */*/*.py)
 	"$(PYTHON)" -m venv --clear $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
@@ -103,7 +105,7 @@ $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml con
 	@printf '%s' "$(PYTHON)" > $(COMPILED)/made-with
 	@touch $@
 
-# atheris carries libFuzzer with it and has wheels for Linux alone; who tests need not have it.
+# atheris carries libFuzzer with it and has wheels for Linux alone; `make test` does not need it.
 $(FUZZ)/installed: $(VENV)/checkout pyproject.toml constraints.txt
 	"$(PYTHON)" -m venv --clear $(FUZZ)
 	$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
