@@ -160,6 +160,7 @@ async def test_declined_handshake_is_forwarded(stage: Stage) -> None:
     assert (caught.value.response.status_code, caught.value.response.body) == (418, b"no tea\n")
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(
     resource.getrlimit(resource.RLIMIT_NOFILE)[1] < CLIENTS * DESCRIPTORS_EACH + 500,
     reason=f"the hard limit of open files is below {CLIENTS * DESCRIPTORS_EACH + 500}",

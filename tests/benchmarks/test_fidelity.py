@@ -203,6 +203,7 @@ def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> 
     assert (tmp_path / "worlds.html").read_text(encoding="utf-8") == page
 
 
+@pytest.mark.second_tier
 def test_the_command_redraws_and_checks(scenario: Scenario, tmp_path: Path) -> None:
     """A miss gives exit code 1 only with `--check`."""
     both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
@@ -246,6 +247,7 @@ def test_simulating_again_replaces_earlier_simulations(scenario: Scenario, tmp_p
     assert len(load_results(tmp_path / SIMULATED).runs) == len(campaign.plan)
 
 
+@pytest.mark.second_tier
 def test_simulation_noise_is_shown_beside_a_miss(scenario: Scenario, tmp_path: Path) -> None:
     """Two simulations differ by 8 %; a miss of 20 % remains a miss."""
     folder = tmp_path / scenario.name

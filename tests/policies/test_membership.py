@@ -133,6 +133,7 @@ def test_message_about_an_unknown_endpoint_is_short() -> None:
     assert str(error.value).endswith("(1001 in all)")
 
 
+@pytest.mark.second_tier
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", registry.known())
 def test_removed_endpoints_leave_no_memory(name: str) -> None:

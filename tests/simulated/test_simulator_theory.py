@@ -14,7 +14,8 @@ from experiments.simulator import theory
 SEED = 1
 
 LONG = (
-    "random over 20, ρ 0.5, mean", "two choices of 500, ρ 0.9", "three choices", "least work", "static split", "hedge",
+    "random over 20, ρ 0.5, mean", "M/M/1 shared", "M/D/1 shared", "M/M/2", "round-robin over 10",
+    "two choices of 500, ρ 0.9", "three choices", "least work", "static split", "hedge",
 )  # fmt: skip
 """Cases of several seconds, by the beginning of their names: they belong to the second tier."""
 
