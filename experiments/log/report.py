@@ -58,7 +58,7 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "latency-distribution",
             "Latency distribution",
             "By policy: the share of all requests that were answered within a time, from the first byte of the "
-            "request to the last of the response; then the same turned to the tail, each nine as wide.",
+            "request to the last of the response; then the same with the tail enlarged.",
             lambda: figures.latency_distribution(policies),
         ),
         Drawing(
@@ -93,7 +93,7 @@ def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> lis
         Drawing(
             "share-per-worker",
             "Share per worker",
-            "Who answered, by policy. One hue per region, one shade per worker.",
+            "Requests of each worker, by policy. One hue per region, one shade per worker.",
             lambda: figures_workers.worker_share(policies),
         ),
     ]

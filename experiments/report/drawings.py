@@ -44,8 +44,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
         Drawing(
             "throughput",
             "Throughput",
-            "Longer is better. Successes per second over the whole run, the slow start and the last "
-            "stragglers included; entries of one policy share its colour and differ by hatching.",
+            "Longer is better. Successes per second over the whole run, the start and the last "
+            "responses included; entries of one policy share its colour and differ by hatching.",
             lambda: figures.throughput_bars(field),
         ),
         Drawing(
@@ -59,14 +59,14 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "latency-distribution",
             "Latency distribution",
             "First the share of all requests that were answered within a time: each step is a region, and a "
-            "curve that ends below 100 % had failures. Then the same turned to the tail, each nine as wide.",
+            "curve that ends below 100 % had failures. Then the same with the tail enlarged.",
             lambda: figures.latency_distribution(field),
         ),
         Drawing(
             "share-per-worker",
             "Share per worker",
-            "Who answered. One hue per region, one shade per worker: blind policies give equal parts, and "
-            "one that knows the regions leans towards the near ones without leaving the rest idle.",
+            "Answered requests of each worker. One hue per region, one shade per worker. A policy without regions "
+            "gives equal parts; one with regions prefers near workers.",
             lambda: figures_workers.worker_share(field),
         ),
         Drawing(
@@ -80,7 +80,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "tail-over-time",
             "p99 over time",
             "All valid runs of an entry together, by the instant at which a request was due. Shaded: what the scenario "
-            "does to workers. A tail that comes down before the shade ends has found a way around it.",
+            "does to workers. A tail that falls before the shading ends belongs to a policy that avoids the fault.",
             lambda: figures_time.tail_over_time(field, results.scenario),
         ),
         Drawing(
@@ -94,8 +94,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
         Drawing(
             "latency-over-time",
             "Latency over time",
-            "The first run of each entry over its own time; vertical axes are equal. A band that keeps its "
-            "height is a system in balance, one that climbs is overloaded.",
+            "The first run of each entry over its own time; vertical axes are equal. A level band is "
+            "a stable system, a rising one is overloaded.",
             lambda: figures_workers.latency_over_time(field),
         ),
     ]
@@ -110,7 +110,7 @@ def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
     field = competitors(results)
     caption = (
         f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % "
-        "interval. What touches the grey band is practically equal; what lies inside the yellow one is noise."
+        "interval. Intervals that touch the grey band are practically equal; those inside the yellow one are noise."
     )
     draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
     return [Drawing("paired-ratios", "Against the baseline", caption, draw)]
