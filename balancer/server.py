@@ -124,6 +124,7 @@ class Server:
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
+        self.control_plane.checks.sweep(self.proxy.now())
         self._acceptor = Acceptor(
             self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._balance
         )

@@ -67,7 +67,7 @@ class MetricsCollector(Collector):
         yield from self._hedges()
         yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
         yield CounterMetricFamily(
-            f"{PREFIX}_fallback_picks", "Picks that the fallback policy made", proxy.router.fallback_picks
+            f"{PREFIX}_fallback_picks", "Picks that the fallback policy made", proxy.router.all_fallback_picks
         )
         yield from self._tunnels()
         yield from reload_families(self._control_plane.reload_counts)
