@@ -108,6 +108,8 @@ class Server:
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
         self._siblings: Siblings | None = None
         if member is not None:
+            if member.index:  # the first process reports for all
+                self.control_plane.state_log.say = _in_silence
             self._siblings = Siblings(self.proxy.router, member.board, member.index, complain)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
@@ -281,6 +283,10 @@ class Server:
     @property
     def _is_empty(self) -> bool:
         return not (self.proxy.downstreams or len(self.arrivals))
+
+
+def _in_silence(line: str) -> None:
+    """Discard a line that another process prints."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

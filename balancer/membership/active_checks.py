@@ -22,9 +22,8 @@ from policies.facts import AdminState, Endpoint
 from policies.health.active_checks import CheckRules, CheckState
 from policies.routing.router import Router
 
-
 FIRST_AT_ONCE = 16
-"""Maximum number of checks under way for a first connect to be started: a thousand endpoints are connected to in 16 s."""
+"""Maximum number of checks under way for a first connect to start: a thousand endpoints take 16 s."""
 
 
 @dataclass(frozen=True, slots=True)

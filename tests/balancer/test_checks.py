@@ -452,4 +452,9 @@ async def test_status_of_an_ejection(stage: Stage) -> None:
     assert shown["ejection"]["cause"] == "unreachable"
     assert 27 <= shown["ejection"]["seconds_left"] <= 30
     assert (shown["ejection"]["times"], shown["reachable"]) == (1, False)
-    assert json.loads((await stage.ask(local(b"/-/health"))).body) == {"healthy": True}
+    assert json.loads((await stage.ask(local(b"/-/health"))).body) == {
+        "healthy": True,
+        "reason": "serving",
+        "endpoints": {"ready": 1, "unreachable": 1},
+        "summary": "serving: 2 endpoints (1 ready, 1 unreachable)",
+    }

@@ -279,6 +279,7 @@ class AdminStub:
     """In place of the admin application: admits every request, and closes connections that it takes over."""
 
     is_ready = True
+    readiness = "serving"
 
     def admits(self, head: bytes, entrance: Entrance) -> bool:
         return True

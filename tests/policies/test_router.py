@@ -237,7 +237,8 @@ def test_faults_are_counted_anew_for_each_policy() -> None:
     r = router(policy)
     r.route(FACTS)
     assert (r.policy_installations, r.fallback_picks, r.all_fallback_picks) == (1, 1, 1)
-    for number, each in enumerate((RoundRobin(Random(1)), policy), 2):
+    policies: list[Policy] = [RoundRobin(Random(1)), policy]
+    for number, each in enumerate(policies, 2):
         r.set_policy(each)
         assert (r.policy_installations, r.fallback_picks, r.last_fault) == (number, 0, None)
         assert r.all_fallback_picks == 1
