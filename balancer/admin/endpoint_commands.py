@@ -43,7 +43,7 @@ def list_command(balancer: BalancerClient) -> None:
     balancer.show(
         lambda: [
             *filter(None, (panic_text(found),)),
-            *map(line_of, found["endpoints"]),
+            *lines_of(found["endpoints"]),
             *map(leaving_line, found["leaving"]),
         ]
     )
@@ -54,10 +54,17 @@ def leaving_line(each: dict[str, Any]) -> str:
     return f"{each['id']:<24} leaving     in flight {each['in_flight']:<5} {each['address']}"
 
 
-def line_of(each: dict[str, Any]) -> str:
-    """Format one endpoint as a line."""
+def lines_of(endpoints: list[dict[str, Any]]) -> list[str]:
+    """Format endpoints as lines with aligned columns."""
+    width = max((len(each["condition_text"]) for each in endpoints), default=0)
+    return [line_of(each, width) for each in endpoints]
+
+
+def line_of(each: dict[str, Any], width: int = 0) -> str:
+    """Format one endpoint as a line; `width` is that of the condition."""
+    text = each["condition_text"].ljust(max(11, width))
     return (
-        f"{each['id']:<24} {each['condition_text']:<11} in flight {each['in_flight']:<5} weight {each['weight']:<6g} "
+        f"{each['id']:<24} {text} in flight {each['in_flight']:<5} weight {each['weight']:<6g} "
         f"{each['region']:<10} {each['address']} ({each['source']})"
     )
 

@@ -142,10 +142,15 @@ class StateLog:
         for place in places:
             if place not in self._panics:
                 self._panics[place] = now
-                self.say(f"panic {_where(place)}: health is ignored, too few endpoints are healthy")
+                self.say(f"panic {_where(place)}: health is ignored, {self._down(place)}")
         for place in [place for place in self._panics if place not in places]:
             seconds = now - self._panics.pop(place)
             self.say(f"panic {_where(place)} is over after {seconds:.0f} s")
+
+    def _down(self, region: str | None) -> str:
+        there = [state for state in self._router.states if state.enabled and region in (None, state.region)]
+        conditions = (condition_of(state, self._pools.by_id[state.id]) for state in there)
+        return f"{sum(condition in DOWN for condition in conditions)} of {len(there)} endpoints are down"
 
     def _log_policy(self) -> None:
         """Log the first fault of each installation of a policy."""
