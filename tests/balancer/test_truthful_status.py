@@ -7,11 +7,13 @@ import json
 import socket
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.__main__ import cli
+from balancer.admin import status_command
 from balancer.admin.merge import merged_status
 from balancer.admin.status import process_status
 from balancer.config.sections import PolicySpec
@@ -375,3 +377,43 @@ async def test_table_of_the_status(stage: Stage) -> None:
     assert "unreachable: Connection refused" in second
     assert [line.index("condition") for line in lines[head : head + 1]] == [first.rindex("ready")]
     assert "serving: 2 endpoints (1 ready, 1 unreachable)" in lines
+
+
+async def test_watch_prints_successive_tables(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the time since the oldest reading; a balancer that is lost meanwhile is waited for."""
+    await stage.serve(await stage.worker(response()))
+    assert stage.server is not None
+    for _ in range(5):
+        await stage.ask(get())
+    url = f"http://{stage.server.address}"
+    documents = {
+        path: json.loads((await stage.ask(local(path.encode()))).body) for path in ("/-/status", "/-/latency")
+    }
+    later = json.loads(json.dumps(documents["/-/latency"]))
+    later["endpoints"][0]["outcomes"]["ok"] += 3
+    later["endpoints"][0]["outcomes"]["reset"] += 1
+    later["endpoints"][0]["buckets"][10] += 3
+    answers: list[Any] = [documents["/-/latency"], None, later]
+
+    def ask(self: Any, method: str, target: str, body: Any = None) -> Any:
+        if target == "/-/status" and answers[0] is None:
+            answers.pop(0)
+            raise click.ClickException("no answer")
+        return documents[target] if target == "/-/status" else answers.pop(0)
+
+    def next_second(seconds: float) -> None:
+        clock[0] += seconds
+        if not answers:
+            raise KeyboardInterrupt
+
+    clock = [0.0]
+    monkeypatch.setattr(status_command.BalancerClient, "ask", ask)
+    monkeypatch.setattr(status_command, "sleep", next_second)
+    monkeypatch.setattr(status_command, "monotonic", lambda: clock[0])
+    ran = CliRunner().invoke(cli, ["status", "--watch", "--url", url], standalone_mode=False)
+    assert isinstance(ran.exception, KeyboardInterrupt | click.Abort)
+    first, second = (line.split() for line in ran.stdout.splitlines() if line.startswith("w0 "))
+    assert (first[2], first[-2]) == ("100.0%", "0")
+    assert (second[4], second[-2], second[-1]) == ("2.0", "1", "ready")
+    assert "no answer" in ran.stderr
+    assert "\x1b" not in ran.stdout
