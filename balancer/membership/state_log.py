@@ -15,6 +15,7 @@ from balancer.membership.condition import DOWN, Condition, cause_of, condition_o
 
 if TYPE_CHECKING:
     from balancer.membership.active_checks import Checks
+    from balancer.membership.sibling_conditions import SiblingConditions
     from balancer.upstream.pools import Pools
     from policies.endpoint.state import EndpointState
     from policies.routing.router import Router
@@ -61,12 +62,16 @@ class Shown:
 
 
 class StateLog:
-    """Changes of state of the endpoints of `router`, of panic and of the policy. `say` writes a line."""
+    """Changes of state of the endpoints of `router`, of panic and of the policy. `say` writes a line.
+
+    With several processes, `siblings` are the conditions in the others, and the first process writes for all.
+    """
 
     def __init__(
         self, router: Router, pools: Pools, checks: Checks, say: Callable[[str], None] = complain
     ) -> None:
         self.say = say
+        self.siblings: SiblingConditions | None = None
         self._router = router
         self._pools = pools
         self._checks = checks
@@ -85,16 +90,24 @@ class StateLog:
         self._log_policy()
 
     def _log_endpoints(self, now: float) -> None:
-        states = self._router.states
+        states, siblings = self._router.states, self.siblings
+        if siblings is not None:
+            siblings.begin(states)
         printed = unprinted = 0
         for state in states:
             condition = condition_of(state, self._pools.by_id[state.id])
-            key = (Condition.READY if condition in QUIET else condition, 0)
-            if condition is Condition.EJECTED:
-                key = (condition, state.record.count)
             shown = self._shown.get(state.id)
             if shown is None:
                 shown = self._shown[state.id] = Shown(now)
+            key = (Condition.READY if condition in QUIET else condition, 0)
+            if condition is Condition.EJECTED:
+                key = (condition, state.record.count)
+            elsewhere = None
+            if siblings is not None:
+                siblings.publish(state, condition)
+                elsewhere = siblings.worst(state) if condition in QUIET else None
+            if elsewhere is not None:  # already logged, where it was down here with the same condition
+                key = shown.key if shown.key[0] is elsewhere[0] else (elsewhere[0], 0)
             if key != shown.seen:
                 shown.left_out += 1
                 shown.seen = key
@@ -102,7 +115,7 @@ class StateLog:
                 continue
             if printed < MOST_AT_ONCE:
                 printed += 1
-                self.say(self._line(state, condition, shown, now))
+                self.say(self._line(state, condition, elsewhere, shown, now))
             else:
                 unprinted += 1
             if key[0] is not shown.key[0]:
@@ -116,8 +129,20 @@ class StateLog:
             known = {state.id for state in states}
             self._shown = {id_: shown for id_, shown in self._shown.items() if id_ in known}
 
-    def _line(self, state: EndpointState, condition: Condition, shown: Shown, now: float) -> str:
-        line = f"endpoint {state.id} {self._change(state, condition, shown, now)}"
+    def _line(
+        self,
+        state: EndpointState,
+        condition: Condition,
+        elsewhere: tuple[Condition, int] | None,
+        shown: Shown,
+        now: float,
+    ) -> str:
+        if elsewhere is not None:
+            word, number = elsewhere
+            of = "process" if number == 1 else "processes"
+            line = f"endpoint {state.id} is down in {number} other {of}: {word.value}"
+        else:
+            line = f"endpoint {state.id} {self._change(state, condition, shown, now)}"
         left_out = shown.left_out - 1
         return f"{line} ({left_out} changes before are left out)" if left_out else line
 

@@ -15,9 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from balancer.__main__ import cli
 from balancer.admin import status_command
 from balancer.admin.merge import merged_status
+from balancer.admin.options import BalancerClient
 from balancer.admin.status import process_status
 from balancer.config.sections import PolicySpec
+from balancer.membership.condition import Condition
+from balancer.membership.sibling_conditions import RANKS, SiblingConditions
 from balancer.membership.state_log import BURST, PAUSE, StateLog
+from balancer.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
 from tests.balancer.test_admin import local, status
@@ -35,6 +39,10 @@ class Log:
         self._lines: list[str] = []
         proxy, checks = stage.proxy, stage.control_plane.checks
         self._log = StateLog(proxy.router, proxy.pools, checks, self._lines.append)
+
+    def share(self, siblings: SiblingConditions) -> None:
+        """Include the conditions in sibling processes."""
+        self._log.siblings = siblings
 
     def look(self, seconds: float = 1.0) -> list[str]:
         """Let time pass, and return the new lines."""
@@ -407,7 +415,7 @@ async def test_watch_prints_successive_tables(stage: Stage, monkeypatch: pytest.
             raise KeyboardInterrupt
 
     clock = [0.0]
-    monkeypatch.setattr(status_command.BalancerClient, "ask", ask)
+    monkeypatch.setattr(BalancerClient, "ask", ask)
     monkeypatch.setattr(status_command, "sleep", next_second)
     monkeypatch.setattr(status_command, "monotonic", lambda: clock[0])
     ran = CliRunner().invoke(cli, ["status", "--watch", "--url", url], standalone_mode=False)
@@ -417,3 +425,31 @@ async def test_watch_prints_successive_tables(stage: Stage, monkeypatch: pytest.
     assert (second[4], second[-2], second[-1]) == ("2.0", "1", "ready")
     assert "no answer" in ran.stderr
     assert "\x1b" not in ran.stdout
+
+
+async def test_first_process_logs_what_another_has_found(stage: Stage) -> None:
+    """Once, also if it finds the same itself; back only when it is back in all."""
+    await stage.serve(await stage.worker(response()), await stage.worker(response()))
+    board = SharedCounters(2)
+    state, log = stage.state(), Log(stage)
+    theirs = board.pages[1]
+    row = theirs.enter(key_of("w0"))
+    own_row = board.pages[0].enter(key_of("w0"))
+    assert row is not None
+    assert own_row is not None
+    state.publish(board.pages[0].in_flight, own_row)
+    log.share(SiblingConditions(board, 0))
+    assert log.look() == []
+    other = SiblingConditions(board, 1)
+    theirs.conditions[row] = RANKS[Condition.EJECTED]
+    assert log.look() == ["endpoint w0 is down in 1 other process: ejected"]
+    stage.proxy.router.set_healthy("w0", False)
+    assert log.look() == ["endpoint w0 is down: failing checks: no connection"]
+    other.begin(stage.proxy.router.states)
+    assert other.worst(state) == (Condition.FAILING_CHECKS, 1)
+    theirs.conditions[row] = RANKS[Condition.FAILING_CHECKS]
+    stage.proxy.router.set_healthy("w0", True)
+    assert log.look() == []
+    theirs.clear()
+    assert log.look() == ["endpoint w0 is back after 2 s"]
+    state.stop_sharing()
