@@ -180,7 +180,7 @@ async def answer_with(wire: Any, answer: bytes) -> None:
 
 
 ROW = (
-    b'{"id": "%b", "condition_text": "ready", "state": "ready", "available": true, "in_flight": 0, "weight": 1, "region": "r", '
+    b'{"id": "%b", "condition_text": "ready", "in_flight": 0, "weight": 1, "region": "r", '
     b'"address": "a", "source": "c"}'
 )
 ANSWERS: dict[str, bytes] = {
