@@ -16,6 +16,7 @@ from balancer.log.journal import journal_of
 from balancer.membership.active_checks import CheckPlan, Checks
 from balancer.membership.discovery import Discovery
 from balancer.membership.registry import EndpointRegistry, without_reuse
+from balancer.membership.state_log import StateLog
 from balancer.recording.recording import Recording
 from balancer.upstream.load_probes import LoadProbes
 from policies.facts import Endpoint
@@ -83,6 +84,7 @@ class ControlPlane:
         proxy.pools.replace([state.endpoint for state in proxy.router.states])
         self._link_pools()
         self.checks = Checks(proxy.router, proxy.pools, check_plan(config))
+        self.state_log = StateLog(proxy.router, proxy.pools, self.checks)
         self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
         self.registry = EndpointRegistry(self, config)
         self.discovery = Discovery(self.registry)
@@ -156,6 +158,7 @@ class ControlPlane:
     def sweep(self, now: float) -> None:
         """Run periodic work; called with every sweep of the data path."""
         self.checks.sweep(now)
+        self.state_log.sweep(now)
         self.discovery.tick(now)
         self.load_probes.sweep(now)
         self.recording.tick(now)
@@ -193,4 +196,4 @@ def check_plan(config: RuntimeConfig) -> CheckPlan:
     """Return the parameters of the active checks."""
     checks = config.health_checks
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
-    return CheckPlan(checks.path, checks.status, checks.timeout, rules, config.seed)
+    return CheckPlan(checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect)

@@ -28,6 +28,7 @@ from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.membership.dns_source import DnsSource
+from balancer.membership.sibling_conditions import SiblingConditions
 from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
@@ -108,6 +109,9 @@ class Server:
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
         self._siblings: Siblings | None = None
         if member is not None:
+            self.control_plane.state_log.siblings = SiblingConditions(member.board, member.index)
+            if member.index:  # the first process reports for all
+                self.control_plane.state_log.say = _in_silence
             self._siblings = Siblings(self.proxy.router, member.board, member.index, complain)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
@@ -124,6 +128,7 @@ class Server:
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
+        self.control_plane.checks.sweep(self.proxy.now())
         self._acceptor = Acceptor(
             self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._balance
         )
@@ -280,6 +285,10 @@ class Server:
     @property
     def _is_empty(self) -> bool:
         return not (self.proxy.downstreams or len(self.arrivals))
+
+
+def _in_silence(line: str) -> None:
+    """Discard a line that another process prints."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -23,6 +23,7 @@ from balancer.admin.channel import Handler as Route
 from balancer.admin.connection import AdminConnection
 from balancer.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
 from balancer.admin.exchange import BODY_LIMIT, READY, AdminExchange, Connection
+from balancer.admin.health import PANIC, SERVING, readiness
 from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
@@ -227,23 +228,34 @@ class AdminApplication:
 
     @property
     def is_ready(self) -> bool:
-        """Whether an endpoint is eligible and the balancer is not draining."""
-        return not self._proxy.is_draining and any(state.is_eligible for state in self._proxy.router.states)
+        """Whether some endpoint may answer, and the balancer is not draining."""
+        return self.readiness in (SERVING, PANIC)
+
+    @property
+    def readiness(self) -> str:
+        """Readiness in words that name no endpoint and no number: everybody may ask for it."""
+        return readiness(self._control_plane)
 
     async def _ready(self, request: web.Request) -> web.Response:
-        return web.json_response({"healthy": self.is_ready}, status=200 if self.is_ready else 503)
+        """Answer an admitted request with the counts of endpoints by condition, too."""
+        health = (await self._whole_status(request))["health"]
+        return web.json_response(health, status=200 if health["healthy"] else 503)
 
     async def _live(self, request: web.Request) -> web.Response:
         return web.json_response({"live": True})
 
     async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._whole_status(request))
+
+    async def _whole_status(self, request: web.Request) -> dict[str, Any]:
+        """Return the status of all processes; to a sibling that of this process."""
         if self._channel is None:
-            return web.json_response(proxy_status(self._control_plane))
+            return proxy_status(self._control_plane)
         own = process_status(self._control_plane)
         if is_from_sibling(request):
-            return web.json_response(own)
-        documents = [own, *map(json.loads, await self._channel.gather(request.path))]
-        return web.json_response(merged_status(documents, self._channel.processes, os.getppid()))
+            return own
+        documents = [own, *map(json.loads, await self._channel.gather("/-/status"))]
+        return merged_status(documents, self._channel.processes, os.getppid())
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._control_plane)

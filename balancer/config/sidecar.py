@@ -165,6 +165,7 @@ class SidecarConfig(Section):
             "names": self.names,
             "route_watch": self.route_watch,
             "headers": {"internal": (MARKER,)},
+            "health_checks": {"first_connect": False},
         }
 
 

@@ -180,7 +180,7 @@ async def answer_with(wire: Any, answer: bytes) -> None:
 
 
 ROW = (
-    b'{"id": "%b", "state": "ready", "available": true, "in_flight": 0, "weight": 1, "region": "r", '
+    b'{"id": "%b", "condition_text": "ready", "in_flight": 0, "weight": 1, "region": "r", '
     b'"address": "a", "source": "c"}'
 )
 ANSWERS: dict[str, bytes] = {
@@ -189,7 +189,8 @@ ANSWERS: dict[str, bytes] = {
     "no rows": response(b'{"endpoints": [5], "leaving": []}'),
     "other types": response(b'{"endpoints": [{"id": [], "state": {}}], "leaving": []}'),
     "a weight that is none": response(
-        b'{"endpoints": [%b], "leaving": []}' % (ROW % b"a").replace(b'"weight": 1', b'"weight": "1"')
+        b'{"panic": {"everywhere": false, "regions": []}, "endpoints": [%b], "leaving": []}'
+        % (ROW % b"a").replace(b'"weight": 1', b'"weight": "1"')
     ),
     "deep": response(b"[" * 100_000),
     "no JSON": response(b"\xff"),
@@ -212,7 +213,11 @@ async def test_invalid_admin_response(case: str, words: tuple[str, ...]) -> None
 
 async def test_control_characters_are_escaped() -> None:
     ran = await run_against(
-        response(b'{"endpoints": [%b], "leaving": []}' % (ROW % b"\\u001b[31m\\na")), "list"
+        response(
+            b'{"panic": {"everywhere": false, "regions": []}, "endpoints": [%b], "leaving": []}'
+            % (ROW % b"\\u001b[31m\\na")
+        ),
+        "list",
     )
     assert ran.exit_code == 0
     assert ran.output.startswith("\\x1b[31m a ")
