@@ -11,6 +11,7 @@ import click
 from balancer.admin.endpoint_commands import line_of
 from balancer.admin.options import BalancerClient, connection_options
 from balancer.printable import printable
+from policies.loading.reference import label_of
 
 
 @click.command("status")
@@ -43,8 +44,12 @@ def lines_of(document: dict[str, Any]) -> list[str]:
     ]
     if "policy" in document:
         lines.append(
-            f"policy {document['policy']['name']}, fallback picks {document['policy']['fallback_picks']}"
+            f"policy {label_of(document['policy']['name'])}, fallback picks {document['policy']['fallback_picks']}"
         )
+        lines += [
+            f"  {file['path']}, version {file['version']}, loaded {file['loaded']}"
+            for file in document["policy"].get("files", ())
+        ]
         lines += [line_of(each) for each in document["endpoints"]]
     for origin in document.get("origins", ()):
         lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")

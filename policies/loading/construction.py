@@ -96,13 +96,15 @@ def _has_no_constructor(cls: type) -> bool:
     """Return whether neither the class nor a base class has a constructor; that of `Protocol` does not count."""
     kin = [base for base in cls.__mro__ if not vars(base).get("_is_protocol", False)]
     init = next((base for base in kin if "__init__" in vars(base)), object)
-    return init is object and cls.__new__ is object.__new__
+    new: Any = cls.__new__
+    return init is object and new is object.__new__
 
 
 def require_methods(policy: object, paths: Collection[str] = ()) -> None:
     """Check that the object has the methods of a policy. Raises `BrokenPolicy`."""
-    cls: Any = type(policy)
-    if not hasattr(policy, "pick") or getattr(cls, "pick", None) is ABSENT:
+    cls = type(policy)
+    inherited: Any = getattr(cls, "pick", None)
+    if not hasattr(policy, "pick") or inherited is ABSENT:
         wanted = ", ".join(("self", *METHODS["pick"]))
         raise BrokenPolicy(f"{_place(cls, '', paths)}{cls.__name__} has no method pick({wanted})")
     for method, arguments in METHODS.items():
