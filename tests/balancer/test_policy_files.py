@@ -4,6 +4,7 @@ version, and only the admin socket may name new files."""
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from balancer.admin.merge import merged
 from balancer.config.load import ConfigError, read_settings
 from balancer.config.sections import PolicySpec
+from tests.balancer.conftest import Stage, get, response
+from tests.balancer.test_admin import TOKEN, local
 
 TEXT = """
 class Nth:
@@ -100,3 +103,54 @@ def test_merged_status_shows_if_processes_differ() -> None:
     assert merged([one, other])["files"] == [
         {"path": "/a.py", "version": "111, 222", "loaded": "2026-01-01T00:00:02+00:00"}
     ]
+
+
+# --- a running balancer
+
+
+def put(name: str, *fields: bytes) -> bytes:
+    body = json.dumps({"name": name}).encode()
+    head = (b"PUT /-/policy HTTP/1.1", b"Host: localhost", b"Content-Length: %d" % len(body), *fields)
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+async def test_put_reads_the_file_again_and_a_mistake_keeps_the_policy(stage: Stage, here: Path) -> None:
+    await stage.serve(await stage.worker(response()))
+    versions = []
+    for text in (TEXT, TEXT + "# changed\n"):
+        (here / "mine.py").write_text(text)
+        answer = await stage.ask(put("mine.py:Nth"))
+        assert answer.status == 200
+        [file] = json.loads(answer.body)["files"]
+        assert file["path"] == f"{here}/mine.py"
+        versions.append(file["version"])
+    assert versions[0] != versions[1]
+    for text, message in (
+        ("raise SystemExit", ":1: SystemExit"),
+        ("class Nth(", ":1: SyntaxError"),
+        ("", "no class"),
+    ):
+        (here / "mine.py").write_text(text)
+        answer = await stage.ask(put("mine.py:Nth"))
+        assert answer.status == 422
+        assert message in json.loads(answer.body)["error"]
+    policy = json.loads((await stage.ask(local(b"/-/status"))).body)["policy"]
+    assert (policy["name"], policy["files"][0]["version"]) == (f"{here}/mine.py:Nth", versions[1])
+    assert (await stage.ask(get())).status == 200
+
+
+async def test_only_the_socket_may_name_a_new_file(stage: Stage, here: Path) -> None:
+    """Over TCP the code of any file would run; what was named before can be restored there."""
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
+    bearer = b"Authorization: Bearer " + TOKEN.encode()
+
+    async def over_tcp(name: str) -> int:
+        client = await stage.client()
+        return (await client.ask(put(name, bearer))).status
+
+    assert await over_tcp("mine.py:Nth") == 403
+    assert await over_tcp("antigravity:Nth") == 403
+    assert await over_tcp("region-round-robin") == 200
+    assert (await stage.ask(put("mine.py:Nth", bearer))).status == 200
+    assert await over_tcp("random") == 200
+    assert await over_tcp("mine.py:Nth") == 200
