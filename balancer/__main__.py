@@ -75,7 +75,7 @@ def cli() -> None:
     metavar="REGION=URL",
     help="An endpoint; may be repeated. Replaces those of the file.",
 )
-@click.option("--policy", help="Name of the routing policy.")
+@click.option("--policy", help="Name of the routing policy, FILE.py:CLASS or MODULE:CLASS.")
 @click.option("--home-region", help="Region of this balancer's clients.")
 @click.option("--host", help="Address to listen on (default 127.0.0.1).")
 @click.option(
@@ -139,7 +139,7 @@ def check_command(file: Path) -> None:
       balancer check balancer.toml
     """
     settings = load(file, {})
-    say(f"{file} is valid: policy {settings.policy.name}, listening on {settings.listen}")
+    say(f"{file} is valid: policy {settings.policy.label}, listening on {settings.listen}")
     for endpoint in settings.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
     if settings.discovery.file is not None:

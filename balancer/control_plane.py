@@ -7,6 +7,7 @@ and load probes, access log and recording, explanations. A request never waits f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,8 @@ class ReloadCounts:
 class ControlPlane:
     """Configuration, membership and observation of one `proxy`.
 
-    `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one.
+    `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
+    and `policy_loaded_at` is when it was put in force.
     `recorder` is None unless a recording runs.
     """
 
@@ -69,6 +71,7 @@ class ControlPlane:
         self.proxy = proxy
         self.config = config
         self.policy = config.policy
+        self.policy_loaded_at = datetime.now(UTC)
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
         self.stickiness: Stickiness | None = None
@@ -119,9 +122,10 @@ class ControlPlane:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
         self._use(spec.make(self._rng))
         self.policy = spec
+        self.policy_loaded_at = datetime.now(UTC)
         access_log = self.proxy.access_log
         if access_log is not None:
-            access_log.policy_changed(self.proxy.now(), spec.name)
+            access_log.policy_changed(self.proxy.now(), spec.label)
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy

@@ -55,7 +55,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     log = config.log
     access_log = None
     if log.access != "off":
-        access_log = open_log(log, LogOutput(log.path), clock, config.policy.name, Random(settings.seed))
+        access_log = open_log(log, LogOutput(log.path), clock, config.policy.label, Random(settings.seed))
     return ControlPlane(Proxy(router, clock, config, upstream_limit), clock, rng, config, access_log)
 
 
@@ -187,7 +187,7 @@ class Server:
         """
         control_plane, config = self.control_plane, prepared.config
         control_plane.registry.warm(config)
-        if config.policy != control_plane.policy:
+        if not config.policy.is_same_as(control_plane.policy):
             control_plane.apply_policy(config.policy)
         gone = control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
         self._apply_log(config.log, prepared.output)
@@ -213,7 +213,7 @@ class Server:
         elif old is not None:
             old.apply(output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin)
         else:
-            new = open_log(log, output, self._clock, control_plane.policy.name, Random())
+            new = open_log(log, output, self._clock, control_plane.policy.label, Random())
             control_plane.set_access_log(new)
             new.start()
 

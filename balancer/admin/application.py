@@ -37,6 +37,7 @@ from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
 from policies.errors import PoliciesError
+from policies.loading.reference import references_in
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -47,6 +48,11 @@ DRAIN_TIME = 1.0
 
 CLIENT_LIMIT = 64
 """Limit of connections to `admin.listen` that are not admitted yet; further ones are reset."""
+
+FILES_REFUSED = (
+    "policy: a file or module can be named on the admin socket only; over TCP only one that the configuration or a "
+    "request on the socket has named before"
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -71,6 +77,7 @@ class AdminApplication:
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: set[AdminConnection] = set()
+        self._files_named: set[str] = set()
         self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
@@ -277,6 +284,8 @@ class AdminApplication:
         """
         try:
             spec = PolicySpec.model_validate(await json_of(request))
+            if not self._may_load(request, spec):
+                return problem(403, FILES_REFUSED)
             if "check" in request.query:
                 spec.make(Random(0))
             else:
@@ -288,6 +297,19 @@ class AdminApplication:
         except PoliciesError as error:
             return web.json_response({"error": str(error)}, status=422)
         return web.json_response(self._policy_status())
+
+    def _may_load(self, request: web.Request, spec: PolicySpec) -> bool:
+        """Return whether a request may load the files and modules that its policy names, as their code is executed.
+
+        On the admin socket it may name any. Over TCP, where other users of the machine and remote holders of the token
+        are admitted, only those that the configuration or a request on the socket has named before.
+        """
+        policies = (self._control_plane.config.policy.spec, self._control_plane.policy.spec)
+        self._files_named.update(name for policy in policies for name in references_in(policy))
+        named = references_in(spec.spec)
+        if request.app[ENTRANCE] in (Entrance.SOCKET, Entrance.PROCESS):
+            self._files_named.update(named)
+        return self._files_named.issuperset(named)
 
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the whole configuration, as on SIGHUP; no body."""

@@ -32,10 +32,13 @@ EACH = frozenset({"done", "refused", "endpoints"})
 endpoints that a discovery source names.
 """
 
+LISTED = frozenset({"version", "loaded"})
+"""Texts that are all given if the processes differ: of a policy's file that was changed while they read it again."""
+
 RATES = frozenset({"pace"})
 """Rates per second, which are summed."""
 
-NAMES = ("id", "source", "name")
+NAMES = ("id", "source", "name", "path")
 """Keys that identify the objects of a list."""
 
 LEAST = frozenset(
@@ -90,6 +93,8 @@ def _merged(name: str, values: list[Any]) -> Any:
     if not values:
         return None
     first = values[0]
+    if name in LISTED:
+        return ", ".join(dict.fromkeys(values)) if name == "version" else max(values)
     if name in ALIKE or isinstance(first, str):
         return first
     if isinstance(first, bool):

@@ -13,6 +13,7 @@ import click
 from balancer.admin.options import BalancerClient, connection_options
 from balancer.admin.status_table import endpoint_table
 from balancer.printable import printable
+from policies.loading.reference import label_of
 
 EVERY = 1.0
 """Seconds between two tables of --watch."""
@@ -109,7 +110,11 @@ def lines_of(
     if "policy" in document:
         policy = document["policy"]
         fault = f", last fault: {policy['last_fault']}" if policy["last_fault"] else ""
-        lines.append(f"policy {policy['name']}, fallback picks {policy['fallback_picks']}{fault}")
+        lines.append(f"policy {label_of(policy['name'])}, fallback picks {policy['fallback_picks']}{fault}")
+        lines += [
+            f"  {file['path']}, version {file['version']}, loaded {file['loaded']}"
+            for file in policy.get("files", ())
+        ]
         lines.append(document["health"]["summary"])
         if now is not None:
             lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]

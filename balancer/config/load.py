@@ -59,6 +59,7 @@ from balancer.config.sections import (
 from balancer.config.sticky import StickyConfig
 from policies.errors import PoliciesError
 from policies.health.health import Health
+from policies.loading.reference import located
 
 ENVIRONMENT_PREFIX = "BALANCER_"
 
@@ -160,6 +161,8 @@ def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """
     refuse_renamed_variables()
     document = read_file(path) if path is not None else {}
+    if path is not None and "policy" in document:
+        document = document | {"policy": located(document["policy"], str(path.absolute().parent))}
     overrides = dict(overrides)
     if "listen" not in overrides and (port := os.environ.get("PORT")):
         overrides["listen"] = _all_addresses(port)
@@ -167,7 +170,7 @@ def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
         overrides["processes"] = _processes_from(wanted)
     try:
         settings = _read_with(document, overrides)
-        settings.policy.make(Random(0))
+        settings.policy.make(Random(0))  # reads the files of policies, too
     except ValidationError as error:
         raise ConfigError(first_problem(error)) from None
     except PoliciesError as error:

@@ -61,6 +61,6 @@ def ready_line(settings: Settings, address: ListenAddress, endpoints: int) -> st
     processes = settings.processes
     return (
         f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
-        f"(policy {settings.policy.name}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
+        f"(policy {settings.policy.label}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
         f"{f', {processes} processes' if processes != 1 else ''})"
     )

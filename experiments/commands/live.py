@@ -35,6 +35,7 @@ from experiments.terminal import (
     require_writable,
     write_json,
 )
+from policies.loading.reference import label_of, located_here
 
 EPILOG = """\b
 Examples:
@@ -133,10 +134,11 @@ def policies_chosen(
     chosen: dict[str, dict[str, Any]] = {}
     control: tuple[str, str] | None = None
     wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
-    wanted += [table_in(text) for text in tables]
+    wanted = located_here([*wanted, *map(table_in, tables)])
     for policy in wanted:
         options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
-        label = f"{policy['name']} ({options})" if options else str(policy["name"])
+        name = label_of(str(policy["name"]))
+        label = f"{name} ({options})" if options else name
         if label not in chosen:
             chosen[label] = policy
         elif control is None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from experiments.commands.options import command_line, named, require_none
 from experiments.sweep.grid import EVERYTHING, OURS, Grid, checked_grid, load_grid
+from policies.loading.reference import located_here
 
 EPILOG = """\b
 Examples:
@@ -108,7 +109,7 @@ def matrix_grid(scenarios: str | None, policies: str | None, seeds: int | None, 
         "name": "matrix-quick" if quick else "matrix",
         "question": "Which policy is best where, and how far from the best are the others?",
         "scenarios": named(scenarios, "--scenarios") or EVERYTHING,
-        "policies": named(policies) or EVERYTHING,
+        "policies": located_here(named(policies)) or EVERYTHING,
         "seeds": seeds or (QUICK_SEEDS if quick else SEEDS),
         "quick": quick,
         "ours": OURS,

@@ -23,6 +23,7 @@ from experiments.what_if.answer import Answer, Question, answer, in_words, name_
 from experiments.what_if.fit import RegionFit, fit
 from policies import registry
 from policies.errors import PoliciesError
+from policies.loading.reference import located_here
 
 EPILOG = """\b
 Examples:
@@ -119,7 +120,9 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
 
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
     """Policies by label. Raises `BadInputError`."""
-    tables = [table_in(text) if text.lstrip().startswith("{") else {"name": text} for text in policies]
+    tables = [
+        located_here(table_in(text) if text.lstrip().startswith("{") else {"name": text}) for text in policies
+    ]
     for policy in tables or [recording.policy]:
         options = {key: value for key, value in policy.items() if key != "name"}
         try:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from experiments.errors import BadInputError
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.toml_files import read_toml
+from policies.loading.reference import located
 
 DEFAULT = "regions"
 
@@ -61,7 +62,15 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
-    """Resolve the file of a replay relative to the scenario file."""
+    """Resolve the file of a replay, and the files of policies, relative to the scenario file."""
+    if isinstance(source, Path) and isinstance(raw.get("entries"), list):
+        directory = str(source.absolute().parent)
+        raw["entries"] = [
+            entry | {"policy": located(entry["policy"], directory)}
+            if isinstance(entry, dict) and "policy" in entry
+            else entry
+            for entry in raw["entries"]
+        ]
     load = raw.get("load")
     if isinstance(load, dict) and isinstance(load.get("file"), str) and isinstance(source, Path):
         load["file"] = str(source.absolute().parent / load["file"])

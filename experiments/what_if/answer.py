@@ -25,6 +25,7 @@ from experiments.stats.comparison import Comparison, compare
 from experiments.stats.measures import percentile, statistics_row
 from experiments.stats.samples import Run
 from experiments.what_if.fit import RegionFit
+from policies.loading.reference import label_of
 
 CLOSE = 0.1
 """Relative error of a simulated quantile up to which it is called close."""
@@ -247,7 +248,8 @@ def plain(name: str) -> str:
 def name_of(policy: dict[str, Any]) -> str:
     """Label of a policy: its name, and its options if any."""
     options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
-    return f"{policy['name']} ({options})"[:40] if options else str(policy["name"])
+    name = label_of(str(policy["name"]))
+    return f"{name} ({options})"[:40] if options else name
 
 
 def names_in(regions: Sequence[RegionFit]) -> str:
