@@ -130,8 +130,10 @@ def times(ratio: float | None) -> str:
 
 
 def in_ms(seconds: float) -> str:
-    """Format seconds as `492 ms`; a dash for a non-finite value."""
-    return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
+    """Format seconds as `492 ms`, below 10 ms as `2.4 ms`; a dash for a non-finite value."""
+    if not math.isfinite(seconds):
+        return "–"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
 
 
 def clock(seconds: float) -> str:

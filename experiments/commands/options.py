@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,6 +85,22 @@ def new_directory(name: str) -> Path:
     return Path("results") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def command_line() -> str:
-    """The command line of this process, quoted for a shell."""
-    return shlex.join(["experiments", *sys.argv[1:]])
+def command_line(secret: Collection[str] = ()) -> str:
+    """The command line of this process, quoted for a shell; values of the options in `secret` are left out."""
+    shown, is_secret = ["experiments"], False
+    for part in sys.argv[1:]:
+        option, sign, value = part.partition("=")
+        if is_secret:
+            shown.append(without_secret(part))
+        elif sign and option in secret:
+            shown.append(f"{option}={without_secret(value)}")
+        else:
+            shown.append(part)
+        is_secret = not is_secret and part in secret
+    return shlex.join(shown)
+
+
+def without_secret(value: str) -> str:
+    """The value of an option without what may be secret: `Authorization: …`, or the name of a file."""
+    name, colon, _ = value.partition(":")
+    return value if value.startswith("@") else f"{name}: …" if colon else "…"

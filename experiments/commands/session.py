@@ -5,6 +5,7 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -37,15 +38,27 @@ def world_of(is_simulated: bool) -> World:
     return MeasuredWorld()
 
 
-def run_campaign(scenario: Scenario, directory: Path, world: World, patience: Patience) -> int:
-    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
+def run_campaign(
+    scenario: Scenario,
+    directory: Path,
+    world: World,
+    patience: Patience,
+    during: AbstractContextManager[None] | None = None,
+    command: str | None = None,
+) -> int:
+    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
+
+    `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
+    as it is.
+    """
     console = console_here()
-    campaign = prepare(scenario, command_line(), directory, world.name)
+    campaign = prepare(scenario, command or command_line(), directory, world.name)
     console.print(Text(scenario.question, style="bold"))
     where = " in virtual time" if world.name == "simulated" else ""
-    console.print(path_line(f"{len(campaign.plan)} runs{where} into", directory))
+    count = len(campaign.plan)
+    console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
     try:
-        with Progress(campaign, console) as progress:
+        with during or nullcontext(), Progress(campaign, console) as progress:
             execute(campaign, directory, world, progress, patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from experiments.errors import BadInputError
 from experiments.printable import PrintableName
 from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.service import ServiceScenario
 from experiments.stats.samples import Run, WorldName, load_run, save_run
 
 CAMPAIGN_FILE = "campaign.json"
@@ -42,7 +43,7 @@ class Campaign(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     world: WorldName = "measured"
-    scenario: Scenario
+    scenario: Scenario | ServiceScenario
     command: str = Field(description="command line that repeats the campaign")
     started_at: str = Field(description="UTC, ISO 8601")
     versions: dict[str, str]

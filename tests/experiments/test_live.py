@@ -19,14 +19,13 @@ from experiments.__main__ import cli
 from experiments.commands.live import percent, policies_chosen
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
+from experiments.live.in_force import PolicyChangedExternally, RestoreFailed
 from experiments.live.rails import Rails
 from experiments.live.readings import BalancerRestarted, Reading, Window, between
 from experiments.live.switchback import (
     Findings,
     Plan,
-    PolicyChangedExternally,
     RailBroken,
-    RestoreFailed,
     Switchback,
 )
 from experiments.live.verdict import conclude
