@@ -22,6 +22,7 @@ from experiments.live.balancer import HttpBalancer
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
 from experiments.live.verdict import Row, Verdict, conclude
+from experiments.scenario.labels import policy_label, shortened
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     STOPPED,
@@ -135,12 +136,11 @@ def policies_chosen(
     wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
     wanted += [table_in(text) for text in tables]
     for policy in wanted:
-        options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
-        label = f"{policy['name']} ({options})" if options else str(policy["name"])
+        label = policy_label(policy, chosen)
         if label not in chosen:
             chosen[label] = policy
         elif control is None:
-            control = label, f"{label} again"
+            control = label, shortened(label, " again")
             chosen[control[1]] = policy
         else:
             raise BadInputError(

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from balancer.admin.options import refuse_renamed_variables
 from experiments.commands.live import percent, policies_chosen
-from experiments.commands.options import PATIENCE, command_line, new_directory, require_none
+from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
 from experiments.errors import BadInputError
 from experiments.load.generator import SPARE
 from experiments.results.directory import load_results
@@ -51,16 +50,6 @@ MOST_SENT = 20_000_000
 CONNECTIONS = 1000
 RESERVED_FILES = 100
 SECRET = ("--header", "--data", "--token")
-
-
-class Number(click.FloatRange):
-    """Finite number within bounds; click's own range accepts `nan`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not np.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
 
 
 @click.command(epilog=EPILOG)

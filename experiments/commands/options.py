@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -18,25 +19,32 @@ from experiments.scenario.scenario import Scenario
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+class Number(click.FloatRange):
+    """Finite number within bounds; click's own range accepts `nan`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
 OPTIONS = (
     click.option(
         "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
     ),
     click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop."),
     click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop."),
-    click.option(
-        "--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second, open loop."
-    ),
-    click.option(
-        "--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds per run, open loop."
-    ),
+    click.option("--rate", type=Number(min=0, min_open=True), help="Requests per second, open loop."),
+    click.option("--duration", type=Number(min=0, min_open=True), help="Seconds per run, open loop."),
     click.option(
         "--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict."
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Of order, arrivals, demand and policies."),
     click.option(
         "--time-scale",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         help="Seconds that 1 s of the scenario takes.",
     ),
     click.option("--out", type=click.Path(path_type=Path), help="A new directory for results."),

@@ -13,6 +13,7 @@ from experiments.commands.options import require_none
 from experiments.errors import BadInputError
 from experiments.scenario.events import Event
 from experiments.scenario.files import load_scenario, packaged
+from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Region, Scenario
 from experiments.scenario.supported import complaints
 
@@ -43,7 +44,9 @@ def show(what: str, grid: str | None, measure: str | None) -> None:
         return
     require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
     if what in packaged() or what.endswith(".toml"):
-        show_scenario(load_scenario(what), console_here())
+        scenario = load_scenario(what)
+        overridden(scenario, Overrides())  # refuses what `run` would refuse
+        show_scenario(scenario, console_here())
     else:
         show_results(path, console_here())
 

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from balancer.probe.target import Target
 from experiments.errors import BadInputError
 from experiments.scenario.files import first_complaint
+from experiments.scenario.labels import LONGEST_LABEL, shortened
 from experiments.scenario.service import ServiceScenario
 from experiments.service.target import parse_target
 
 NAMED = re.compile(r"(?P<label>[^=/:?#]+)=(?P<url>https?://.*)", re.DOTALL)
-LONGEST_LABEL = 40
 MOST_URLS = 20
 
 
@@ -49,8 +49,7 @@ def contestants_of(urls: Sequence[str]) -> list[Contestant]:
             raise BadInputError(f"URL: {label!r} names two; give each a name: NAME=URL")
         if same and any(one.repeat_of for one in found):
             raise BadInputError(f"URL: {label!r} is one pair too many; one is enough to know the noise")
-        again = f"{label[: LONGEST_LABEL - 6]} again"
-        name = again if same else label
+        name = shortened(label, " again") if same else label
         found.append(Contestant(name, url, target, {"name": name}, same[0].label if same else None))
     return found
 

@@ -19,6 +19,7 @@ from experiments.record.reader import OK, Recording
 from experiments.results.plan import plan_block
 from experiments.results.verdict import show
 from experiments.scenario.files import first_complaint
+from experiments.scenario.labels import policy_label
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
 from experiments.stats.comparison import Comparison, compare
@@ -162,7 +163,7 @@ def answer(
     Raises `BadInputError`.
     """
     left = [region for region in regions if region.name not in question.lost]
-    was = {name_of(recording.policy): recording.policy}
+    was = {policy_label(recording.policy, {}): recording.policy}
     before = scenario_of(recording, path, regions, was, question)
     after = scenario_of(recording, path, left, question.policies, question)
     everywhere, elsewhere = names_in(regions), names_in(left)
@@ -244,12 +245,6 @@ def plain(name: str) -> str:
     return word if word[:1].isalpha() else f"r-{word}"
 
 
-def name_of(policy: dict[str, Any]) -> str:
-    """Label of a policy: its name, and its options if any."""
-    options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
-    return f"{policy['name']} ({options})"[:40] if options else str(policy["name"])
-
-
 def names_in(regions: Sequence[RegionFit]) -> str:
     """Region names for a table."""
     return " ".join(region.name for region in regions)
@@ -262,7 +257,7 @@ def recorded_line(recording: Recording) -> Line:
     if not len(good) or not span:
         raise BadInputError("the recording holds no success, or a single instant")
     return Line(
-        name_of(recording.policy), "recorded", " ".join(recording.regions), len(recording),
+        policy_label(recording.policy, {}), "recorded", " ".join(recording.regions), len(recording),
         len(recording) / span, percentile(good, 50), percentile(good, 99), float(good.mean()),
         1 - len(good) / len(recording),
     )  # fmt: skip
