@@ -16,6 +16,7 @@ from typing import BinaryIO
 import click
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 from experiments.commands.options import command_line, new_directory
 from experiments.errors import BadInputError
@@ -54,6 +55,8 @@ def from_log(file: Path, out: Path | None) -> int:
     with console.status("Drawing the report"):
         tables = write_log_report(log, directory, command_line())
     console.print(terminal_table(tables[0], console.width))
+    if log.unreadable:
+        console.print(Text(log.unreadable_in_words, style="yellow"))
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 0
 
