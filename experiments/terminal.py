@@ -160,6 +160,16 @@ def require_writable(option: str, file: Path | None) -> None:
         raise BadInputError(f"{option}: {file.parent} is not a directory that can be written to")
 
 
+def make_directory(option: str, directory: Path) -> None:
+    """Create a directory for output, with its parents; it may exist. Raises `BadInputError`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # a NUL in the path
+        problem = getattr(error, "strerror", None) or error
+        raise BadInputError(f"{option}: {directory}: cannot be created: {problem}") from None
+    require_writable(option, directory / "any")
+
+
 def write_json(option: str, file: Path, content: Any) -> None:
     """Write `content` as JSON, data classes included. Raises `BadInputError` when the file cannot be written."""
     try:

@@ -23,7 +23,7 @@ from experiments.errors import BadInputError
 from experiments.log.reader import LONGEST_LINE, Columns, read_log
 from experiments.log.runs import LogRuns, log_runs
 from experiments.printable import printable
-from experiments.terminal import console_here, path_line
+from experiments.terminal import console_here, make_directory, path_line
 
 EPILOG = """\b
 Examples:
@@ -50,6 +50,8 @@ def from_log(file: Path, out: Path | None) -> int:
     from experiments.report.terminal_tables import terminal_table
 
     console = console_here()
+    if out is not None:
+        make_directory("--out", out)
     log = load(file, console)
     directory = out or new_directory(f"log-{Path(log.name).stem.replace(' ', '-')}")
     with console.status("Drawing the report"):

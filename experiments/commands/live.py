@@ -49,6 +49,9 @@ Examples:
 Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
 """
 
+LEAST_WASHOUT = 2.0
+"""Seconds in which requests that the predecessor placed are usually answered."""
+
 
 @click.command("live", epilog=EPILOG)
 @click.argument("url", metavar="URL")
@@ -74,7 +77,7 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 @click.option(
     "--washout",
     metavar="DURATION",
-    help="After each switch, that does not count.  [default: a sixth, 2s at least]",
+    help="After each switch, that does not count.  [default: a sixth of --block, 2s at least, half at most]",
 )
 @click.option(
     "--max-p99", metavar="DURATION", help="Roll back beyond it.  [default: twice what it was before]"
@@ -113,7 +116,7 @@ def live(
     """
     chosen, control = policies_chosen(policies, tables)
     seconds = duration("--block", period)
-    rest = max(2.0, seconds / 6) if washout is None else duration("--washout", washout)
+    rest = usual_washout(seconds) if washout is None else duration("--washout", washout)
     if rest >= seconds:
         raise BadInputError(f"--washout: must be shorter than --block ({seconds:g} s), got {rest:g} s")
     if not url.startswith(("http://", "https://", "unix:/")):
@@ -125,6 +128,11 @@ def live(
         None if max_errors is None else percent("--max-errors", max_errors),
     )  # fmt: skip
     return LiveEvaluation(plan, control, console_here()).run(url, token, file)
+
+
+def usual_washout(period: float) -> float:
+    """Seconds of wash-out for a period: a sixth, two seconds at least, half of a short one at most."""
+    return min(max(LEAST_WASHOUT, period / 6), period / 2)
 
 
 def policies_chosen(

@@ -19,7 +19,7 @@ from experiments.commands.live import percent, policies_chosen
 from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
 from experiments.errors import BadInputError
 from experiments.load.generator import SPARE
-from experiments.results.directory import load_results
+from experiments.results.directory import load_results, require_new
 from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
 from experiments.service.plan import Contestant, contestants_of, service_scenario
 from experiments.service.target import Message, parse_body, parse_fields, reach, tls_of
@@ -183,6 +183,8 @@ def load(
         "verifies": not insecure,
     }
     scenario = scenario_of(contestants, service, **given)
+    directory = out or new_directory("load")
+    require_new(directory)
     console = console_here()
     tls = {one.url: tls_of(one.target, cacert, insecure) for one in contestants}
     destinations = {
@@ -199,7 +201,6 @@ def load(
         )
         turns.begin([one.policy for one in contestants])
     announce(console, scenario, is_in_turns)
-    directory = out or new_directory("load")
     try:
         return run_campaign(
             scenario, directory, ServiceWorld(destinations, turns), Patience(seconds),

@@ -24,6 +24,7 @@ from experiments.run.patience import Patience
 from experiments.run.progress import Progress
 from experiments.run.world import World
 from experiments.scenario.scenario import Scenario
+from experiments.stats.measures import LAG
 from experiments.terminal import STOPPED, console_here, path_line, print_stopped
 
 
@@ -86,6 +87,18 @@ def present(directory: Path, console: Console) -> int:
     return 1 if summary.failed_thresholds else 0
 
 
+def remedies(summary: Summary) -> list[str]:
+    """What helps against the reasons of invalid runs; empty if nothing is known to."""
+    reasons = [reason for run in summary.runs for reason in run.invalid_reasons]
+    if not any(reason.startswith((LAG, "achieved")) for reason in reasons):
+        return []
+    smaller = "--rate" if summary.scenario.load.mode == "open" else "--batch"
+    return [
+        f"What helps: close other programs, lower {smaller}, or measure disturbed runs again by --patience 60s. "
+        "The generator itself was late."
+    ]
+
+
 def print_summary(summary: Summary, console: Console) -> None:
     """Print the statistics, the verdict, invalid runs and failed thresholds."""
     console.print(terminal_table(statistics_table(summary), console.width))
@@ -95,6 +108,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(Text(sentence))
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))
+    for line in remedies(summary):
+        console.print(Text(line, style="yellow"))
     for judgement in summary.failed_thresholds:
         text = f"THRESHOLD FAILED  {judgement.label}: {judgement.threshold} ({judgement.message})"
         console.print(Text(text, style="bold red"))

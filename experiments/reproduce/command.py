@@ -13,7 +13,7 @@ from experiments.reproduce.regions import Regions
 from experiments.reproduce.reproduction import Options, Reproduction, run_reproduction
 from experiments.reproduce.reuse import Reuse
 from experiments.reproduce.third_party import ThirdParty
-from experiments.terminal import STOPPED, require_writable
+from experiments.terminal import STOPPED, make_directory
 
 REPRODUCTIONS: tuple[type[Reproduction], ...] = (Keepalive, Headers, Reuse, Regions, ThirdParty)
 """In the order of `all`."""
@@ -84,7 +84,7 @@ for one in REPRODUCTIONS:
 @click.option("--out", type=FOLDER, default=Path(), help="Where figures and NAME.json go.  [default: here]")
 def all_(seed: int, quick: bool, check: bool, out: Path) -> int:
     """Run every reproduction in order; the exit code is the worst of theirs."""
-    require_writable("--out", out / "any")
+    make_directory("--out", out)
     worst = 0
     for kind in REPRODUCTIONS:
         code = run_reproduction(kind, Options(seed, quick, out, out / f"{kind.name}.json", check))
