@@ -22,6 +22,7 @@ from experiments.scenario.labels import policy_label
 from experiments.terminal import console_here, plain_table, require_writable, write_json
 from experiments.what_if.answer import Answer, Question, answer, in_words
 from experiments.what_if.fit import RegionFit, fit
+from experiments.what_if.spans import longest_span
 from policies import registry
 from policies.errors import PoliciesError
 
@@ -77,10 +78,12 @@ def what_if(
 
     require_writable("--json", file)
     console = console_here()
-    read = read_recording(recording)
+    read, left_out = longest_span(read_recording(recording))
     regions = [region.with_slots(slots) for region in fit(read)]
     question = Question(checked(lost, regions), chosen(policies, read), blocks, seed)
     introduce(console, read, regions)
+    if left_out:
+        console.print(Text(left_out, style="yellow"))
     with Progress(
         TextColumn("simulating {task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,

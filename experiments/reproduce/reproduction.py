@@ -22,7 +22,6 @@ from experiments.terminal import (
     STOPPED,
     console_here,
     interruptible,
-    make_directory,
     print_stopped,
     print_verdict,
     require_writable,
@@ -103,7 +102,7 @@ class Reproduction(ABC):
 
 def run_reproduction(kind: type[Reproduction], options: Options) -> int:
     """Measure, print and write files; returns the exit code. Raises `ExperimentError`."""
-    make_directory("--plots", options.plots)
+    require_writable("--plots", options.plots / "any")
     require_writable("--json", options.file)
     console, reproduction = console_here(), kind(options.quick)
     was_stopped = measured(reproduction, options.seed, console)
