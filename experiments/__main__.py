@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from experiments.command_line import Entry, LazyGroup, run_command_line
+from experiments.command_line import WIDEST_HELP, Entry, LazyGroup, run_command_line
 
 EPILOG = """\b
 Examples:
@@ -48,7 +48,7 @@ REPLACED = {
     entries=ENTRIES,
     replaced=REPLACED,
     epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
 )
 def cli() -> None:
     """Compare routing policies on running processes or in simulation, and report."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from experiments.command_line import LazyGroup
 from experiments.reproduce.headers import Headers
 from experiments.reproduce.keepalive import Keepalive
 from experiments.reproduce.regions import Regions
@@ -43,7 +44,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=LazyGroup, epilog=EPILOG)
 def reproduce() -> None:
     """Repeat published measurements, with both results side by side."""
 
