@@ -168,7 +168,7 @@ def test_a_directory_without_runs_is_refused_in_one_line(
 def test_a_campaign_is_never_overwritten(make_results: MakeResults, tmp_path: Path) -> None:
     """A second campaign into the same directory is refused."""
     make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
-    with pytest.raises(BadInputError, match="already holds a campaign"):
+    with pytest.raises(BadInputError, match="is not empty"):
         make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
 
 
