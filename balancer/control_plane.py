@@ -126,6 +126,8 @@ class ControlPlane:
         access_log = self.proxy.access_log
         if access_log is not None:
             access_log.policy_changed(self.proxy.now(), spec.label)
+        if self.recorder is not None:
+            self.recorder.policy_changed(self.proxy.now(), {"name": spec.name, **spec.options})
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy

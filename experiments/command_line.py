@@ -13,6 +13,12 @@ from experiments.errors import ExperimentError
 from experiments.printable import one_line
 from experiments.terminal import STOPPED
 
+LONGEST_HELP = 300
+"""Characters of a command's line in the help of its group, which is wrapped: click itself cuts it off at 45."""
+
+WIDEST_HELP = 100
+"""Columns of help; the terminal may be narrower."""
+
 
 class Entry(NamedTuple):
     """A command's name, the module that defines it, and its line in the group's help."""
@@ -57,7 +63,7 @@ class LazyGroup(click.Group):
         if entry is not None:
             return entry.help
         command = self.get_command(ctx, name)
-        return "" if command is None else command.get_short_help_str()
+        return "" if command is None else command.get_short_help_str(limit=LONGEST_HELP)
 
 
 def run_command_line(group: click.Group, name: str) -> None:

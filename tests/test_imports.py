@@ -25,6 +25,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("policies", "workers.durations", "workers.service", "balancer.upstream.connection"),
         "balancer.upstream.idle_timeout",
         *("balancer.admin.client", "balancer.admin.options"),
+        *("balancer.errors", "balancer.probe.target", "balancer.tls.contexts"),
         "balancer.http1.internal_fields",
         *("balancer.printable", "balancer.config.documents", "balancer.config.pool_limits"),
         *("balancer.config.health", "balancer.config.pool", "balancer.config.queue"),

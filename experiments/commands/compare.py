@@ -19,7 +19,7 @@ from rich.text import Text
 
 from experiments.commands.catalogue_options import GRID, MEASURE
 from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
-from experiments.commands.options import new_directory, require_none
+from experiments.commands.options import Number, new_directory, require_none
 from experiments.compare.contrast import Contrast, contrasts
 from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
@@ -72,7 +72,7 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 @click.option(
     "--fail-if-worse",
     "limit",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
 )
 @GRID

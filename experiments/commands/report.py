@@ -82,9 +82,10 @@ def report_catalogue(
     from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
-    from experiments.terminal import console_here, print_verdict
+    from experiments.terminal import console_here, make_directory, print_verdict
 
     console, directory = console_here(), out or file.with_name(f"{file.stem}-report")
+    make_directory("--out", directory)
     with to_read(file) as opened, console.status("Drawing the report"):
         beside = measured_matrix(measured, measure) if measured else None
         facts, matrix = write_page(opened, grid, measure, directory, beside)

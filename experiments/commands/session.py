@@ -5,6 +5,7 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from experiments.run.patience import Patience
 from experiments.run.progress import Progress
 from experiments.run.world import World
 from experiments.scenario.scenario import Scenario
+from experiments.stats.measures import LAG
 from experiments.terminal import STOPPED, console_here, path_line, print_stopped
 
 
@@ -37,15 +39,27 @@ def world_of(is_simulated: bool) -> World:
     return MeasuredWorld()
 
 
-def run_campaign(scenario: Scenario, directory: Path, world: World, patience: Patience) -> int:
-    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
+def run_campaign(
+    scenario: Scenario,
+    directory: Path,
+    world: World,
+    patience: Patience,
+    during: AbstractContextManager[None] | None = None,
+    command: str | None = None,
+) -> int:
+    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
+
+    `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
+    as it is.
+    """
     console = console_here()
-    campaign = prepare(scenario, command_line(), directory, world.name)
+    campaign = prepare(scenario, command or command_line(), directory, world.name)
     console.print(Text(scenario.question, style="bold"))
     where = " in virtual time" if world.name == "simulated" else ""
-    console.print(path_line(f"{len(campaign.plan)} runs{where} into", directory))
+    count = len(campaign.plan)
+    console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
     try:
-        with Progress(campaign, console) as progress:
+        with during or nullcontext(), Progress(campaign, console) as progress:
             execute(campaign, directory, world, progress, patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
@@ -73,6 +87,18 @@ def present(directory: Path, console: Console) -> int:
     return 1 if summary.failed_thresholds else 0
 
 
+def remedies(summary: Summary) -> list[str]:
+    """What helps against the reasons of invalid runs; empty if nothing is known to."""
+    reasons = [reason for run in summary.runs for reason in run.invalid_reasons]
+    if not any(reason.startswith((LAG, "achieved")) for reason in reasons):
+        return []
+    smaller = "--rate" if summary.scenario.load.mode == "open" else "--batch"
+    return [
+        f"What helps: close other programs, lower {smaller}, or measure disturbed runs again by --patience 60s. "
+        "The generator itself was late."
+    ]
+
+
 def print_summary(summary: Summary, console: Console) -> None:
     """Print the statistics, the verdict, invalid runs and failed thresholds."""
     console.print(terminal_table(statistics_table(summary), console.width))
@@ -82,6 +108,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(Text(sentence))
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))
+    for line in remedies(summary):
+        console.print(Text(line, style="yellow"))
     for judgement in summary.failed_thresholds:
         text = f"THRESHOLD FAILED  {judgement.label}: {judgement.threshold} ({judgement.message})"
         console.print(Text(text, style="bold red"))

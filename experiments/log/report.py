@@ -139,6 +139,11 @@ def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Pictur
         title=heading,
         heading=heading,
         eyebrow="Steelyard access log",
-        warnings=[Section("A sample", lines=cautions(log))],
+        warnings=[
+            Section(
+                "Lines that could not be read", lines=[log.unreadable_in_words] if log.unreadable else []
+            ),
+            Section("A sample", lines=cautions(log)),
+        ],
         sections=sections_of(tables, pictures, method(log, command)),
     )

@@ -15,6 +15,9 @@ from experiments.report.thinning import thinned, thinning
 from experiments.results.directory import Results
 from experiments.results.summary import Summary
 
+OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
+"""Figures that show single workers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
@@ -99,6 +102,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             lambda: figures_workers.latency_over_time(field),
         ),
     ]
+    if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
+        made = [drawing for drawing in made if drawing.name not in OF_WORKERS]
     return [*made, *paired_drawing(results, summary)]
 
 

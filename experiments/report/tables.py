@@ -180,12 +180,16 @@ def share_table(summary: Summary) -> Table:
     workers = tuple(dict.fromkeys(worker for entry in summary.entries for worker in entry.share_per_worker))
     if len(workers) > MOST_COLUMNS:
         return region_table(summary)
-    rows = tuple(
-        (
-            name_cell(entry),
-            *(Cell(f"{100 * entry.share_per_worker.get(worker, 0):.1f}") for worker in workers),
+    rows = (
+        ()
+        if not workers
+        else tuple(
+            (
+                name_cell(entry),
+                *(Cell(f"{100 * entry.share_per_worker.get(worker, 0):.1f}") for worker in workers),
+            )
+            for entry in summary.entries
         )
-        for entry in summary.entries
     )
     columns = ("entry", *(f"{worker} %" for worker in workers))
     return Table("Share per worker", "Part of the answered requests.", columns, rows)

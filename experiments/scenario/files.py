@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from experiments.errors import BadInputError
+from experiments.scenario.labels import require_plain_labels
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.toml_files import read_toml
 from policies.loading.reference import located
@@ -56,9 +57,11 @@ def load_scenario(name_or_path: str) -> Scenario:
             f"unknown scenario {name_or_path!r}; known: {', '.join(known)}, or a path that ends in .toml"
         )
     try:
-        return Scenario.model_validate(beside(read_toml(source, name_or_path), source))
+        scenario = Scenario.model_validate(beside(read_toml(source, name_or_path), source))
     except ValidationError as error:
         raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
+    require_plain_labels(name_or_path, [entry.label for entry in scenario.entries])
+    return scenario
 
 
 def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def chosen_mode(scenario: Scenario, given: Overrides) -> str:
             f"--{closed[0]} and --{opened[0]}: choose a closed loop (--requests, --batch) or an open one "
             "(--rate, --duration)"
         )
+    if opened == ["duration"] and scenario.load.mode == "closed":
+        raise BadInputError("--duration: this scenario is a closed loop; an open one needs --rate too")
     return "closed" if closed else "open" if opened else scenario.load.mode
 
 

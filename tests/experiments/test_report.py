@@ -117,11 +117,11 @@ def test_eight_blocks_give_a_verdict(make_results: MakeResults, tmp_path: Path) 
     summary = summarise(load_results(tmp_path / "r"))
     standing = {c.label: c.standing for c in summary.comparisons if c.measure == "throughput"}
     assert summary.verdict.has_verdict
-    assert standing["single-region"] == standing["random, batch 10"] == "behind"
+    assert standing["single-region"] == standing["random (batch 10)"] == "behind"
     assert standing["region-round-robin"] == "practically equal"
     assert "round-robin again" not in standing
     assert summary.noise_floor["throughput"].blocks == 8
-    assert [label for label, _ in summary.verdict.order][-2:] == ["single-region", "random, batch 10"]
+    assert [label for label, _ in summary.verdict.order][-2:] == ["single-region", "random (batch 10)"]
 
 
 def test_an_invalid_run_cannot_hide_its_failures(make_results: MakeResults, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_directory_without_runs_is_refused_in_one_line(
 def test_a_campaign_is_never_overwritten(make_results: MakeResults, tmp_path: Path) -> None:
     """A second campaign into the same directory is refused."""
     make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
-    with pytest.raises(BadInputError, match="already holds a campaign"):
+    with pytest.raises(BadInputError, match="is not empty"):
         make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
 
 
