@@ -25,6 +25,11 @@ REFRAMED: Final = (b"connection", b"content-length", b"transfer-encoding", b"exp
 LIVE: Final = b"/-/live"
 READY: Final = frozenset((b"/-/ready", b"/-/health"))
 """Paths for load balancers and orchestrators: answered without a token, with a boolean only."""
+PAGE: Final = b"/-/"
+"""Path of the live page. With a token, `admin.listen` serves it without: a browser cannot send the token before a page
+has asked for it, and the page holds nothing but its code. The traffic port does not: a page of a worker shares that
+port's origin, and could read a token that is typed there.
+"""
 
 _CONTENT_ENCODING: Final = lines_of(b"content-encoding")
 _EXPECT: Final = lines_of(b"expect")
@@ -63,7 +68,9 @@ class AdminExchange:
         self.head = request.raw
         self._path = request.target.partition(b"?")[0]
         self._is_probe = request.method in (b"GET", b"HEAD") and (self._path == LIVE or self._path in READY)
-        self._is_allowed = not self._is_probe and application.admits(request.raw, entrance)
+        is_page = request.method in (b"GET", b"HEAD") and self._path == PAGE and not request.fields.has_body
+        is_open = is_page and entrance is Entrance.LISTEN and application.token is not None
+        self._is_allowed = not self._is_probe and (is_open or application.admits(request.raw, entrance))
         self._body = bytearray()
         self._is_up = False
         self._is_complete = not request.fields.has_body
