@@ -90,7 +90,7 @@ class Tab:
     async def eventually(self, expression: str) -> None:
         """Wait until an expression is true."""
         async with asyncio.timeout(PATIENCE):
-            while not await self.value(expression):
+            while not await self.value(expression):  # noqa: ASYNC110 - the page has no event for it
                 await asyncio.sleep(0.05)
 
     async def press(self, key: str) -> None:

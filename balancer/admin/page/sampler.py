@@ -55,13 +55,15 @@ class Sampler:
             raise TooManyViewers
         self.viewers += 1
         try:
-            task = self._started()
+            self._start()
             yield event(b"history", encoded([*self._window.points]))
             published = self._published
             if self._event:
                 yield self._event
-            while not (self._is_closed or task.done()):
+            while not self._is_closed:
                 await published.wait()
+                if self._published is published:
+                    break  # nothing was published: the task has failed, or this is closed
                 published = self._published
                 yield self._event
         finally:
@@ -74,12 +76,11 @@ class Sampler:
             self._task.cancel()
         self._published.set()
 
-    def _started(self) -> asyncio.Task[None]:
-        """Return the task that makes snapshots; it ends by itself once there are no viewers."""
+    def _start(self) -> None:
+        """Start the task that makes snapshots; it ends by itself once there are no viewers."""
         if self._task is None or self._task.done():
-            self._event = b""
+            self._event, self._published = b"", asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
-        return self._task
 
     async def _run(self) -> None:
         pause = PERIOD

@@ -55,7 +55,7 @@ class Chart {
     const options = {
       width: this.box.clientWidth || 300,
       height: CHART_HEIGHT,
-      padding: [8, 8, 0, 0],
+      padding: [8, 18, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, sync: { key: "charts" } },
       scales: { x: { time: true }, y: { range: this.range } },
