@@ -52,10 +52,11 @@ async def watched(start: Start, stage: Stage, *, token: str = "", number: int = 
     """A balancer with the page on an address of its own."""
     those = [await stage.worker(response()) for _ in range(number)]
     port = free_port()
-    environment = {"BALANCER_ADMIN__LISTEN": f"127.0.0.1:{port}"}
+    listen, url = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/-/"
     if token:
-        environment["BALANCER_ADMIN__TOKEN"] = token
-    return await start(*workers(*those), **environment), f"http://127.0.0.1:{port}/-/"
+        program = await start(*workers(*those), BALANCER_ADMIN__LISTEN=listen, BALANCER_ADMIN__TOKEN=token)
+        return program, url
+    return await start(*workers(*those), BALANCER_ADMIN__LISTEN=listen), url
 
 
 def shown(number: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -47,7 +47,7 @@ class Sampler:
         self.made = 0
         """Snapshots made since the start."""
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events until the sampler is closed: the points of the charts, then the snapshots, the
         newest each time. Raises `TooManyViewers`.
         """

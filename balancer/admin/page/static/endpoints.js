@@ -146,7 +146,7 @@ class Endpoints {
   }
 
   open(endpoint) {
-    this.endpoint = endpoint;
+    this.endpoint = { ...endpoint };
     setText(find("h2", this.dialog), endpoint.id);
     setText(find("p", this.dialog), `${endpoint.region}, ${endpoint.address}`);
     find(`[value=${endpoint.state}]`, this.dialog).checked = true;
