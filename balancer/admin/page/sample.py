@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from policies.endpoint.state import EndpointState
 
-PICKS = 12
+PICKS = 8
 """Explained picks that the page shows, the newest."""
 
 SLICE = 32

@@ -60,8 +60,8 @@ const percent = (value) => (value === null || value === undefined ? NONE : `${(v
 
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
-  if (seconds < 0.001) return `${significant(seconds * 1e6)} µs`;
-  if (seconds < 1) return `${significant(seconds * 1e3)} ms`;
+  if (seconds > 0 && seconds < 0.001) return `${significant(seconds * 1e6)} µs`;
+  if (seconds > 0 && seconds < 1) return `${significant(seconds * 1e3)} ms`;
   return `${significant(seconds)} s`;
 }
 

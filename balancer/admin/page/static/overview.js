@@ -123,6 +123,9 @@ class Events {
   }
 }
 
+// An endpoint at its limit is full and ready in turns, many times a minute: that is no event.
+const lasting = (endpoint) => (conditionOf(endpoint) === "full" ? "ready" : conditionOf(endpoint));
+
 function changesBetween(before, now) {
   const changes = [];
   const old = new Map(before.endpoints.map((endpoint) => [endpoint.id, endpoint]));
@@ -130,7 +133,7 @@ function changesBetween(before, now) {
     const past = old.get(endpoint.id);
     old.delete(endpoint.id);
     if (!past) changes.push(`${endpoint.id} was added`);
-    else if (conditionOf(past) !== conditionOf(endpoint)) changes.push(`${endpoint.id} is ${endpoint.condition_text || conditionOf(endpoint)}`);
+    else if (lasting(past) !== lasting(endpoint)) changes.push(`${endpoint.id} is ${endpoint.condition_text || conditionOf(endpoint)}`);
     if (past && past.weight !== endpoint.weight) changes.push(`${endpoint.id} has weight ${significant(endpoint.weight)}`);
   }
   for (const id of old.keys()) changes.push(`${id} was removed`);
