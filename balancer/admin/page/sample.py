@@ -21,7 +21,6 @@ from balancer.admin.status import build, ejection_status, hedging_status, panic_
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
     from balancer.exchange.explaining import Explanations
-    from balancer.exchange.proxy import Proxy
     from policies.endpoint.state import EndpointState
 
 PICKS = 8
@@ -37,7 +36,7 @@ async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
     endpoints = []
     for number, state in enumerate(list(proxy.router.states), 1):
         if state.id in proxy.pools.by_id:  # else it was removed during a break
-            endpoints.append(endpoint_sample(proxy, state))
+            endpoints.append(endpoint_sample(control_plane, state))
         if number % SLICE == 0:
             await asyncio.sleep(0)
     counts = proxy.counts
@@ -71,8 +70,9 @@ async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
     }
 
 
-def endpoint_sample(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
+def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return one endpoint with its raw buckets."""
+    proxy = control_plane.proxy
     endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
     return {
         "id": endpoint.id,
