@@ -219,7 +219,7 @@ def test_window_slides_and_history_is_bounded() -> None:
     assert len(window.points) == 300
     assert window.points[-1]["rate"] == 10.0
     later = window.snapshot([sample(1000.0, 1, 9000, 9000)])
-    assert later["recent"]["rate"] is None, "nobody watched in between"
+    assert later["recent"]["rate"] is None, "no snapshots in between"
     again = window.snapshot([sample(1001.0, 1, 9001, 3, "new")])
     assert again["endpoints"][0]["recent"]["rate"] is None, "an endpoint that was added has no rate yet"
 
