@@ -27,6 +27,7 @@ from balancer.admin.health import PANIC, SERVING, readiness
 from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
+from balancer.admin.page.routes import PageRoutes
 from balancer.admin.policy_report import policy_status, process_policy_status
 from balancer.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.admin.sockets import AdminSockets
@@ -74,6 +75,7 @@ class AdminApplication:
         self.token = token
         self._channel = channel
         self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
+        self._page = PageRoutes(control_plane, channel)
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: set[AdminConnection] = set()
@@ -108,6 +110,7 @@ class AdminApplication:
             web.post("/-/reload", reload),
             *EndpointRoutes(self._control_plane, self._channel).routes(),
             *LiveRoutes(self._control_plane, self._channel).routes(),
+            *self._page.routes(),
         ]
 
     def _probes(self) -> list[web.RouteDef]:
@@ -149,6 +152,7 @@ class AdminApplication:
     async def stop(self) -> None:
         """Stop accepting connections, finish open requests and close."""
         self.close()
+        self._page.close()
         for runner in self._runners.values():
             await runner.cleanup()
         if self._channel is not None:

@@ -26,6 +26,11 @@ LIVE: Final = b"/-/live"
 READY: Final = frozenset((b"/-/ready", b"/-/health"))
 """Paths for load balancers and orchestrators: answered without a token, with a boolean and one
 of four reasons. An admitted request for READY gets the numbers of endpoints, too."""
+PAGE: Final = b"/-/"
+"""Path of the live page. With a token, `admin.listen` serves it without: a browser cannot send the token before a page
+has asked for it, and the page holds nothing but its code. The traffic port does not: a page of a worker shares that
+port's origin, and could read a token that is typed there.
+"""
 
 _CONTENT_ENCODING: Final = lines_of(b"content-encoding")
 _EXPECT: Final = lines_of(b"expect")
@@ -63,8 +68,11 @@ class AdminExchange:
         self._request = request
         self.head = request.raw
         self._path = request.target.partition(b"?")[0]
-        is_probe = request.method in (b"GET", b"HEAD") and (self._path == LIVE or self._path in READY)
-        is_admitted = self._path != LIVE and application.admits(request.raw, entrance)
+        is_read = request.method in (b"GET", b"HEAD")
+        is_probe = is_read and (self._path == LIVE or self._path in READY)
+        is_page = is_read and self._path == PAGE and not request.fields.has_body
+        is_open = is_page and entrance is Entrance.LISTEN and application.token is not None
+        is_admitted = is_open or (self._path != LIVE and application.admits(request.raw, entrance))
         self._is_probe = is_probe and not is_admitted
         self._is_allowed = is_admitted
         self._body = bytearray()

@@ -397,7 +397,7 @@ async def test_unknown_paths_and_methods(stage: Stage) -> None:
     worker = await stage.worker(response())
     await stage.serve(worker)
     assert (await stage.ask(local(b"/-/nothing"))).status == 404
-    assert (await stage.ask(local(b"/-/"))).status == 404
+    assert (await stage.ask(local(b"/-/", method=b"POST"))).status == 405
     assert (await stage.ask(local(b"/-/status", method=b"DELETE"))).status == 405
     assert worker.connections == []
 
