@@ -25,7 +25,7 @@ from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
-from experiments.results.verdict import show
+from experiments.results.phrases import show
 from experiments.terminal import (
     BOUND_MISSED,
     console_here,

@@ -53,7 +53,7 @@ def document_of(summary: Summary, pictures: Sequence[Picture]) -> Document:
         heading=scenario.question,
         eyebrow=f"Steelyard {kind} · {scenario.name}",
         headline=verdict.headline,
-        sentences=verdict.sentences,
+        sentences=verdict.lines,
         has_verdict=verdict.has_verdict,
         warnings=warnings(summary),
         sections=sections_of(tables_of(summary), pictures, method_lines(summary)),

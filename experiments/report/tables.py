@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from experiments.results.phrases import show
 from experiments.results.summary import EntrySummary, Summary
-from experiments.results.verdict import show
 from experiments.scenario.places import places_of
 from experiments.stats.comparison import Interval
 from experiments.stats.measures import Quantile, StatisticsRow, share_per_region
