@@ -78,7 +78,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(terminal_table(statistics_table(summary), console.width))
     mark = "" if summary.world == "measured" else "Simulated. "
     console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
-    for sentence in summary.verdict.lines:
+    for sentence in (*summary.verdict.lines, *summary.verdict.details):
         console.print(Text(sentence))
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))

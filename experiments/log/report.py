@@ -17,7 +17,8 @@ from experiments.log.runs import LogRuns, alone
 from experiments.log.tables import tables_of_log
 from experiments.report import figures, figures_workers
 from experiments.report.document import Document, Picture, Section, sections_of
-from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.drawings import Drawing, save_drawing, tail_drawing
+from experiments.report.figures_time import bins_of
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write
@@ -68,13 +69,9 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             f"Level bands are round trips; a slope is a queue that grows.{thinning(policies)}",
             lambda: figures_workers.service_by_request(few),
         ),
-        Drawing(
-            "latency-over-time",
-            "Latency over time",
-            f"By policy, from its first request on.{thinning(policies)}",
-            lambda: figures_workers.latency_over_time(few),
-        ),
     ]
+    if (bins := bins_of(policies)) is not None:
+        made.append(tail_drawing(policies, bins, (), 1.0))
     return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
 
 

@@ -1,8 +1,8 @@
 """Render a document as one self-contained HTML file, with the Jinja2 templates in `templates`.
 
 The page has no script, and its Content-Security-Policy forbids scripts and external resources. It never scrolls
-sideways; tables and figures scroll inside their own frame. It follows the reader's light or dark setting; figures keep
-a white background, for which their colours were chosen.
+sideways; tables and figures scroll inside their own frame. It follows the reader's light or dark setting, and so do the
+figures (`svg.py`).
 """
 
 from __future__ import annotations

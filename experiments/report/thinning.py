@@ -13,7 +13,7 @@ import numpy as np
 from experiments.report.palette import Competitor
 from experiments.stats.samples import Flags, Run, Samples
 
-MOST_DOTS = 30_000
+MOST_DOTS = 10_000
 """Maximum number of drawn successes per panel, and of drawn failures."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -74,12 +74,17 @@ class Summary:
         return tuple(judgement for judgement in self.thresholds if not judgement.passed)
 
 
+Labelled = TypeVar("Labelled", EntrySummary, Comparison)
+
+
 def summarise(results: Results) -> Summary:
     """Compute the summary of a results directory."""
     campaign, scenario = results.campaign, results.scenario
     runs = tuple(summarise_run(run) for run in results.runs)
     comparisons, floors = compared(scenario, runs)
-    entries = tuple(summarise_entry(results, entry) for entry in results.entries())
+    verdict = conclude(evidence(scenario, campaign.world, runs, comparisons, floors.get(scenario.measure)))
+    labels = [label for label, _ in verdict.order]
+    entries = [summarise_entry(results, entry) for entry in results.entries()]
     return Summary(
         world=campaign.world,
         scenario=scenario,
@@ -89,9 +94,14 @@ def summarise(results: Results) -> Summary:
         machine=campaign.machine,
         blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
         missing_runs=results.missing,
-        verdict=conclude(evidence(scenario, campaign.world, runs, comparisons, floors.get(scenario.measure))),
-        entries=entries,
-        comparisons=comparisons,
+        verdict=verdict,
+        entries=tuple(best_first(entries, labels)),
+        comparisons=tuple(
+            sorted(
+                best_first(comparisons, labels),
+                key=lambda one: (one.measure != scenario.measure, one.measure == "throughput", one.measure),
+            )
+        ),
         noise_floor=floors,
         thresholds=judgements(results),
         runs=runs,
@@ -129,10 +139,10 @@ def evidence(
     )
 
 
-def best_first(comparisons: Sequence[Comparison], labels: Sequence[str]) -> list[Comparison]:
-    """Comparisons in the order of `labels`, followed by those of other entries."""
+def best_first(found: Sequence[Labelled], labels: Sequence[str]) -> list[Labelled]:
+    """Entries or comparisons in the order of `labels`, followed by those of other entries."""
     place = {label: index for index, label in enumerate(labels)}
-    return sorted(comparisons, key=lambda comparison: place.get(comparison.label, len(place)))
+    return sorted(found, key=lambda one: place.get(one.label, len(place)))
 
 
 def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:

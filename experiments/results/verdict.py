@@ -28,23 +28,24 @@ MOST_BLOCKS = 200
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`headline` is one line, `advice` what to do where there is no winner, `sentences` explain; `rule` is how it was
-    judged. `order` is (label, value), best first. `choice` is None without a verdict; `winner` without a winner.
+    """`headline` is one line, `advice` what to do where there is no winner; `sentences` add what else counts, `details`
+    how it was judged. `order` is (label, value), best first. `choice` is None without a verdict, `winner` without a
+    winner.
     """
 
     has_verdict: bool
     headline: str
     advice: str
     sentences: tuple[str, ...]
-    rule: str
+    details: tuple[str, ...]
     order: tuple[tuple[str, float], ...]
     winner: str | None
     choice: Choice | None
 
     @property
     def lines(self) -> list[str]:
-        """What follows the headline: the advice, the sentences, the rule."""
-        return [line for line in (self.advice, *self.sentences, self.rule) if line]
+        """What follows the headline at once: the advice and the sentences."""
+        return [line for line in (self.advice, *self.sentences) if line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +88,22 @@ def conclude(found: Evidence) -> Verdict:
         losing_line(found),
         equal_line(found.choice),
         explaining_line(found),
-        *grouped(found.comparisons, found.scenario.baseline),
-        observed_order(found.scenario, found.order) if found.order else "",
-        noise_line(found.floor),
         deadline_line(found.at_deadline),
     ]
     kept = tuple(sentence for sentence in sentences if sentence) if found.order else ()
-    return Verdict(
-        has_verdict, headline, advice, kept, rule_line(found), tuple(found.order), winner, found.choice
+    order = tuple(found.order)
+    return Verdict(has_verdict, headline, advice, kept, details_of(found), order, winner, found.choice)
+
+
+def details_of(found: Evidence) -> tuple[str, ...]:
+    """Sentences from which the verdict follows, and the rule."""
+    if not found.order:
+        return ()
+    return (
+        observed_order(found.scenario, found.order),
+        *grouped(found.comparisons, found.scenario.baseline),
+        noise_line(found.floor),
+        rule_line(found),
     )
 
 

@@ -41,9 +41,11 @@ UNPRINTABLE = (
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "main", "header", "section", "div", "p", "h1", "h2"),
     *("strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "figure", "img", "figcaption"),
+    *("nav", "a", "details", "summary"),
 }
 ATTRIBUTES = {
     *("lang", "charset", "name", "content", "http-equiv", "class", "scope", "tabindex", "src", "alt"),
+    *("id", "href", "aria-label"),
 }
 
 
