@@ -37,7 +37,9 @@ def world_of(is_simulated: bool) -> World:
     return MeasuredWorld()
 
 
-def run_campaign(scenario: Scenario, directory: Path, world: World, patience: Patience) -> int:
+def run_campaign(
+    scenario: Scenario, directory: Path, world: World, patience: Patience, parquet: bool = False
+) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
     campaign = prepare(scenario, command_line(), directory, world.name)
@@ -50,13 +52,13 @@ def run_campaign(scenario: Scenario, directory: Path, world: World, patience: Pa
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):
-            present(directory, console)
+            present(directory, console, parquet)
         return STOPPED
     except ExperimentError:
         if has_runs(directory):
-            present(directory, console)
+            present(directory, console, parquet)
         raise
-    return present(directory, console)
+    return present(directory, console, parquet)
 
 
 def has_runs(directory: Path) -> bool:
@@ -64,10 +66,10 @@ def has_runs(directory: Path) -> bool:
     return any((directory / RUNS).iterdir())
 
 
-def present(directory: Path, console: Console) -> int:
+def present(directory: Path, console: Console, parquet: bool = False) -> int:
     """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
-        summary = write_report(directory)
+        summary = write_report(directory, parquet)
     print_summary(summary, console)
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 1 if summary.failed_thresholds else 0

@@ -51,6 +51,9 @@ STYLE: Any = {
 
 PNG_DPI = 120
 
+SVG_DPI = 100
+"""Resolution of dots inside an SVG; a page shows about as many."""
+
 
 WIDTH = 10.6
 """Width of every figure in inches."""
@@ -79,7 +82,7 @@ def to_svg(figure: Figure) -> bytes:
     """Figure as SVG bytes without a date, light and dark; marked elements are rasterised."""
     with mpl.rc_context(STYLE):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", dpi=PNG_DPI, metadata={"Date": None, "Creator": None})
+        figure.savefig(buffer, format="svg", dpi=SVG_DPI, metadata={"Date": None, "Creator": None})
     return finished(buffer.getvalue())
 
 

@@ -159,11 +159,12 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
     ]
     if not paired:
         return []
+    noise = "a point inside the yellow band differs no more than the same policy run twice. "
     caption = (
         f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % interval; "
-        f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal; "
-        "a point inside the yellow band differs no more than the same policy run twice. A filled point is ahead or "
-        "behind: its p-value, adjusted by Holm over all entries, is below 5 %."
+        f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal"
+        f"{'; ' + noise if summary.noise_floor else '. '}A filled point is ahead or behind: its p-value, adjusted by "
+        "Holm over all entries, is below 5 %."
     )
     draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
     return [Drawing("paired-ratios", "Against the baseline", caption, draw)]

@@ -3,7 +3,9 @@
 `write_report` works on any directory with at least one run, any number of times, and the same runs give the same
 summary byte for byte. It writes, beside the raw samples:
 
-    summary.json  summary.csv  report.md  report.html  figures/*.svg  figures/*.png
+    summary.json  summary.csv  shares.csv  comparisons.csv  report.md  report.html  figures/*.svg  figures/*.png
+
+and, with `parquet`, the tables of the CSV files and all requests as *.parquet.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 from experiments.errors import BadInputError
 from experiments.report.document import Document, Picture, Section
 from experiments.report.drawings import drawings, save_drawing, uniform
+from experiments.report.exports import data_tables, write_parquet, write_requests
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.method import method_lines
@@ -25,20 +28,25 @@ from experiments.report.tables import (
     tail_table,
     threshold_table,
 )
-from experiments.report.text import invalid_lines, to_csv, to_json
+from experiments.report.text import invalid_lines, to_json
 from experiments.results.directory import load_results
 from experiments.results.summary import Summary, summarise
 
 
-def write_report(directory: Path) -> Summary:
-    """Write every output beside the runs. Raises `BadInputError` when it cannot."""
+def write_report(directory: Path, parquet: bool = False) -> Summary:
+    """Write every output beside the runs, with `parquet` also as Parquet. Raises `BadInputError` when it cannot."""
     results = load_results(directory)
     summary = summarise(results)
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in drawings(results, summary)]
         document = document_of(summary, pictures)
         write(directory / "summary.json", to_json(summary))
-        write(directory / "summary.csv", to_csv(summary))
+        for table in data_tables(results, summary):
+            write(directory / f"{table.name}.csv", table.csv)
+            if parquet:
+                write_parquet(table, directory)
+        if parquet:
+            write_requests(results, directory)
         write(directory / "report.md", to_markdown(document))
         write(directory / "report.html", to_html(document))
     except OSError as error:

@@ -12,6 +12,11 @@ from experiments.report.palette import DARK
 
 NUMBER = re.compile(rb"-?\d+\.\d{3,}")
 PATHS = re.compile(rb' d="[^"]+"')
+POINT = re.compile(rb"([ML])(-?[\d.]+) (-?[\d.]+)")
+LINES = re.compile(rb' d="(?:[ML]-?[\d.]+ -?[\d.]+)+"')
+LONG = 1000
+"""Number of bytes from which on a path is a curve and no letter or mark."""
+
 STYLES = re.compile(rb'style="[^"]*"')
 
 
@@ -23,9 +28,23 @@ def finished(svg: bytes) -> bytes:
 
 
 def shortened(path: bytes) -> bytes:
-    """Path data with two decimals; glyphs, whose units are small, have fewer than that and stay."""
-    text = NUMBER.sub(lambda found: b"%.2f" % float(found[0]), path)
-    return re.sub(rb"\s*\n", rb"", re.sub(rb"([MLQCHVz]) ", rb"\1", text))
+    """Path data with two decimals; the long path of a curve has one, and short commands for level and upright lines."""
+    digits = b"%.1f" if len(path) > LONG else b"%.2f"
+    text = NUMBER.sub(lambda found: digits % float(found[0]), path)
+    text = re.sub(rb"\s*\n", rb"", re.sub(rb"([MLQCHVz]) ", rb"\1", text))
+    return steps(text) if len(path) > LONG and LINES.fullmatch(text) else text
+
+
+def steps(path: bytes) -> bytes:
+    """Path of straight lines in which a level line is `H x` and an upright one `V y`."""
+    made, before = [], (b"", b"")
+    for command, x, y in POINT.findall(path):
+        if command == b"M" or (x != before[0] and y != before[1]):
+            made.append(command + x + b" " + y)
+        elif (x, y) != before:
+            made.append(b"H" + x if y == before[1] else b"V" + y)
+        before = (x, y)
+    return b' d="' + b"".join(made) + b'"'
 
 
 def dark_rules(svg: bytes) -> str:

@@ -151,7 +151,7 @@ def comparison_table(summary: Summary) -> Table:
             Cell(comparison.label),
             Cell(comparison.measure),
             Cell(show(comparison.interval)),
-            Cell(f"{comparison.p_value:.4f}" if comparison.interval.blocks > 1 else "–"),
+            Cell(p_text(comparison.p_value) if comparison.interval.blocks > 1 else "–"),
             Cell(str(comparison.interval.blocks)),
             Cell(comparison.standing, "good" if comparison.standing == "ahead" else ""),
         )
@@ -166,6 +166,11 @@ def comparison_table(summary: Summary) -> Table:
         "interval is not within ±5 %, and the ratio lies outside the noise floor."
     )
     return Table("Against the baseline", note, columns, tuple(rows))
+
+
+def p_text(p_value: float) -> str:
+    """Format a p-value with four digits, or as smaller than they show."""
+    return f"{p_value:.4f}" if p_value >= 0.0001 else "< 0.0001"
 
 
 def floor_cells(measure: str, floor: Interval) -> tuple[Cell, ...]:

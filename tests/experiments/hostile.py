@@ -67,7 +67,7 @@ class Page(HTMLParser):
         self.strange += [
             f"{tag} {name}={value}"
             for name, value in found.items()
-            if name == "src" and not (value or "").startswith("data:image/svg+xml;base64,")
+            if name == "src" and not (value or "").startswith("data:image/svg+xml,")
         ]
         if found.get("http-equiv") == "Content-Security-Policy":
             self.policy = found["content"]
