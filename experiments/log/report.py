@@ -25,6 +25,7 @@ from experiments.report.pages import write
 from experiments.report.palette import Competitor
 from experiments.report.tables import Table
 from experiments.report.thinning import thinned, thinning
+from experiments.stats.measures import quantiles, success_latency
 
 MOST_ROWS = 40
 """Largest number of endpoints in one figure: those with the most requests."""
@@ -129,6 +130,17 @@ def cautions(log: LogRuns) -> list[str]:
     ]
 
 
+def headline(log: LogRuns) -> str:
+    """Failures and the best supported percentile of the whole log, in one line."""
+    samples, latency = log.whole.samples, success_latency([log.whole])
+    failed = len(samples) - len(latency)
+    known = [one for one in quantiles(latency) if not one.hidden and one.percent <= 99]
+    share = f"{failed} of {len(samples)} requests failed ({100 * failed / len(samples):.2g} %)"
+    if not known:
+        return share
+    return f"{share}; {known[-1].percent:g} % of the others were answered within {1e3 * known[-1].seconds:.3g} ms"
+
+
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
     """The report as a document."""
     heading = f"{len(log.whole.samples)} requests from {log.name}"
@@ -136,6 +148,7 @@ def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Pictur
         title=heading,
         heading=heading,
         eyebrow="Steelyard access log",
+        headline=headline(log),
         warnings=[Section("A sample", lines=cautions(log))],
         sections=sections_of(tables, pictures, method(log, command)),
     )
