@@ -18,6 +18,7 @@ from experiments.report.thinning import thinned, thinning
 from experiments.results.directory import Results
 from experiments.results.summary import Summary
 from experiments.scenario.events import Event
+from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import EQUAL_WITHIN
 from experiments.stats.measures import LEAST_BEYOND
 
@@ -48,7 +49,9 @@ def save_drawing(drawing: Drawing, directory: Path) -> Picture:
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
     """Figures of the campaign, entries in the order of the verdict; one without information is left out."""
     field = drawn_field(results, summary)
-    scenario, few, bins = results.scenario, thinned(field), bins_of(field)
+    scenario, few = results.scenario, thinned(field)
+    timed = alike(field, scenario)
+    bins = bins_of(timed)
     made = [
         *paired_drawing(field, summary),
         Drawing(
@@ -84,7 +87,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
             "load; one that climbs alone is a queue that the policy feeds. Of more than "
             f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
-            lambda: figures_time.in_flight_per_worker(field, scenario),
+            lambda: figures_time.in_flight_per_worker(timed, scenario),
         ),
         Drawing(
             "service-time-by-request",
@@ -95,7 +98,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
         ),
     ]
     if bins is not None:
-        tail = tail_drawing(field, bins, scenario.events, scenario.time_scale)
+        tail = tail_drawing(timed, bins, scenario.events, scenario.time_scale)
         made.insert(-2, tail)
     return [drawing for drawing in made if drawing.name not in uniform(summary)]
 
@@ -106,6 +109,11 @@ def drawn_field(results: Results, summary: Summary) -> list[Competitor]:
     field = sorted(competitors(results), key=lambda one: place[one.label])
     kept = [one for one in field if results.scenario.entry(one.label).repeat_of is None]
     return kept or field
+
+
+def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
+    """Entries under the scenario's own load: with another batch runs take another time, and time axes are common."""
+    return [one for one in field if scenario.entry(one.label).batch is None] or list(field)
 
 
 def tail_drawing(field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float) -> Drawing:

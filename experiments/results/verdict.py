@@ -110,7 +110,8 @@ def details_of(found: Evidence) -> tuple[str, ...]:
 def main_line(found: Evidence) -> tuple[str | None, str, str]:
     """Winner, headline and advice."""
     if not found.order:
-        return None, "No verdict: no valid run had a success", invalid_advice(found)
+        why = "no run is valid" if found.invalid else "no run had a success"
+        return None, f"No verdict: {why}", invalid_advice(found)
     choice, deadline = found.choice, set(found.at_deadline)
     if choice is None:
         return None, no_verdict_line(found), no_verdict_advice(found)

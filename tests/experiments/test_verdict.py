@@ -171,7 +171,7 @@ def test_a_tail_at_the_deadline_decides_nothing() -> None:
     [
         (1, 0, "No verdict: 1 block measured, 8 needed", "--blocks 8"),
         (8, 3, "No verdict: 5 blocks valid, 8 needed", "--patience"),
-        (8, 8, "No verdict: no valid run had a success", "generator lag"),
+        (8, 8, "No verdict: no run is valid", "generator lag"),
     ],
 )
 def test_without_a_verdict_it_says_why_and_what_to_do(
