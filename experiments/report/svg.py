@@ -17,12 +17,14 @@ LINES = re.compile(rb' d="(?:[ML]-?[\d.]+ -?[\d.]+)+"')
 LONG = 1000
 """Number of bytes from which on a path is a curve and no letter or mark."""
 
+METADATA = re.compile(rb"<metadata>.*?</metadata>\s*", re.DOTALL)
 STYLES = re.compile(rb'style="[^"]*"')
 
 
 def finished(svg: bytes) -> bytes:
     """Shorten the numbers and spaces of `svg` and add the dark colours."""
-    text = STYLES.sub(lambda found: found[0].replace(b": ", b":").replace(b"; ", b";"), svg)
+    text = METADATA.sub(b"", svg)
+    text = STYLES.sub(lambda found: found[0].replace(b": ", b":").replace(b"; ", b";"), text)
     text = PATHS.sub(lambda found: shortened(found[0]), text)
     return text.replace(b"<defs>", b"<defs><style>" + dark_rules(text).encode() + b"</style>", 1)
 

@@ -15,6 +15,7 @@ from experiments.errors import BadInputError
 from experiments.report.figures import MOST_STEPS, steps_drawn
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, POLICY_COLOURS, WHITE, luminance, policy_colour
+from experiments.report.svg import shortened
 from experiments.report.tables import Cell, Table
 from experiments.report.terminal_tables import ESSENTIAL, terminal_table
 from experiments.results.directory import load_results
@@ -82,6 +83,40 @@ def test_the_page_needs_nothing_else(reported: Path) -> None:
     assert not re.findall(r'(?:src|href|srcset)="(?!data:|#)', page)
     assert "@import" not in page
     assert re.findall(r"url\((?!%23)", page) == []  # parts of the same figure only
+
+
+def test_the_contents_lead_to_every_section(reported: Path) -> None:
+    """Each link has its heading, in the same order; the verdict stands before them."""
+    page = (reported / "report.html").read_text(encoding="utf-8")
+    links = re.findall(r'<a href="#([^"]+)">', page)
+    assert links == re.findall(r'<h2 id="([^"]+)">', page)
+    assert len(set(links)) == len(links) >= 8
+    assert page.index('class="verdict') < page.index("<nav")
+
+
+def test_figures_have_dark_colours_and_few_bytes(reported: Path) -> None:
+    """Each has its own style sheet for a dark page, which names colours that it uses."""
+    for figure in (reported / "figures").glob("*.svg"):
+        text = figure.read_text(encoding="utf-8")
+        exchanged = re.findall(r'\[style\*="fill:(#\w{6})"\]', text)
+        assert WHITE in exchanged
+        assert all(text.count(light) > 2 for light in exchanged), figure.name
+
+
+def test_a_path_of_steps_keeps_its_points() -> None:
+    """Level and upright lines have one number; what is neither keeps two."""
+    points = [(n // 2 * 10, (n + 1) // 2 * 7.5) for n in range(200)]
+    path = " \nL ".join(f"{x} {y}" for x, y in [*points, (5, 6)]) + " \n"
+    short = shortened(f' d="M {path}"'.encode()).decode()
+    x = y = 0.0
+    found = []
+    for command, numbers in re.findall(r"([MLHV])([-\d. ]+)", short):
+        given = [float(number) for number in numbers.split()]
+        x = given[0] if command in "MLH" else x
+        y = given[-1] if command in "MLV" else y
+        found.append((x, y))
+    assert found == [*points, (5.0, 6.0)]
+    assert len(short) < len(path) * 0.7
 
 
 @pytest.mark.second_tier
