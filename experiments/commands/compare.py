@@ -25,7 +25,8 @@ from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
-from experiments.results.verdict import show
+from experiments.results.phrases import UNITS, show
+from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     BOUND_MISSED,
     console_here,
@@ -151,7 +152,18 @@ def present(
         for words in invalid(given):
             console.print(Text(words, style="bold red"))
     console.print(table_of(found))
+    console.print(Text(headline(found, one.scenario.measure), style="bold"))
     console.print(Text(matching(found), style="dim"))
+
+
+def headline(found: Sequence[Contrast], measure: str) -> str:
+    """Which entries of the second set are better or worse in the measure that decides, in one sentence."""
+    own = [item for item in found if item.measure == measure]
+    kinds = ("worse", "better", "practically equal", "within the noise floor", "undecided", "no verdict")
+    groups = {kind: [item.label for item in own if item.in_words == kind] for kind in kinds}
+    shown = [f"{kind}: {', '.join(labels)}" for kind, labels in groups.items() if labels]
+    needed = f" ({ENOUGH_BLOCKS} blocks are needed)" if groups["no verdict"] else ""
+    return f"By {UNITS[measure]}, the second is {'; '.join(shown)}{needed}."
 
 
 def invalid(given: Side) -> list[str]:
@@ -229,6 +241,7 @@ def as_json(
         "first": one.name,
         "second": other.name,
         "measure": one.scenario.measure,
+        "headline": headline(found, one.scenario.measure),
         "differences": [asdict(item) for item in unlike],
         "entries": rows,
     }

@@ -61,6 +61,11 @@ PATIENCE = click.option(
 SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not on real processes.")
 
 
+PARQUET = click.option(
+    "--parquet", is_flag=True, help="Write tables and requests as Parquet too; needs steelyard[parquet]."
+)
+
+
 def campaign_options(command: Command) -> Command:
     """Decorator that adds all campaign options to a command, in the order of `OPTIONS`."""
     for option in reversed(OPTIONS):

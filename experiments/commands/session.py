@@ -46,11 +46,12 @@ def run_campaign(
     patience: Patience,
     during: AbstractContextManager[None] | None = None,
     command: str | None = None,
+    parquet: bool = False,
 ) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
 
     `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
-    as it is.
+    as it is. With `parquet`, tables and requests are written as Parquet too.
     """
     console = console_here()
     campaign = prepare(scenario, command or command_line(), directory, world.name)
@@ -64,13 +65,13 @@ def run_campaign(
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):
-            present(directory, console)
+            present(directory, console, parquet)
         return STOPPED
     except ExperimentError:
         if has_runs(directory):
-            present(directory, console)
+            present(directory, console, parquet)
         raise
-    return present(directory, console)
+    return present(directory, console, parquet)
 
 
 def has_runs(directory: Path) -> bool:
@@ -78,10 +79,10 @@ def has_runs(directory: Path) -> bool:
     return any((directory / RUNS).iterdir())
 
 
-def present(directory: Path, console: Console) -> int:
+def present(directory: Path, console: Console, parquet: bool = False) -> int:
     """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
-        summary = write_report(directory)
+        summary = write_report(directory, parquet)
     print_summary(summary, console)
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 1 if summary.failed_thresholds else 0
@@ -104,7 +105,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(terminal_table(statistics_table(summary), console.width))
     mark = "" if summary.world == "measured" else "Simulated. "
     console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
-    for sentence in summary.verdict.sentences:
+    for sentence in (*summary.verdict.lines, *summary.verdict.details):
         console.print(Text(sentence))
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))

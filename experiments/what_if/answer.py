@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from experiments.errors import BadInputError
 from experiments.record.reader import OK, Recording
+from experiments.results.phrases import show
 from experiments.results.plan import plan_block
-from experiments.results.verdict import show
 from experiments.scenario.files import first_complaint
 from experiments.scenario.labels import policy_label
 from experiments.scenario.scenario import Scenario

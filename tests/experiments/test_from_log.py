@@ -193,7 +193,7 @@ def test_reports_of_unusual_logs(tmp_path: Path, names: tuple[str, ...]) -> None
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert tables[0].rows[0][1].text == str(len(names))
     assert "Of what went well only a share of 0.5 was logged" in page
-    assert not re.findall(r'(?:src|href|srcset)="(?!data:)', page)
+    assert not re.findall(r'(?:src|href|srcset)="(?!data:|#)', page)
 
 
 # --- the programs together
@@ -284,7 +284,7 @@ def test_report_of_the_log_of_a_real_run(logs: dict[str, Path], tmp_path: Path, 
     assert "| us-0 | 18 | 18 | 0 |" in markdown
     assert "| **rejected** | method_not_allowed | 4 | 10.000 |" in markdown
     figures = sorted((tmp_path / "figures").glob("*.png"))
-    assert len(figures) == 6
+    assert len(figures) == 5  # 40 requests do not support a line over time
     for figure in figures:
         pixels = imread(figure)[:, :, :3].reshape(-1, 3)
         assert len(np.unique(pixels.round(1), axis=0)) > 5, figure
