@@ -75,17 +75,19 @@ def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def merged_status(documents: Sequence[dict[str, Any]], processes: int, pid: int) -> dict[str, Any]:
     """Merge /-/status of the processes that answer into that of the balancer; `pid` is the supervisor's."""
     whole = merged(documents)
-    whole["pid"] = pid
-    whole["readiness"] = next(
-        (one for one in (PANIC, SERVING, DRAINING) if any(each["readiness"] == one for each in documents)),
-        whole["readiness"],
-    )
-    whole["health"] = health_of(whole)
+    whole |= {"pid": pid, **merged_health(documents, whole)}
     rows = sorted(
         ({name: one[name] for name in OF_PROCESS} for one in documents), key=lambda row: str(row["pid"])
     )
     whole["processes"] = {"configured": processes, "answering": rows}
     return whole
+
+
+def merged_health(documents: Sequence[dict[str, Any]], whole: dict[str, Any]) -> dict[str, Any]:
+    """Return `readiness` and `health` of the balancer, which serves if one of its processes does."""
+    found = [each["readiness"] for each in documents]
+    readiness = next((one for one in (PANIC, SERVING, DRAINING) if one in found), found[0])
+    return {"readiness": readiness, "health": health_of(whole | {"readiness": readiness})}
 
 
 def _merged(name: str, values: list[Any]) -> Any:

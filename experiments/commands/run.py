@@ -67,5 +67,5 @@ def run(
     if not simulated:
         require_live(chosen)
     return run_campaign(
-        chosen, out or new_directory(chosen.name), world_of(simulated), Patience(seconds), parquet
+        chosen, out or new_directory(chosen.name), world_of(simulated), Patience(seconds), parquet=parquet
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -139,8 +138,11 @@ def _has_pick(value: type) -> bool:
 def _line_of(source: Source, name: str) -> str:
     """Return `:LINE` of the definition of a function or the assignment of a name; empty if it is imported."""
     text = source.files[os.path.basename(source.path)].decode("utf-8", "replace")
-    found = re.search(rf"^(?:(?:async )?def )?{re.escape(name)}\b", text, re.MULTILINE)
-    return f":{text.count(chr(10), 0, found.start()) + 1}" if found else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.removeprefix("async ").removeprefix("def ")
+        if words.startswith(name) and not words[len(name) :][:1].isidentifier():
+            return f":{number}"
+    return ""
 
 
 def _paths_of_module(name: str) -> frozenset[str]:

@@ -15,6 +15,7 @@ from policies.errors import BrokenPolicy
 
 FILE = re.compile(r"(?P<place>.*[^/\\]\.py):(?P<class_name>[^\W\d]\w*)", re.DOTALL)
 MODULE = re.compile(r"(?P<place>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<class_name>[^\W\d]\w*)")
+NOT_IN_LABELS = re.compile(r"[^\w.-]")
 
 LABEL_LIMIT = 40
 """Characters of a label, for which tables and figures have room."""
@@ -87,7 +88,7 @@ def long_label_of(name: str) -> str:
         return name
     reference = reference_in(name)
     stem = os.path.basename(reference.place).removesuffix(".py").rpartition(".")[2]
-    return re.sub(r"[^\w.-]", "-", f"{stem}.{reference.class_name}")[:LABEL_LIMIT]
+    return NOT_IN_LABELS.sub("-", f"{stem}.{reference.class_name}")[:LABEL_LIMIT]
 
 
 def labels_of(names: Iterable[str]) -> list[str]:

@@ -192,9 +192,13 @@ async def test_rates_and_quantiles_of_the_window(stage: Stage) -> None:
 
 def sample(at: float, pid: int, requests: int, ok: int, address: str = "w0") -> dict[str, Any]:
     outcomes = dict.fromkeys(("error_status", "refused", "timeout", "reset", "abandoned", "tunnelled"), 0)
-    endpoint = {"id": address, "region": "r", "in_flight": 0, "outcomes": outcomes | {"ok": ok}}
+    endpoint = {
+        "id": address, "region": "r", "in_flight": 0, "outcomes": outcomes | {"ok": ok},
+        "condition": "ready", "condition_text": "ready", "limit": None,
+    }  # fmt: skip
     return {
         "at": at, "pid": pid, "requests": requests, "errors": {}, "retried": 0, "picks": [],
+        "readiness": "serving", "panic": {"everywhere": False, "regions": []},
         "endpoints": [endpoint | {"buckets": [ok, 0, 0]}],
     }  # fmt: skip
 

@@ -5,7 +5,6 @@ uPlot 1.6.32 is vendored as published on npm; its licence (static/uPlot.LICENSE)
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
@@ -64,8 +63,9 @@ def lean_text_of(name: str) -> str:
 
 def compact(style: str) -> str:
     """Return a style sheet without the spaces around braces and behind the names of properties."""
-    style = re.sub(r"(^|[{;])\s*([\w-]+): ", r"\1\2:", style, flags=re.MULTILINE)
-    return re.sub(r"\s*([{}])\s*", r"\1", style).replace(";}", "}")
+    for long, short in ((": ", ":"), (" {\n", "{"), (";\n", ";"), ("\n}", "}"), ("}\n", "}"), (";}", "}")):
+        style = style.replace(long, short)
+    return style
 
 
 def text_of(name: str) -> str:

@@ -11,8 +11,10 @@ import os
 from functools import cache
 from importlib.metadata import version
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from balancer.admin.health import endpoint_condition, readiness
 from balancer.admin.policy_report import process_policy_status
 from balancer.admin.queue_report import level_status, queue_status
 from balancer.admin.routes_report import events_status
@@ -47,6 +49,7 @@ async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
         "build": build(),
         "uptime": round(proxy.now() - proxy.started_at, 3),
         "draining": proxy.is_draining,
+        "readiness": readiness(control_plane),
         "clients": len(proxy.downstreams),
         "in_flight": proxy.in_flight,
         "queued": len(proxy.queue),
@@ -81,10 +84,12 @@ def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,
         "state": state.admin_state.value,
+        "limit": int(state.limit) if state.limit < inf else None,
         "available": state.available,
         "healthy": state.passes_checks,
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
+        **endpoint_condition(control_plane, state),
         "ejection": ejection_status(proxy, state),
         "in_flight": state.in_flight_here,
         "connections": {

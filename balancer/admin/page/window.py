@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from operator import add, sub
 from typing import Any, NamedTuple
 
-from balancer.admin.merge import merged
+from balancer.admin.merge import merged, merged_health
 from balancer.admin.page.sample import PICKS
 from policies.facts import OutcomeKind
 from policies.stats.load import Histogram
@@ -76,6 +76,7 @@ class Window:
         recent = rates_between(before, now) | total
         self._add_point(now, recent, regions)
         return whole | {
+            **merged_health(samples, whole),
             "processes": len(processes),
             "seconds": round(now.at - before.at, 3),
             "recent": recent,

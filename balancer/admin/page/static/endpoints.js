@@ -27,17 +27,6 @@ const TONES = {
   "failing checks": "bad",
 };
 
-// The balancer's own word for the condition, else what the other keys of the status imply.
-function conditionOf(endpoint) {
-  if (endpoint.condition) return endpoint.condition;
-  if (endpoint.state !== "ready") return endpoint.state === "drain" ? "draining" : "maintenance";
-  if (endpoint.ejection.ejected) return "ejected";
-  if (!endpoint.reachable) return "unreachable";
-  if (!endpoint.healthy) return "failing checks";
-  if (!endpoint.available) return "full";
-  return endpoint.share < 1 ? "warming" : "ready";
-}
-
 const failuresOf = (outcomes) => outcomes.error_status + outcomes.refused + outcomes.timeout + outcomes.reset;
 
 function p99Of(cell, recent) {
@@ -129,10 +118,9 @@ class Endpoints {
 
   updateEndpoint(row, endpoint) {
     row.endpoint = endpoint;
-    const condition = conditionOf(endpoint);
     const badge = row.children[1].firstChild;
-    setText(badge, endpoint.condition_text || condition);
-    setClass(badge, `badge ${TONES[condition] || "warn"}`);
+    setText(badge, endpoint.condition_text);
+    setClass(badge, `badge ${TONES[endpoint.condition] || "warn"}`);
     const limit = endpoint.max_in_flight === null ? "" : ` / ${count(endpoint.max_in_flight)}`;
     setText(row.children[3], count(endpoint.in_flight) + limit);
     const failures = failuresOf(endpoint.outcomes);

@@ -124,7 +124,7 @@ class Events {
 }
 
 // An endpoint at its limit is full and ready in turns, many times a minute: that is no event.
-const lasting = (endpoint) => (conditionOf(endpoint) === "full" ? "ready" : conditionOf(endpoint));
+const lasting = (endpoint) => (endpoint.condition === "full" ? "ready" : endpoint.condition);
 
 function changesBetween(before, now) {
   const changes = [];
@@ -133,7 +133,7 @@ function changesBetween(before, now) {
     const past = old.get(endpoint.id);
     old.delete(endpoint.id);
     if (!past) changes.push(`${endpoint.id} was added`);
-    else if (lasting(past) !== lasting(endpoint)) changes.push(`${endpoint.id} is ${endpoint.condition_text || conditionOf(endpoint)}`);
+    else if (lasting(past) !== lasting(endpoint)) changes.push(`${endpoint.id} is ${endpoint.condition_text}`);
     if (past && past.weight !== endpoint.weight) changes.push(`${endpoint.id} has weight ${significant(endpoint.weight)}`);
   }
   for (const id of old.keys()) changes.push(`${id} was removed`);
@@ -149,12 +149,11 @@ function changesBetween(before, now) {
 function showHeader(snapshot) {
   const processes = snapshot.processes > 1 ? ` · ${snapshot.processes} processes` : "";
   setText(find("#identity"), `${snapshot.version} · ${snapshot.build} · up ${longTime(snapshot.uptime)}${processes}`);
-  const panic = snapshot.panic.everywhere || snapshot.panic.regions.length;
-  const none = !snapshot.endpoints.some((endpoint) => endpoint.available);
   const condition = find("#condition");
   condition.hidden = false;
-  setText(condition, snapshot.draining ? "draining" : none ? "no endpoint available" : panic ? "panic mode" : "serving");
-  setClass(condition, `badge ${snapshot.draining ? "quiet" : none ? "bad" : panic ? "warn" : "good"}`);
+  setText(condition, snapshot.health.reason);
+  condition.title = snapshot.health.summary;
+  setClass(condition, `badge ${{ serving: "good", panic: "warn", draining: "quiet" }[snapshot.readiness] || "bad"}`);
   document.title = `${significant(snapshot.recent.rate)}/s · Steelyard`;
 }
 
