@@ -26,7 +26,7 @@ HOT = [
     "policies/stats/rate.py",
     "policies/routing/router.py",
     "policies/endpoint/state.py",
-    "policies/steelyard.py",
+    "policies/least_cost.py",
     "policies/two_choices.py",
     "balancer/exchange/attempt.py",
     "balancer/http1/body.py",
