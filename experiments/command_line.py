@@ -13,6 +13,9 @@ from experiments.errors import ExperimentError
 from experiments.printable import one_line
 from experiments.terminal import STOPPED
 
+LAB = ("numpy", "matplotlib", "jinja2")
+"""Packages of the extra `lab`, which an installation for forwarding alone does not have."""
+
 
 class Entry(NamedTuple):
     """A command's name, the module that defines it, and its line in the group's help."""
@@ -68,6 +71,10 @@ def run_command_line(group: click.Group, name: str) -> None:
         code = _complain(name, error.format_message(), error.exit_code)
     except ExperimentError as error:
         code = _complain(name, str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in LAB:
+            raise
+        code = _complain(name, f"needs {error.name}: pip install 'steelyard[lab]'", 2)
     except (click.Abort, KeyboardInterrupt):
         code = STOPPED
     sys.exit(code or 0)
