@@ -16,6 +16,7 @@ import click
 from balancer.admin.endpoint_commands import endpoints
 from balancer.admin.renamed_commands import CommandGroup
 from balancer.admin.status_command import admin, status
+from balancer.build import version_line
 from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers
 from balancer.configuration import load
 from balancer.errors import ListenFailed, LogFailed
@@ -56,13 +57,27 @@ Examples:
 """
 
 
+def show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    """Print the version line and exit, if `--version` is given."""
+    if is_wanted:
+        click.echo(version_line("balancer"))
+        context.exit()
+
+
 @click.group(
     cls=CommandGroup,
     renamed={"control": "admin"},
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
-@click.version_option(package_name="steelyard", prog_name="balancer")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=show_version,
+    help="Show the version, the build (compiled or pure) and the interpreter, and exit.",
+)
 def cli() -> None:
     """An HTTP load balancer for regional workers, with routing policies in Python."""
 

@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("balancer.admin.client", "balancer.admin.options"),
         *("balancer.errors", "balancer.probe.target", "balancer.tls.contexts"),
         "balancer.http1.internal_fields",
-        *("balancer.printable", "balancer.config.documents", "balancer.config.pool_limits"),
+        *("balancer.build", "balancer.printable", "balancer.config.documents", "balancer.config.pool_limits"),
         *("balancer.config.health", "balancer.config.pool", "balancer.config.queue"),
         "balancer.config.renamed",
         *("balancer.config.retries", "balancer.config.sections"),

@@ -20,7 +20,7 @@ from balancer.admin.health import PANIC, SERVING, endpoint_condition, readiness
 from balancer.admin.policy_report import policy_families
 from balancer.admin.queue_report import queue_families
 from balancer.admin.routes_report import route_families
-from balancer.admin.status import build
+from balancer.build import build
 from balancer.membership.condition import Condition
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from balancer.admin.health import endpoint_condition, health_of, readiness
 from balancer.admin.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.admin.queue_report import concurrency_status, level_status, queue_status
 from balancer.admin.routes_report import events_status, names_status, route_status, watch_status
-from balancer.exchange import exchange
+from balancer.build import build
 from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
@@ -118,11 +118,6 @@ def reload_status(control_plane: ControlPlane) -> dict[str, Any]:
     start.
     """
     return asdict(control_plane.reload_counts)
-
-
-def build() -> str:
-    """Return whether the data path runs as Python source or as the compiled extension (`setup.py`)."""
-    return "pure" if (exchange.__file__ or "").endswith(".py") else "compiled"
 
 
 def panic_status(proxy: Proxy) -> dict[str, Any]:

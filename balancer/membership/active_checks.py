@@ -174,6 +174,8 @@ class Checks:
         pool = self._pools.by_id[state.id]
         if state.admin_state is AdminState.MAINTENANCE:
             return False
+        if self.plan.path is None and pool.opening:  # a request connects already, and shows as much
+            return False
         if self.plan.path is None and self.plan.first_connect and pool.is_untried:
             return under_way < FIRST_AT_ONCE
         if state.record.is_unreachable or pool.is_unreachable:

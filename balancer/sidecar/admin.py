@@ -23,7 +23,8 @@ from balancer.admin.health import DRAINING, SERVING
 from balancer.admin.merge import merged_metrics
 from balancer.admin.metrics import PREFIX, metrics_text
 from balancer.admin.routes_report import events_status, names_status, watch_status
-from balancer.admin.status import build, endpoint_status, log_status, reload_status
+from balancer.admin.status import endpoint_status, log_status, reload_status
+from balancer.build import build
 
 if TYPE_CHECKING:
     from balancer.admin.sockets import AdminSockets

@@ -18,7 +18,8 @@ from balancer.admin.health import endpoint_condition, readiness
 from balancer.admin.policy_report import process_policy_status
 from balancer.admin.queue_report import level_status, queue_status
 from balancer.admin.routes_report import events_status
-from balancer.admin.status import build, ejection_status, hedging_status, panic_status, reload_status
+from balancer.admin.status import ejection_status, hedging_status, panic_status, reload_status
+from balancer.build import build
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
