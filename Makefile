@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
 PIP = $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO = results/demo
+COMPARED = round-robin,region-aware,latency-weighted,steelyard
 COMPILED = .venv-compiled
 FUZZ = .venv-fuzz
 MINUTES ?= 10
@@ -40,9 +41,11 @@ CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path;
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/installed ## install, run the quick experiment, print the table and where the report is
+demo: $(VENV)/installed ## install, compare four policies on real processes, then in simulation until there is a verdict
 	@rm -rf $(DEMO)
-	$(RUN) experiments run --quick --out $(DEMO)
+	$(RUN) experiments run region-brownout --policies $(COMPARED) --quick --out $(DEMO)/measured
+	@echo
+	$(RUN) experiments run region-brownout --policies $(COMPARED) --simulated --blocks 8 --out $(DEMO)/simulated
 
 test: lint ## install, then lint, types and the first tier of the tests: what every change must pass
 	$(RUN) tests.parts first $(SEEDED)
