@@ -50,7 +50,7 @@ class PlainPolicy(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = Field(default="random", description="a name from the registry or an entry point")
+    name: str = Field(default="steelyard", description="a name from the registry or an entry point")
 
     @model_validator(mode="before")
     @classmethod

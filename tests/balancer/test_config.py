@@ -230,3 +230,7 @@ def test_token_is_not_in_the_repr() -> None:
     endpoints: Any = [{"id": "a", "address": "http://a:1"}]
     control: Any = {"token": "secret-of-some-length"}
     assert "secret" not in repr(Settings(endpoints=endpoints, admin=control))
+
+
+def test_default_policy(tmp_path: Path) -> None:
+    assert load(write(tmp_path, ENDPOINT), {}).policy.name == "steelyard"
