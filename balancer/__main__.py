@@ -17,13 +17,16 @@ from balancer.admin.endpoint_commands import endpoints
 from balancer.admin.renamed_commands import CommandGroup
 from balancer.admin.status_command import admin, status
 from balancer.build import version_line
-from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers
-from balancer.configuration import load
+from balancer.config.effective import effective
+from balancer.config.environment import PREFIX
+from balancer.config.load import Settings, endpoints_from_workers
+from balancer.config.problems import ConfigError
+from balancer.configuration import load, load_with_sources
 from balancer.errors import ListenFailed, LogFailed
 from balancer.lifecycle import serve
 from balancer.log.output import LogOutput
 from balancer.membership.file_source import FileSource
-from balancer.printable import one_line
+from balancer.printable import one_line, printable
 from balancer.probe.command import probe
 from balancer.process.member import Member
 from balancer.process.supervisor import Supervisor
@@ -82,24 +85,39 @@ def cli() -> None:
     """An HTTP load balancer for regional workers, with routing policies in Python."""
 
 
+OVERRIDES = (
+    click.option(
+        "--worker",
+        multiple=True,
+        metavar="REGION=URL",
+        help="An endpoint; may be repeated. Replaces those of the file.",
+    ),
+    click.option(
+        "--policy", help="Name of the routing policy (default steelyard), FILE.py:CLASS or MODULE:CLASS."
+    ),
+    click.option("--home-region", help="Region of this balancer's clients."),
+    click.option("--host", help="Address to listen on (default 127.0.0.1)."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), help="Port to listen on (default $PORT, else 8080; 0: any)."
+    ),
+    click.option(
+        "--processes", type=click.IntRange(1), help="Number of processes (default $WEB_CONCURRENCY, else 1)."
+    ),
+    click.option("--seed", type=click.IntRange(0), help="Seed of the policies' random numbers."),
+)
+"""Options that override keys of the configuration; `check` has them too, so that it reads what `serve` reads."""
+
+
+def with_overrides(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `OVERRIDES` to a command."""
+    for option in reversed(OVERRIDES):
+        command = option(command)
+    return command
+
+
 @cli.command("serve", epilog=SERVE_EPILOG)
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file; see 'balancer check'.")
-@click.option(
-    "--worker",
-    multiple=True,
-    metavar="REGION=URL",
-    help="An endpoint; may be repeated. Replaces those of the file.",
-)
-@click.option("--policy", help="Name of the routing policy, FILE.py:CLASS or MODULE:CLASS.")
-@click.option("--home-region", help="Region of this balancer's clients.")
-@click.option("--host", help="Address to listen on (default 127.0.0.1).")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="Port to listen on (default $PORT, else 8080; 0: any)."
-)
-@click.option(
-    "--processes", type=click.IntRange(1), help="Number of processes (default $WEB_CONCURRENCY, else 1)."
-)
-@click.option("--seed", type=click.IntRange(0), help="Seed of the policies' random numbers.")
+@with_overrides
 def serve_command(config: Path | None, **options: Any) -> None:
     """Forward requests until SIGTERM, then finish what is in flight."""
     given = overrides(config, **options)
@@ -127,7 +145,10 @@ def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> 
     """Run as one of several processes. Errors are printed here, because the supervisor does not see them."""
     try:
         return run(member.part_of(settings), lambda: member.part_of(read()), member)
-    except (ConfigError, ListenFailed, LogFailed) as error:
+    except ConfigError as error:
+        print_errors(error)
+        return 2
+    except (ListenFailed, LogFailed) as error:
         print_error(str(error))
         return 2
     except KeyboardInterrupt:
@@ -145,16 +166,32 @@ cli.add_command(status)
 
 
 @cli.command("check")
-@click.argument("file", type=click.Path(path_type=Path))
-def check_command(file: Path) -> None:
-    """Validate a configuration file and print its policy, listening address and endpoints.
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--print", "is_printed", is_flag=True, help="Print every key as TOML, with the source of its value."
+)
+@with_overrides
+def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
+    """Validate the configuration that 'serve' would read.
+
+    It is that of FILE, the environment and these options, as 'balancer serve --config FILE' reads them. Prints
+    the policy, the listening address and the endpoints, or a line for each mistake (exit code 2).
 
     \b
-    Example:
+    Examples:
       balancer check balancer.toml
+      balancer check balancer.toml --print
+      BALANCER_RETRIES=1 balancer check balancer.toml --policy round-robin --print
     """
-    settings = load(file, {})
-    say(f"{file} is valid: policy {settings.policy.label}, listening on {settings.listen}")
+    reading = load_with_sources(file, overrides(file, **options))
+    if is_printed:
+        for line in effective(reading.settings, reading.source):
+            say(printable(line))
+        return
+    settings = reading.settings
+    say(
+        f"{file or 'the environment'} is valid: policy {settings.policy.label}, listening on {settings.listen}"
+    )
     for endpoint in settings.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
     if settings.discovery.file is not None:
@@ -182,8 +219,10 @@ def overrides(
     given = {key: value for key, value in given.items() if value is not None}
     if worker:
         given["endpoints"] = endpoints_from_workers(worker)
-    elif config is None and not any(name.startswith(ENVIRONMENT_PREFIX) for name in os.environ):
-        raise ConfigError("endpoints: give --config FILE, or one --worker REGION=http://host:port or more")
+    elif config is None and not any(name.upper().startswith(PREFIX) for name in os.environ):
+        raise ConfigError(
+            "endpoints: give a configuration file, or one --worker REGION=http://host:port or more"
+        )
     if host is not None or port is not None:
         given["listen"] = _listen(host, port)
     return given
@@ -202,12 +241,15 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    """Entry point: every user error is one line on stderr and exit code 2."""
+    """Entry point: a user error is one line for each problem on stderr and exit code 2."""
     try:
         cli.main(standalone_mode=False, prog_name="balancer")
     except click.ClickException as error:
         fail(error.format_message())
-    except (ConfigError, ListenFailed, LogFailed) as error:
+    except ConfigError as error:
+        print_errors(error)
+        sys.exit(2)
+    except (ListenFailed, LogFailed) as error:
         fail(str(error))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -217,6 +259,12 @@ def fail(message: str) -> None:
     """Print an error and exit with code 2."""
     print_error(message)
     sys.exit(2)
+
+
+def print_errors(error: ConfigError) -> None:
+    """Print each problem of the configuration as one line on stderr."""
+    for problem in error.problems:
+        print_error(problem)
 
 
 def print_error(message: str) -> None:

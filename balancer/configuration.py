@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from balancer.config.load import ConfigError, Settings, read_settings
+from balancer.config.load import Reading, Settings, read_settings
+from balancer.config.problems import ConfigError, from_message, located
 from balancer.config.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import TlsProblem
 
 
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """Return the configuration that `load_with_sources` reads."""
+    return load_with_sources(path, overrides).settings
+
+
+def load_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
     """Read the configuration as `read_settings` does. Raises `ConfigError`, also for certificate files."""
-    settings = read_settings(path, overrides)
+    reading = read_settings(path, overrides)
     try:
-        server_tls_of(settings)
-        upstream_tls_of(settings)
+        server_tls_of(reading.settings)
+        upstream_tls_of(reading.settings)
     except TlsProblem as error:
-        raise ConfigError(str(error)) from None
-    return settings
+        raise ConfigError(located(from_message(str(error)), reading.source)) from None
+    return reading
 
 
 def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:

@@ -11,7 +11,8 @@ import gc
 import signal
 from collections.abc import Callable
 
-from balancer.config.load import ConfigError, Settings
+from balancer.config.load import Settings
+from balancer.config.problems import ConfigError
 from balancer.process.allocator import keep_freed_memory
 from balancer.process.hot_restart import HotRestart
 from balancer.process.listening import ready_line

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from balancer.config.load import ConfigError, Settings
+from balancer.config.load import Settings
+from balancer.config.problems import ConfigError
 from balancer.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of

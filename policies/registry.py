@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from random import Random
@@ -170,7 +171,9 @@ def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library:
         raise BrokenPolicy(f"'{name}': the annotations of its options cannot be read: {fault}") from None
     for option in options:
         if option not in allowed:
-            has = f"its options: {', '.join(sorted(allowed))}" if allowed else "it has none"
+            close = get_close_matches(option.lower(), allowed, n=1)
+            hint = f"did you mean '{close[0]}'? Its" if close else "its"
+            has = f"{hint} options: {', '.join(sorted(allowed))}" if allowed else "it has none"
             raise BadPolicyOption(option, f"'{name}' has no such option; {has}")
     for option, parameter in allowed.items():
         if parameter.default is parameter.empty and option not in options:

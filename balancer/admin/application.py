@@ -32,7 +32,7 @@ from balancer.admin.policy_report import policy_status, process_policy_status
 from balancer.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.admin.sockets import AdminSockets
 from balancer.admin.status import process_status, proxy_status, reload_status
-from balancer.config.load import ConfigError, first_problem
+from balancer.config.problems import ConfigError, first_problem
 from balancer.config.sections import PolicySpec
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
@@ -297,7 +297,7 @@ class AdminApplication:
         except Refused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:
-            return web.json_response({"error": first_problem(error)}, status=422)
+            return web.json_response({"error": first_problem(error, PolicySpec)}, status=422)
         except PoliciesError as error:
             return web.json_response({"error": str(error)}, status=422)
         return web.json_response(self._policy_status())

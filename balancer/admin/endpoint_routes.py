@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from balancer.admin.channel import Channel, Handler
 from balancer.admin.status import endpoint_status, leaving_status, panic_status, process_endpoint_status
-from balancer.config.load import first_problem
+from balancer.config.problems import first_problem
 from balancer.config.sections import MOST_WEIGHT, EndpointConfig, Section
 from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem
@@ -149,7 +149,7 @@ async def body_of(request: web.Request, model: type[M]) -> M:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise Refused(422, first_problem(error)) from None
+        raise Refused(422, first_problem(error, model)) from None
 
 
 async def json_of(request: web.Request) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from balancer.admin.client import UNIX_SCHEME, AdminClient, AdminError, Unreachable
-from balancer.config.load import ENVIRONMENT_PREFIX
+from balancer.config.environment import PREFIX
 from balancer.config.renamed import renamed_variable
 from balancer.printable import printable
 
@@ -30,8 +30,8 @@ def refuse_renamed_variables(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> str | None:
     """Return the option's value. Raises `click.UsageError` if the environment has it under the old key `control`."""
-    old = (name for name in os.environ if name.upper().startswith(f"{ENVIRONMENT_PREFIX}CONTROL"))
-    problem = renamed_variable(old, ENVIRONMENT_PREFIX)
+    old = (name for name in os.environ if name.upper().startswith(f"{PREFIX}CONTROL"))
+    problem = renamed_variable(old, PREFIX)
     if problem is not None:
         raise click.UsageError(problem)
     return value

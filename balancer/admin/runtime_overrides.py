@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from balancer.admin.channel import Channel, is_from_sibling
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.config.sections import EndpointConfig, PolicySpec
 from balancer.log.output import complain
 from balancer.tls.contexts import TlsProblem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -17,10 +18,16 @@ DEEPEST: Final = 32
 TOO_DEEP: Final = f"more than {DEEPEST} tables or lists inside each other"
 
 
-def read_document(path: Path, *, is_json: bool = False, is_plain: bool = False) -> Any:
-    """Return the document in the file. With `is_plain` a pipe or a device is refused, as reading it may block for ever.
+SYNTAX: Final = re.compile(
+    r"(?P<text>.*?)(?: \(at line |: line )(?P<line>\d+),? column (?P<column>\d+)(?:\)| \(char \d+\))",
+    re.DOTALL,
+)
+"""Messages of `tomllib` and `json`, which end in the position."""
 
-    Raises OSError, and ValueError with a message of one line.
+
+def read_text(path: Path, *, is_plain: bool = False) -> str:
+    """Return the text of the file, without a byte order mark. With `is_plain` a pipe or a device is refused, as reading
+    it may block for ever. Raises OSError, and ValueError with a message of one line.
     """
     if is_plain and not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("not a file")
@@ -28,14 +35,30 @@ def read_document(path: Path, *, is_json: bool = False, is_plain: bool = False) 
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise ValueError(f"longer than {LARGEST >> 20} MiB")
-    text = data.decode("utf-8")
+    return data.decode("utf-8-sig")
+
+
+def parsed(text: str, *, is_json: bool = False) -> Any:
+    """Return the document in the text. Raises ValueError."""
     try:
         document = json.loads(text) if is_json else tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        lines = text.splitlines() or [""]
+        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
+        raise ValueError(str(error).replace("at end of document", end)) from None
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     if is_deep(document):
         raise ValueError(TOO_DEEP)
     return document
+
+
+def with_line(path: Path, language: str, error: ValueError) -> str:
+    """Return one line for a syntax error: file, line, and what the parser says."""
+    found = SYNTAX.fullmatch(str(error))
+    if found is None:
+        return f"{path}: not {language}: {error}"
+    return f"{path}:{found['line']}: not {language}: {found['text']} (column {found['column']})"
 
 
 def is_deep(document: Any) -> bool:

@@ -37,7 +37,8 @@ class HealthChecksConfig(Section):
     interval: Seconds = Field(default=5.0, description="seconds between two checks")
     fast_interval: Seconds = Field(
         default=2.0,
-        description="seconds between two checks while the state changes or the endpoint is unhealthy",
+        description="seconds between two checks while the state changes or the endpoint is unhealthy; "
+        "default: interval if that is shorter",
     )
     timeout: Seconds = Field(
         default=1.0, description="timeout of a check in seconds, from the connect to the last byte"
@@ -55,8 +56,13 @@ class HealthChecksConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if self._has("interval"):
+            self._derive(fast_interval=min(self.fast_interval, self.interval))
+        self._derive(interval=max(self.interval, self.fast_interval))
         if self.fast_interval > self.interval:
-            raise ValueError("fast_interval: must not be longer than interval")
+            raise ValueError(
+                f"fast_interval: must not be longer than interval ({self.interval:g}), got {self.fast_interval:g}"
+            )
         return self
 
 
@@ -87,7 +93,16 @@ class OutlierDetectionConfig(Section):
     base_time: Seconds = Field(
         default=30.0, description="seconds of the first ejection; the n-th takes n times as long"
     )
-    max_time: Seconds = Field(default=300.0, description="seconds of an ejection at most")
+    max_time: Seconds = Field(
+        default=300.0, description="seconds of an ejection at most; default: base_time if that is longer"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self._has("max_time"):
+            self._derive(base_time=min(self.base_time, self.max_time))
+        self._derive(max_time=max(self.max_time, self.base_time))
+        return self
 
     def rules(self) -> EjectionRules:
         """Return the rules of outlier detection as plain values."""

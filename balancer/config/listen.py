@@ -19,7 +19,7 @@ class ListenAddress:
     def parse(cls, text: str) -> Self:
         """Parse "host:port" or "[v6]:port". Raises ValueError with a message of one line."""
         host, separator, port = text.rpartition(":")
-        if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        if not separator or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
             raise ValueError(f"must be host:port with a port of 0–65535, got '{text}'")
         return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
 

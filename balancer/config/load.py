@@ -1,4 +1,4 @@
-"""Read the configuration: parse, validate, and report the first error in one line that names the field.
+"""Read the configuration: parse, validate, and report every error in one line that names the source and the key.
 
 The command line overrides the environment, which overrides the file. `sections.py` has the tables with their defaults.
 Pydantic errors must not leave this package; they become `ConfigError`.
@@ -7,25 +7,18 @@ Pydantic errors must not leave this package; they become `ConfigError`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from balancer.config.admin import AdminConfig
 from balancer.config.discovery import DiscoveryConfig, check_unique
-from balancer.config.documents import read_document
+from balancer.config.documents import parsed, read_text, with_line
+from balancer.config.environment import environment_layer
 from balancer.config.explain import ExplainConfig
 from balancer.config.health import (
     HealthChecksConfig,
@@ -35,14 +28,24 @@ from balancer.config.health import (
     health_of,
 )
 from balancer.config.key import KeyConfig
+from balancer.config.keys import dotted
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load_probes import LoadProbesConfig
 from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
 from balancer.config.pool_limits import PoolLimits
+from balancer.config.positions import Place
+from balancer.config.problems import (
+    ConfigError,
+    Problem,
+    config_error,
+    from_message,
+    located,
+    problems_of,
+    without_credentials,
+)
 from balancer.config.queue import AdmissionConfig, ConcurrencyConfig, QueueConfig
 from balancer.config.record import RecordConfig
-from balancer.config.renamed import renamed_at, renamed_variable
 from balancer.config.retries import HedgingConfig, RetryConfig
 from balancer.config.sections import (
     EndpointConfig,
@@ -51,33 +54,34 @@ from balancer.config.sections import (
     LimitsConfig,
     LogConfig,
     Name,
+    PlainPolicy,
     PolicySpec,
+    Section,
     TimeoutsConfig,
     TlsConfig,
     UpstreamTlsConfig,
 )
+from balancer.config.sources import FileNames, Layer, merge, one_source
 from balancer.config.sticky import StickyConfig
-from policies.errors import PoliciesError
+from policies.errors import BadPolicyOption, PoliciesError
 from policies.health.health import Health
-from policies.loading.reference import located
-
-ENVIRONMENT_PREFIX = "BALANCER_"
+from policies.loading import reference
 
 MOST_PROCESSES = 256
 
+OPTIONS: Final = {
+    "endpoints": "--worker",
+    "home_region": "--home-region",
+    "listen": "--host, --port",
+    "policy": "--policy",
+    "processes": "--processes",
+    "seed": "--seed",
+}
+"""Options of the command line by the keys that they set."""
 
-class ConfigError(Exception):
-    """Invalid configuration; the message is one line with the field and its allowed values. Exit code 2."""
 
-    exit_code = 2
-
-
-class Settings(BaseSettings):
+class Settings(Section):
     """The whole configuration. Keys can be set in the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE."""
-
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__"
-    )
 
     listen: HostPort = Field(
         default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
@@ -153,122 +157,97 @@ class Settings(BaseSettings):
         return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
 
 
-def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A valid configuration, and the names of the sources of its keys."""
+
+    settings: Settings
+    source: Callable[[Place], str | None]
+
+
+def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
     """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
 
     Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
-    them. The files that the configuration names are not read. Raises `ConfigError`.
+    them. The files that the configuration names are not read. Raises `ConfigError`, for all problems at once.
     """
-    refuse_renamed_variables()
-    document = read_file(path) if path is not None else {}
-    if path is not None and "policy" in document:
-        document = document | {"policy": located(document["policy"], str(path.absolute().parent))}
-    overrides = dict(overrides)
-    if "listen" not in overrides and (port := os.environ.get("PORT")):
-        overrides["listen"] = _all_addresses(port)
-    if "processes" not in overrides and (wanted := os.environ.get("WEB_CONCURRENCY")):
-        overrides["processes"] = _processes_from(wanted)
+    environment, lines = environment_layer(os.environ, Settings)
+    layers = [*([file_layer(path)] if path is not None else []), environment]
+    for variable, (key, value_of) in PLATFORM.items():
+        if key not in overrides and (text := os.environ.get(variable)):
+            try:
+                layers.append(one_source({key: value_of(text)}, variable))
+            except ValueError as error:
+                lines.append(f"{variable}: {error}")
+    merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
-        settings = _read_with(document, overrides)
-        settings.policy.make(Random(0))  # reads the files of policies, too
+        settings = Settings.model_validate(merged.document)
+        problems = [*policy_problems(settings.policy)]
     except ValidationError as error:
-        raise ConfigError(first_problem(error)) from None
-    except PoliciesError as error:
-        raise ConfigError(str(error) if str(error).startswith("policy") else f"policy: {error}") from None
-    return settings
+        problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]
+    lines += [located(problem, merged.source) for problem in problems]
+    if lines:
+        raise config_error(lines)
+    return Reading(settings, merged.source)
 
 
-def refuse_renamed_variables() -> None:
-    """Check that no environment variable has the name of a renamed key. Raises `ConfigError`."""
-    problem = renamed_variable(os.environ, ENVIRONMENT_PREFIX)
-    if problem is not None:
-        raise ConfigError(problem)
+def file_layer(path: Path) -> Layer:
+    """Return the keys of a TOML file. Raises `ConfigError`."""
+    try:
+        text = read_text(path)
+        document = parsed(text)
+        if "policy" in document:
+            document["policy"] = reference.located(document["policy"], str(path.absolute().parent))
+        return Layer(document, FileNames(path, text))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
+        raise ConfigError(with_line(path, "TOML", error)) from None
 
 
 def _all_addresses(port: str) -> str:
     try:
         return str(ListenAddress.parse(f"0.0.0.0:{port}"))
     except ValueError:
-        raise ConfigError(f"PORT: must be a port of 0–65535, got '{port}'") from None
+        raise ValueError(f"must be a port of 0–65535, got '{port:.60}'") from None
 
 
 def _processes_from(wanted: str) -> int:
-    if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= MOST_PROCESSES:
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 9 and 1 <= int(wanted) <= MOST_PROCESSES:
         return int(wanted)
-    raise ConfigError(f"WEB_CONCURRENCY: must be a whole number of 1–{MOST_PROCESSES}, got '{wanted}'")
+    raise ValueError(f"must be a whole number of 1–{MOST_PROCESSES}, got '{wanted:.60}'")
 
 
-class Environment(EnvSettingsSource):
-    """Environment source that passes text that is not JSON as a string, as in `BALANCER_POLICY=random`, to the field's
-    validation.
-    """
+PLATFORM: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "PORT": ("listen", _all_addresses),
+    "WEB_CONCURRENCY": ("processes", _processes_from),
+}
+"""Variables that platforms set: the key of each, and the function that makes its value of the text."""
 
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+
+def policy_problems_in(document: Any) -> Iterator[Problem]:
+    """Yield the problems of a policy's name and options in an otherwise invalid configuration."""
+    try:
+        spec = PolicySpec.model_validate(document or {})
+    except ValidationError:
+        return  # reported with the rest
+    yield from policy_problems(spec)
+
+
+def policy_problems(spec: PolicySpec) -> Iterator[Problem]:
+    """Yield the problems with the names and options of the policy, its canary and its shadows."""
+    parts: dict[Place, PlainPolicy] = {("policy",): spec}
+    if spec.canary is not None:
+        parts["policy", "canary"] = spec.canary
+    for at, shadow in enumerate(spec.shadow):
+        parts["policy", "shadow", at] = shadow
+    for place, part in parts.items():
         try:
-            return super().decode_complex_value(field_name, field, value)
-        except ValueError:
-            return value
-
-
-_document: ContextVar[dict[str, Any]] = ContextVar("document")
-
-
-class SettingsWithFile(Settings):
-    """`Settings` with the file's keys below the environment's.
-
-    pydantic-settings gets the sources from the class, and creating a class for each load would take longer than all the
-    rest; so the document is passed in a context variable.
-    """
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, Environment(settings_cls), InitSettingsSource(settings_cls, _document.get())
-
-
-def _read_with(document: dict[str, Any], overrides: dict[str, Any]) -> Settings:
-    token = _document.set(document)
-    try:
-        return SettingsWithFile(**overrides)
-    finally:
-        _document.reset(token)
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """Return the TOML document at `path`. Raises `ConfigError`."""
-    try:
-        document: dict[str, Any] = read_document(path)
-        return document
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
-        raise ConfigError(f"{path}: not TOML: {error}") from None
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return one line for the first of pydantic's errors: field, what is allowed, what was given."""
-    problem = error.errors(include_url=False)[0]
-    field = ".".join(
-        str(part) for part in problem["loc"] if part != "function-before[_from_name(), PolicySpec]"
-    )
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "missing":
-        message = "is required"
-    elif problem["type"] == "extra_forbidden":
-        new = renamed_at(problem["loc"])
-        message = "is not a known key" if new is None else f"renamed to {new}"
-    elif problem["type"] != "value_error":
-        given = repr(problem["input"])
-        message = (
-            f"{message[:1].lower()}{message[1:]}, got {given if len(given) <= 60 else given[:57] + '...'}"
-        )
-    return f"{field}: {message}" if field else message
+            part.alone(Random(0), dotted(place), spec.library)
+        except BadPolicyOption as error:
+            yield from_message(str(error))
+        except PoliciesError as error:
+            yield Problem(place, str(error))
 
 
 def endpoints_from_workers(workers: Sequence[str]) -> list[dict[str, str]]:
@@ -279,7 +258,9 @@ def endpoints_from_workers(workers: Sequence[str]) -> list[dict[str, str]]:
     for worker in workers:
         region, separator, address = worker.partition("=")
         if not separator or "://" in region:
-            raise ConfigError(f"--worker: must be REGION=http://host:port, got '{worker}'")
+            raise ConfigError(
+                f"--worker: must be REGION=http://host:port, got '{without_credentials(worker)}'"
+            )
         number = sum(endpoint["region"] == region for endpoint in endpoints)
         endpoints.append({"id": f"{region}-{number}", "address": address, "region": region})
     return endpoints

@@ -17,7 +17,8 @@ class NamesConfig(Section):
 
     resolver: Literal["system", "dns"] = Field(
         default="system",
-        description="system: getaddrinfo in a thread; dns: name servers, with their TTLs",
+        description="system: getaddrinfo in a thread; dns: name servers, with their TTLs; default: dns where "
+        "servers are given",
     )
     servers: Servers = Field(
         default=(),
@@ -41,8 +42,13 @@ class NamesConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if self.servers:
+            self._derive(resolver="dns")
         if self.servers and self.resolver != "dns":
             raise ValueError('servers: apply only to resolver = "dns"')
+        if self._has("max_ttl"):
+            self._derive(min_ttl=min(self.min_ttl, self.max_ttl))
+        self._derive(max_ttl=max(self.max_ttl, self.min_ttl))
         if self.min_ttl > self.max_ttl:
             raise ValueError(f"min_ttl: must not be above max_ttl ({self.max_ttl:g}), got {self.min_ttl:g}")
         return self

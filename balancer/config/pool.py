@@ -9,6 +9,10 @@ from pydantic import Field, model_validator
 from balancer.config.pool_limits import IdleTimeoutRules, PoolLimits
 from balancer.config.sections import Seconds, Section
 
+HEARTBEAT_PRECONNECT = 2
+"""Spare connections if a heartbeat is configured and their number is not: with little traffic, all but a few requests
+in a thousand find one."""
+
 
 class PoolConfig(Section):
     """Connection pool of each endpoint: idle time, age, preconnect, heartbeat and backoff."""
@@ -34,7 +38,7 @@ class PoolConfig(Section):
         default=0,
         ge=0,
         le=1000,
-        description="spare connections to each endpoint that are kept open; 0: none",
+        description="spare connections to each endpoint that are kept open; 0: none; default: 2 with a heartbeat",
     )
     heartbeat: str | None = Field(
         default=None,
@@ -51,6 +55,8 @@ class PoolConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if self.heartbeat is not None:
+            self._derive(preconnect=HEARTBEAT_PRECONNECT)
         if self.heartbeat is not None and not self.preconnect:
             raise ValueError("heartbeat: applies to spare connections only, and preconnect is 0")
         return self

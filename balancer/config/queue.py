@@ -62,7 +62,10 @@ class AdmissionConfig(Section):
     trust: Literal["proxies", "all"] = Field(
         default="proxies", description="clients from which the field is accepted: trusted_proxies, or all"
     )
-    default: Name = Field(default="normal", description="level of requests that state none")
+    default: Name = Field(
+        default="normal",
+        description="level of requests that state none; default: the middle one where none is normal",
+    )
     levels: tuple[LevelConfig, ...] = Field(
         default=DEFAULT_LEVELS, min_length=1, max_length=8, description="priority levels, the highest first"
     )
@@ -70,6 +73,8 @@ class AdmissionConfig(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         names = [level.name.lower() for level in self.levels]
+        if self.default not in names:
+            self._derive(default=self.levels[len(self.levels) // 2].name)
         for at, name in enumerate(names):
             if name in names[:at]:
                 raise ValueError(f"levels.{at}.name: '{name}' is used twice; every level has its own")
@@ -99,6 +104,15 @@ class ConcurrencyConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if self._has("maximum"):
+            self._derive(initial=min(self.initial, self.maximum))
+        if self._has("minimum"):
+            self._derive(initial=max(self.initial, self.minimum))
+        self._derive(
+            minimum=min(self.minimum, self.initial, self.maximum), maximum=max(self.initial, self.maximum)
+        )
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum: must not be above maximum ({self.maximum}), got {self.minimum}")
         if not self.minimum <= self.initial <= self.maximum:
             raise ValueError(
                 f"initial: must be between minimum and maximum, {self.minimum}–{self.maximum}, got {self.initial}"

@@ -40,9 +40,22 @@ LONGEST_ADDRESS = 300
 
 
 class Section(BaseModel):
-    """A table of the file: immutable, and unknown keys are errors."""
+    """A table of the file: immutable, and unknown keys are errors.
+
+    A default that contradicts a given key is derived from that key (`_derive`); only given keys may contradict.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def _derive(self, **values: Any) -> None:
+        """Set those keys that are not given. They do not count as given."""
+        for name, value in values.items():
+            if name not in self.model_fields_set:
+                self.__dict__[name] = value
+
+    def _has(self, *names: str) -> bool:
+        """Return whether any of the keys is given."""
+        return not self.model_fields_set.isdisjoint(names)
 
 
 class PlainPolicy(BaseModel):
@@ -55,6 +68,8 @@ class PlainPolicy(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
+        if not isinstance(value, str | dict | PlainPolicy):
+            raise ValueError(f"must be a name, or a table with a name and options, got {value!r:.60}")
         return located_here({"name": value} if isinstance(value, str) else value)
 
     @property

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from balancer.config.admin import AdminConfig
 from balancer.config.listen import HostPort, ListenAddress
-from balancer.config.load import ConfigError, Settings, first_problem, read_file
+from balancer.config.load import Settings, file_layer
 from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
+from balancer.config.problems import ConfigError, config_error, located, problems_of, without_credentials
 from balancer.config.retries import RetryConfig
 from balancer.config.sections import (
     EndpointConfig,
@@ -30,6 +30,7 @@ from balancer.config.sections import (
     TimeoutsConfig,
     UpstreamTlsConfig,
 )
+from balancer.config.sources import Layer, merge
 from balancer.config.transports import Transport
 from balancer.networks import is_this_machine
 
@@ -43,20 +44,12 @@ MARKER = "Steelyard-Sidecar"
 
 LISTEN = "127.0.0.1:8081"
 
+OPTIONS = {"allow_remote": "--allow-remote", "listen": "--listen", "origins": "--origin"}
+"""Options of the command line by the keys that they set."""
+
 
 class BareSettings(Settings):
-    """`Settings` from arguments only, without the environment; endpoints are optional."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
+    """`Settings` of which the endpoints are optional."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -184,13 +177,16 @@ def must_differ(field: str, values: Iterable[str | None]) -> None:
 
 def read_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
     """Read the file and override its keys by `overrides`. The files that the configuration names are not read. Raises
-    `ConfigError`.
+    `ConfigError`, for all problems at once.
     """
-    document = read_file(path) if path is not None else {}
+    layers = [file_layer(path)] if path is not None else []
+    merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
-        return SidecarConfig(**{**document, **overrides})
+        return SidecarConfig.model_validate(merged.document)
     except ValidationError as error:
-        raise ConfigError(first_problem(error)) from None
+        raise config_error([
+            located(problem, merged.source) for problem in problems_of(error, SidecarConfig)
+        ]) from None  # fmt: skip
 
 
 def origins_from(given: Sequence[str]) -> list[dict[str, str]]:
@@ -207,7 +203,9 @@ def origins_from(given: Sequence[str]) -> list[dict[str, str]]:
         except ValueError:
             host = ""
         if not host:
-            raise ConfigError(f"--origin: must be https://host or NAME=https://host, got '{words}'")
+            raise ConfigError(
+                f"--origin: must be https://host or NAME=https://host, got '{without_credentials(words)}'"
+            )
         label = name or host.replace(":", "-")
         prefix = "/" if len(given) == 1 else f"/{label}/"
         origins.append({"name": label, "url": url, "prefix": prefix})

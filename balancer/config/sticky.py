@@ -35,7 +35,8 @@ class StickyConfig(Section):
     )
     secure: bool | None = Field(
         default=None,
-        description="whether the cookie is for https alone. None: where clients speak TLS with us",
+        description="whether the cookie is for https alone. None: where clients speak TLS with us; default: "
+        "true with same_site none",
     )
 
     @model_validator(mode="after")
@@ -44,6 +45,8 @@ class StickyConfig(Section):
             raise ValueError("header: give cookie or header, not both")
         if self.cookie is not None and self.key is None:
             raise ValueError("key: is required with cookie: 16 characters or more, the same for all units")
+        if self.same_site == "none":
+            self._derive(secure=True)
         if self.same_site == "none" and self.secure is not True:
             raise ValueError('same_site: browsers take "none" only with secure = true')
         return self

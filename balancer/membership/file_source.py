@@ -7,14 +7,17 @@ invalid or empty changes nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from balancer.config.discovery import EndpointList, FileDiscovery
-from balancer.config.documents import read_document
-from balancer.config.load import ConfigError, first_problem
+from balancer.config.documents import parsed, read_text, with_line
+from balancer.config.positions import Place
+from balancer.config.problems import ConfigError, config_error, located, problems_of
 from balancer.config.sections import EndpointConfig
+from balancer.config.sources import FileNames
 
 Stamp = tuple[int, int, int]
 
@@ -25,6 +28,7 @@ class FileSource:
     def __init__(self, config: FileDiscovery) -> None:
         self.config = config
         self.problem: str | None = None
+        self._named: Callable[[Place], str] = lambda place: str(config.path)
         self._seen: Stamp | None = None
         self._taken: Stamp | None = None
 
@@ -67,7 +71,10 @@ class FileSource:
         try:
             endpoints = EndpointList.model_validate(self._document()).endpoints
         except ValidationError as error:
-            raise ConfigError(f"discovery.file: {self.config.path}: {first_problem(error)}") from None
+            problems = problems_of(error, EndpointList)
+            raise config_error(
+                [f"discovery.file: {located(problem, self._named)}" for problem in problems]
+            ) from None
         if not endpoints and not self.config.allow_empty:
             raise ConfigError(
                 f"discovery.file: {self.config.path}: endpoints: is empty; "
@@ -79,12 +86,14 @@ class FileSource:
         path = self.config.path
         is_json = path.suffix.lower() == ".json"
         try:
-            document = read_document(path, is_json=is_json, is_plain=True)
+            text = read_text(path, is_plain=True)
+            document = parsed(text, is_json=is_json)
         except OSError as error:
             raise self._cannot_read(error) from None
         except ValueError as error:  # invalid syntax, invalid UTF-8, or too large
             language = "JSON" if is_json else "TOML"
-            raise ConfigError(f"discovery.file: {path}: not {language}: {error}") from None
+            raise ConfigError(f"discovery.file: {with_line(path, language, error)}") from None
+        self._named = (lambda place: str(path)) if is_json else FileNames(path, text)
         return {"endpoints": document} if isinstance(document, list) else document
 
     def _cannot_read(self, error: OSError) -> ConfigError:

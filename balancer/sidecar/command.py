@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.config.sidecar import LISTEN, SidecarConfig, origins_from
 from balancer.configuration import load_sidecar
 from balancer.lifecycle import attend

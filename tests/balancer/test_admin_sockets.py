@@ -20,7 +20,8 @@ from balancer.admin.application import CLIENT_LIMIT
 from balancer.admin.socket_path import found_socket, made_directory
 from balancer.admin.sockets import bind_unix, open_admin_sockets
 from balancer.config.admin import AdminConfig
-from balancer.config.load import ConfigError, Settings
+from balancer.config.load import Settings
+from balancer.config.problems import ConfigError
 from balancer.errors import ListenFailed
 from balancer.networks import unmapped
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from balancer.config.listen import ListenAddress
-from balancer.config.load import ConfigError, Settings, endpoints_from_workers
+from balancer.config.load import Settings, endpoints_from_workers
+from balancer.config.problems import ConfigError
 from balancer.configuration import load
 
 SAMPLE = """
@@ -36,14 +38,19 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def problem(tmp_path: Path, text: str, overrides: dict[str, Any] | None = None) -> str:
-    """The message, which is one line."""
+def problems(path: Path) -> list[str]:
+    """The messages about a file, one line each, without its folder."""
     with pytest.raises(ConfigError) as caught:
-        load(write(tmp_path, text), overrides or {})
+        load(path, {})
     assert caught.value.exit_code == 2
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    assert not any("\n" in message for message in caught.value.problems)
+    return [message.removeprefix(f"{path.parent}/") for message in caught.value.problems]
+
+
+def problem(tmp_path: Path, text: str) -> str:
+    """The only message, without file and line."""
+    (message,) = problems(write(tmp_path, text))
+    return re.sub(r"^balancer\.toml(:\d+)?: ", "", message)
 
 
 def test_sample_configuration(tmp_path: Path) -> None:
@@ -158,7 +165,8 @@ def test_invalid_addresses(tmp_path: Path, address: str) -> None:
     message = problem(tmp_path, text)
     assert "endpoints.0.address" in message
     assert "http://host:port or https://host:port" in message
-    assert repr(address) in message
+    assert repr(re.sub("//.*@", "//…@", address)) in message
+    assert "u:p" not in message
 
 
 @pytest.mark.parametrize("address", ["http://a:1", "http://a:1/", "http://a", "http://[::1]:9"])

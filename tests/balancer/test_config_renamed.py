@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.config.renamed import RENAMED, renamed
 from balancer.configuration import load, load_sidecar
 from tests.test_project import KEYS
@@ -28,7 +29,8 @@ def message_for(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         load(path, {})
     assert caught.value.exit_code == 2
-    return str(caught.value)
+    (message,) = caught.value.problems
+    return re.sub(rf"^{re.escape(str(path))}:\d+: ", "", message)
 
 
 def assert_renamed(message: str, old: str, new: str) -> None:
@@ -115,10 +117,10 @@ def test_old_key_of_a_sidecar_origin(tmp_path: Path) -> None:
     """Tables of an origin have the same renamed keys."""
     path = tmp_path / "sidecar.toml"
     path.write_text('[[origins]]\nname = "a"\nurl = "http://a:1"\n[origins.pool]\nidle = 3.0\n')
-    with pytest.raises(ConfigError, match=r"^origins\.0\.pool\.idle: .*origins\.pool\.idle_timeout$"):
+    with pytest.raises(ConfigError, match=r":5: origins\.0\.pool\.idle: .*origins\.pool\.idle_timeout$"):
         load_sidecar(path, {})
     path.write_text('[[origins]]\nname = "a"\nurl = "http://a:1"\n[watch]\nenabled = false\n')
-    with pytest.raises(ConfigError, match=r"^watch: .*route_watch$"):
+    with pytest.raises(ConfigError, match=r":4: watch: .*route_watch$"):
         load_sidecar(path, {})
 
 

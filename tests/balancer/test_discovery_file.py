@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from balancer.__main__ import cli
-from balancer.config.load import ConfigError, Settings, first_problem
+from balancer.config.load import Settings
+from balancer.config.problems import ConfigError, first_problem
 from balancer.server import Server
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.test_admin import local, status
@@ -143,7 +145,7 @@ async def test_invalid_file_keeps_the_endpoints(stage: Stage, tmp_path: Path, ca
     poll(stage, 5)
     assert known(stage) == ["a", "b"]
     assert len(problems) == 1
-    assert problems[0].startswith(f"discovery.file: {path}: ")
+    assert re.match(rf"discovery\.file: {re.escape(str(path))}(:\d+)?: ", problems[0])
     assert named in problems[0]
     assert "\n" not in problems[0]
     assert (await status(stage))["discovery"][0]["problem"] in problems[0]
@@ -259,4 +261,4 @@ def test_check_command_reads_the_file(tmp_path: Path) -> None:
 def test_invalid_configuration(keys: Any, named: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings(discovery=keys)
-    assert all(fragment in first_problem(caught.value) for fragment in named)
+    assert all(fragment in first_problem(caught.value, Settings) for fragment in named)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.load import Settings, first_problem
+from balancer.config.load import Settings
+from balancer.config.problems import first_problem
 from balancer.http1.chunks import passing_trailers
 from balancer.http1.client import Client
 from balancer.http1.internal_fields import InternalFields
@@ -122,7 +123,7 @@ def test_framing_fields_cannot_be_internal(name: str) -> None:
                 "headers": {"internal": [name]},
             }
         )
-    assert first_problem(error.value).startswith(f"headers.internal: '{name}'")
+    assert first_problem(error.value, Settings).startswith(f"headers.internal: '{name}'")
 
 
 def test_trailer_under_a_variant_name_is_removed() -> None:

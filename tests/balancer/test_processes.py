@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from tests.balancer.conftest import Message, Stage, Wire, get, response
 from tests.balancer.programs import PATIENCE, Load, Program, Start, process_of, starting, workers

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.test_admin import TOKEN, local, status

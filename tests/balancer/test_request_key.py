@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from balancer.config.key import KeyConfig
-from balancer.config.load import Settings, first_problem
+from balancer.config.load import Settings
+from balancer.config.problems import first_problem
 from balancer.exchange.request_key import key_of
 from balancer.http1.client import Client
 from balancer.http1.request_head import outgoing_request
@@ -90,9 +91,9 @@ async def test_same_key_goes_to_the_same_endpoint(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"key": {"by": "header"}}, "key: name: is required"),
-        ({"key": {"by": "path", "name": "x"}}, "key: name: "),
-        ({"key": {"name": "x"}}, "key: name: "),
+        ({"key": {"by": "header"}}, "key.name: is required"),
+        ({"key": {"by": "path", "name": "x"}}, "key.name: "),
+        ({"key": {"name": "x"}}, "key.name: "),
         (
             {"key": {"by": "path"}, "sticky": {"header": "X-User"}},
             "key.by: give [sticky]",
@@ -104,4 +105,4 @@ def test_invalid_settings_name_the_key(settings: dict[str, Any], message: str) -
         Settings.model_validate(
             {"endpoints": [{"id": "a", "address": "http://x", "region": "r"}], **settings}
         )
-    assert first_problem(error.value).startswith(message)
+    assert first_problem(error.value, Settings).startswith(message)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.load import first_problem
+from balancer.config.problems import first_problem
 from balancer.config.sticky import StickyConfig
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, Stage, Wire, get, post, response
@@ -186,7 +186,7 @@ async def test_reload_turns_affinity_on_and_off(stage: Stage) -> None:
         ({"cookie": "s id", "key": KEY}, "cookie: "),
         ({"cookie": "sid", "header": "x", "key": KEY}, "header: "),
         (
-            {"cookie": "sid", "key": KEY, "same_site": "none"},
+            {"cookie": "sid", "key": KEY, "same_site": "none", "secure": False},
             "same_site: ",
         ),
         ({"cookie": "sid", "key": KEY, "same_site": "some"}, "same_site: "),
@@ -197,4 +197,4 @@ def test_bad_configuration_names_the_field(keys: Any, named: str) -> None:
     """One line that names the field."""
     with pytest.raises(ValidationError) as caught:
         StickyConfig(**keys)
-    assert first_problem(caught.value).startswith(named)
+    assert first_problem(caught.value, StickyConfig).startswith(named)

@@ -16,7 +16,7 @@ import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic.fields import FieldInfo
 
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.config.sections import Section
 from balancer.config.sidecar import OriginConfig, SidecarConfig, origins_from
 from balancer.configuration import load_sidecar
@@ -575,7 +575,7 @@ def test_environment_of_the_balancer_is_ignored(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("BALANCER_LIMITS__QUEUE", "nothing")
     monkeypatch.setenv("PORT", "1")
     config = load_sidecar(None, {"origins": [ORIGIN]})
-    assert (config.listen, config.front().policy.name) == ("127.0.0.1:8081", "random")
+    assert (config.listen, config.front().policy.name) == ("127.0.0.1:8081", "steelyard")
 
 
 def test_origins_of_the_command_line() -> None:

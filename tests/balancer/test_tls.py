@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.tls.certificate_names import dns_names, is_named
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, post, post_chunked, response

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from balancer.config.load import ConfigError
+from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, response

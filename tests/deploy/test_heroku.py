@@ -15,7 +15,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from balancer.config.load import ENVIRONMENT_PREFIX, Settings
+from balancer.config.environment import PREFIX
+from balancer.config.load import Settings
 from balancer.configuration import load
 from tests.deploy.programs import Program, free_port, get
 
@@ -74,10 +75,10 @@ def test_app_json_has_known_keys_only() -> None:
 def test_variables_of_app_json_are_valid_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Together with the Procfile's file, whose values they replace."""
     environment = values(App.model_validate_json(APP))
-    assert all(name.startswith(ENVIRONMENT_PREFIX) for name in environment)
+    assert all(name.startswith(PREFIX) for name in environment)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-        key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")[0]
+        key = name.removeprefix(PREFIX).lower().split("__")[0]
         assert key in Settings.model_fields, name
     settings = load(ROOT / "examples" / "balancer.toml", {"listen": "127.0.0.1:0"})
     assert [e.region for e in settings.endpoints] == ["eu", "us"]

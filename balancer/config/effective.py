@@ -1,0 +1,107 @@
+"""The effective configuration as TOML, with the source of each value in a comment. Secrets are left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, SecretStr
+
+from balancer.config.positions import Place
+from balancer.config.sections import PlainPolicy
+from policies import registry
+from policies.errors import PoliciesError
+
+COLUMN: Final = 48
+"""Column at which the comments begin, where lines are shorter."""
+
+BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+Source = Callable[[Place], str | None]
+
+
+def effective(settings: BaseModel, source: Source) -> Iterator[str]:
+    """Yield the lines of a TOML file that has every key. `source` names where a given value comes from."""
+    yield from _table(settings, source, (), "", is_given=True)
+
+
+def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_given: bool) -> Iterator[str]:
+    """Yield plain values first, because TOML takes them for keys of the last table that was opened."""
+    later: list[Iterator[str]] = []
+    for name, value in {**dict(table), **_policy_options(table)}.items():
+        here, is_set = (*place, name), is_given and name in table.model_fields_set
+        key = name if BARE.fullmatch(name) else quoted(name)
+        inner = f"{path}{key}"
+        origin = (source(here) or "default") if is_set else _unset_source(table, name, value)
+        if isinstance(value, BaseModel):
+            later.append(_with_header(f"[{inner}]", value, source, here, inner, is_given=is_set))
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            for at, each in enumerate(value):
+                later.append(_with_header(f"[[{inner}]]", each, source, (*here, at), inner, is_given=is_set))
+        else:
+            yield _line(key, value, origin)
+    for lines in later:
+        yield from lines
+
+
+def _with_header(
+    header: str, table: BaseModel, source: Source, place: Place, path: str, *, is_given: bool
+) -> Iterator[str]:
+    yield ""
+    yield header
+    yield from _table(table, source, place, f"{path}.", is_given=is_given)
+
+
+def _unset_source(table: BaseModel, name: str, value: Any) -> str:
+    field = type(table).model_fields.get(name)
+    return "default" if field is None or field.get_default() == value else "derived"
+
+
+def _policy_options(table: BaseModel) -> dict[str, Any]:
+    """Return the options of a policy, given or default."""
+    if not isinstance(table, PlainPolicy):
+        return {}
+    try:
+        known = registry.options_of(registry.find(table.name))
+    except PoliciesError:
+        known = {}
+    names = {factory: name for name, factory in registry.TABLE.items()}
+    defaults = {
+        name: names.get(option.default, option.default) if callable(option.default) else option.default
+        for name, option in known.items()
+    }
+    return defaults | table.options
+
+
+def _line(key: str, value: Any, origin: str) -> str:
+    if isinstance(value, SecretStr):
+        return _with_comment(f"# {key} = (secret)", origin)
+    text = toml(value)
+    if text is None:
+        return _with_comment(f"# {key} =", f"{origin}: none")
+    return _with_comment(f"{key} = {text}", origin)
+
+
+def _with_comment(text: str, comment: str) -> str:
+    return f"{text:<{COLUMN}} # {comment}"
+
+
+def toml(value: Any) -> str | None:
+    """Return the value as TOML writes it; None for what TOML cannot write."""
+    if value is None or callable(value):
+        return None
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(filter(None, map(toml, value)))}]"
+    if isinstance(value, Mapping):
+        texts = {name: toml(each) for name, each in value.items()}
+        return f"{{ {', '.join(f'{quoted(name)} = {text}' for name, text in texts.items() if text)} }}"
+    return quoted(str(value))
+
+
+def quoted(text: str) -> str:
+    """Return a TOML basic string. JSON's escapes are TOML's, but JSON does not escape DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

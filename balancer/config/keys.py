@@ -1,0 +1,95 @@
+"""Walk over the tables of the configuration: which keys exist, and which hold secrets. Pure: no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, SecretStr
+
+from balancer.config.positions import Place
+
+Table = type[BaseModel]
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """Yield the annotation and everything that it is composed of, without the keys of tables."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from parts_of(part)
+
+
+def table_of(annotation: Any) -> Table | None:
+    """Return the table that the annotation allows, also as None, alone or in a list; None if there is none."""
+    for part in parts_of(annotation):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return None
+
+
+def is_list(annotation: Any) -> bool:
+    """Return whether values are lists."""
+    return any(getattr(part, "__origin__", part) is tuple for part in parts_of(annotation))
+
+
+def is_open(table: Table) -> bool:
+    """Return whether the table takes other keys than its own: options of policies."""
+    return table.model_config.get("extra") == "allow"
+
+
+def annotation_at(table: Table, place: Place) -> Any:
+    """Return the annotation of the value at `place`; None if no key of the configuration leads there."""
+    annotation: Any = table
+    for name in place:
+        if isinstance(name, int):
+            continue
+        inner = table_of(annotation)
+        if inner is None:
+            return None
+        if name not in inner.model_fields:
+            return Any if is_open(inner) else None
+        annotation = inner.model_fields[name].annotation
+    return annotation
+
+
+def table_at(table: Table, place: Place) -> Table | None:
+    """Return the table at `place`."""
+    return table_of(annotation_at(table, place))
+
+
+def has_secret(annotation: Any) -> bool:
+    """Return whether a value may be, or contain, a secret."""
+    inner = table_of(annotation)
+    return any(part is SecretStr for part in parts_of(annotation)) or (
+        inner is not None and any(has_secret(field.annotation) for field in inner.model_fields.values())
+    )
+
+
+def keys_of(table: Table, place: Place = ()) -> Iterator[Place]:
+    """Yield the place of every key, tables before their keys, without indexes of lists."""
+    for name, field in table.model_fields.items():
+        yield (*place, name)
+        inner = table_of(field.annotation)
+        if inner is not None:
+            yield from keys_of(inner, (*place, name))
+
+
+def dotted(place: Place) -> str:
+    """Return the place as messages write it: `endpoints.0.id`."""
+    return ".".join(map(str, place))
+
+
+def suggestion(table: Table, place: Place) -> str:
+    """Return what an unknown key at `place` may mean, to append to a message; empty without an idea."""
+    name, around = str(place[-1]), table_at(table, place[:-1])
+    known = list(around.model_fields) if around is not None else []
+    if name.lower() in known:
+        return f"; keys are in lower case: '{name.lower()}'"
+    close = get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    elsewhere = [dotted(each) for each in keys_of(table) if each[-1] == name]
+    if elsewhere and len(elsewhere) <= 4:
+        return f"; did you mean {' or '.join(elsewhere)}?"
+    return ""

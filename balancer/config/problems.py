@@ -1,0 +1,126 @@
+"""Messages about invalid values: key, what is allowed, what was given. Pure: no I/O.
+
+A secret is never part of a message: not a value that may be or contain one, and not the credentials in a URL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from balancer.config.keys import Table, annotation_at, dotted, has_secret, suggestion
+from balancer.config.positions import Place
+from balancer.config.renamed import renamed_at
+
+MOST_PROBLEMS: Final = 20
+"""Most problems that are reported at once."""
+
+KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*): ")
+"""Key that a validator's message begins with."""
+
+CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
+
+TABLES: Final = ("model_type", "model_attributes_type", "dict_type")
+
+LISTS: Final = ("tuple_type", "list_type")
+
+
+class ConfigError(Exception):
+    """Invalid configuration. Each of `problems` is one line with the key and its allowed values. Exit code 2."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with the value at `place`."""
+
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        return f"{dotted(self.place)}: {self.message}" if self.place else self.message
+
+
+def located(problem: Problem, source: Callable[[Place], str | None]) -> str:
+    """Return the line for a problem, with the source of the value before it."""
+    name = source(problem.place)
+    return f"{name}: {problem}" if name else str(problem)
+
+
+def config_error(lines: list[str]) -> ConfigError:
+    """Return the error for these lines, of which the first ones are kept."""
+    more = len(lines) - MOST_PROBLEMS
+    return ConfigError(*lines[:MOST_PROBLEMS], *([f"{more} more"] if more > 0 else []))
+
+
+def first_problem(error: ValidationError, table: Table) -> str:
+    """Return one line for the first of pydantic's errors."""
+    return str(next(problems_of(error, table)))
+
+
+def problems_of(error: ValidationError, table: Table) -> Iterator[Problem]:
+    """Yield the problems of a document that is not a valid `table`."""
+    errors = error.errors(include_url=False)
+    places = [_place(found["loc"]) for found in errors]
+    for place, found in zip(places, errors, strict=True):
+        # pydantic counts only the valid items of a list
+        is_sequel = found["type"] == "too_short" and any(
+            each != place and each[: len(place)] == place for each in places
+        )
+        if not is_sequel:
+            yield from_message(_message(found, place, table), place)
+
+
+def _place(location: Place) -> Place:
+    """Return the location of an error without pydantic's names of types."""
+    return tuple(part for part in location if isinstance(part, int) or "[" not in part)
+
+
+def from_message(message: str, place: Place = ()) -> Problem:
+    """Return the problem for a message that may begin with a key, relative to `place`."""
+    key = KEY.match(message)
+    if key is None:
+        return Problem(place, message)
+    names = (int(name) if name.isdigit() else name for name in key[1].split("."))
+    return Problem((*place, *names), message[key.end() :])
+
+
+def without_credentials(text: str) -> str:
+    """Return the text with the user and password of URLs replaced."""
+    return CREDENTIALS.sub("//…@", text)
+
+
+def _message(found: Any, place: Place, table: Table) -> str:
+    kind = found["type"]
+    if kind == "missing":
+        return "is required"
+    if kind == "extra_forbidden":
+        new = renamed_at(place)
+        return f"renamed to {new}" if new is not None else f"is not a known key{suggestion(table, place)}"
+    if kind == "value_error":
+        return without_credentials(str(found["msg"]).removeprefix("Value error, "))
+    if kind in TABLES:
+        wanted = "must be a table"
+    elif kind in LISTS:
+        wanted = "must be a list"
+    else:
+        wanted = f"{found['msg'][:1].lower()}{found['msg'][1:]}"
+    return wanted + _given(found["input"], annotation_at(table, place))
+
+
+def _given(value: Any, annotation: Any) -> str:
+    if annotation is None or has_secret(annotation):
+        return ""
+    if isinstance(value, dict | list | tuple):
+        return f", got a {'table' if isinstance(value, dict) else 'list'}"
+    given = without_credentials(repr(value))
+    return f", got {given if len(given) <= 60 else given[:57] + '...'}"
