@@ -85,8 +85,8 @@ def test_specification_differs_if_its_file_does(here: Path) -> None:
 def test_mistake_is_one_line_of_the_configuration(here: Path, text: str, message: str) -> None:
     (here / "mine.py").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_settings(configured(here, '"mine.py:Nth"'), {})
-    assert str(caught.value) == message.format(file=here / "mine.py")
+        read_settings(path := configured(here, '"mine.py:Nth"'), {})
+    assert str(caught.value) == f"{path}:1: {message.format(file=here / 'mine.py')}"
 
 
 def test_policy_is_made_of_the_file_that_was_checked(here: Path) -> None:
