@@ -1,27 +1,23 @@
 # One image for the balancer and for emulated workers: a virtual environment with what forwarding needs, on a slim Python.
 #
 # The hot path is compiled (setup.py): a forwarded request costs about 1.7 times as much without, and the compiler
-# stays in the first stage. `docker build --build-arg COMPILE=0 .` uses the pure source.
+# stays in the first stage. `docker build --build-arg PURE=1 .` uses the pure source.
 #
-# Versions are those of constraints.txt. Dependencies of the experiments are left out: they are most of the size.
+# Versions are those of constraints.txt. The laboratory (the extra `lab`) is left out: it is most of the size.
 
 FROM python:3.13-trixie AS build
-ARG COMPILE=1
+ARG PURE=0
 ENV PIP_CONSTRAINT=/build/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-ENV NEEDED="aiodns aiohttp click h2 hpack httptools hyperframe multidict prometheus-client pycares pydantic pydantic-settings rich uvloop yarl"
 WORKDIR /build
-COPY constraints.txt ./
-RUN python -m venv /opt/steelyard \
- && /opt/steelyard/bin/pip install --only-binary :all: $NEEDED
-# In addition to the build requirements: the compiler needs the types of all imports, of the simulator's too.
-RUN pip install --only-binary :all: mypy setuptools numpy $NEEDED
-COPY LICENSE README.md pyproject.toml setup.py ./
+COPY constraints.txt LICENSE README.md pyproject.toml setup.py ./
 COPY policies policies
 COPY balancer balancer
 COPY workers workers
 COPY experiments experiments
-RUN STEELYARD_COMPILE="$COMPILE" pip wheel --no-build-isolation --no-deps --wheel-dir wheels . \
- && /opt/steelyard/bin/pip install --no-deps wheels/*.whl \
+# Either switch makes a failure an error: without them, a failing compiler would give a pure image.
+RUN python -m venv /opt/steelyard \
+ && if [ "$PURE" = 1 ]; then export STEELYARD_PURE=1; else export STEELYARD_COMPILE=1; fi \
+ && /opt/steelyard/bin/pip install --prefer-binary . \
  && /opt/steelyard/bin/pip uninstall --yes pip \
  && rm /opt/steelyard/bin/experiments
 

@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
 PIP = $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO = results/demo
+COMPARED = round-robin,region-aware,latency-weighted,steelyard
 COMPILED = .venv-compiled
 FUZZ = .venv-fuzz
 MINUTES ?= 10
@@ -35,14 +36,16 @@ CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path;
   Path(sysconfig.get_path("purelib"), "steelyard-checkout.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint serve compiled bench fuzz faultsim clean stale
+.PHONY: help demo test test-all lint serve compiled wheels bench fuzz faultsim clean stale
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/installed ## install, run the quick experiment, print the table and where the report is
+demo: $(VENV)/installed ## install, compare four policies on real processes, then in simulation until there is a verdict
 	@rm -rf $(DEMO)
-	$(RUN) experiments run --quick --out $(DEMO)
+	$(RUN) experiments run region-brownout --policies $(COMPARED) --quick --out $(DEMO)/measured
+	@echo
+	$(RUN) experiments run region-brownout --policies $(COMPARED) --simulated --blocks 8 --out $(DEMO)/simulated
 
 test: lint ## install, then lint, types and the first tier of the tests: what every change must pass
 	$(RUN) tests.parts first $(SEEDED)
@@ -60,6 +63,10 @@ serve: $(VENV)/installed-dev ## the balancer before three emulated regions, on $
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(RUN) honcho start
 
 compiled: $(COMPILED)/installed ## a second environment, .venv-compiled, with the hot path compiled (needs a C compiler)
+
+wheels: $(VENV)/checkout ## compiled wheels for CPython 3.11 to 3.14 in dist/, by cibuildwheel (needs docker)
+	$(PIP) cibuildwheel
+	$(RUN) cibuildwheel --output-dir dist
 
 bench: compiled ## benchmarks of Steelyard itself with the compiled build: CPU per request, or BENCH='storm --check'
 	$(COMPILED)/bin/python -P -m benchmarks $(or $(BENCH),cost)
@@ -82,7 +89,7 @@ $(VENV)/checkout: $(STALE)
 
 $(VENV)/installed: $(VENV)/checkout pyproject.toml constraints.txt
 	@echo "installing into $(VENV), about a minute"
-	$(PIP) --editable .
+	$(PIP) --editable '.[lab]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
@@ -91,16 +98,14 @@ $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
 	$(call CHECKOUT_LAST,$(BIN))
 	@touch $(VENV)/installed $@
 
-# mypyc needs the types of all imports, so the build happens beside the dependencies and not in isolation.
+# An editable install first, for the dependencies of tests and benchmarks; then the build, where a failure is an error.
 $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py */*/*.py)
 	"$(PYTHON)" -m venv --clear $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable '.[dev]' 'setuptools>=77,<83' wheel
 	$(COMPILED)/bin/python -m pip uninstall --quiet --yes steelyard
-	rm -rf build
 	STEELYARD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps .
-	rm -rf build
 	$(call CHECKOUT_LAST,$(COMPILED)/bin)
 	@printf '%s' "$(PYTHON)" > $(COMPILED)/made-with
 	@touch $@
@@ -109,5 +114,5 @@ $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml con
 $(FUZZ)/installed: $(VENV)/checkout pyproject.toml constraints.txt
 	"$(PYTHON)" -m venv --clear $(FUZZ)
 	$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable . h11 'atheris>=3,<4'
+	  --editable '.[lab]' h11 'atheris>=3,<4'
 	@touch $@

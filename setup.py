@@ -1,17 +1,24 @@
-"""Compiled build of the hot path from the same source, on request.
+"""Build of the package: a wheel holds the hot path compiled by mypyc, or the same source alone.
 
-    make compiled        or: STEELYARD_COMPILE=1 pip install --no-build-isolation .
+    pip install .                                   compiled where a C compiler works, otherwise pure
+    STEELYARD_PURE=1 pip install .                  pure
+    STEELYARD_COMPILE=1 pip install .               compiled; a failure is an error
 
-mypyc makes one C extension of the modules that every request passes through. The pure build is the default and the one
-that is developed; the same tests run on both.
+An editable installation is always pure. The reason for a pure build is kept in the package, for `balancer --version`.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
 HOT = [
     "policies/routing/assignment.py",
@@ -26,7 +33,7 @@ HOT = [
     "policies/stats/rate.py",
     "policies/routing/router.py",
     "policies/endpoint/state.py",
-    "policies/steelyard.py",
+    "policies/least_cost.py",
     "policies/two_choices.py",
     "balancer/exchange/attempt.py",
     "balancer/http1/body.py",
@@ -80,16 +87,131 @@ HOT = [
     "experiments/simulator/balancer.py",
     "experiments/simulator/worker.py",
 ]
-"""Modules to compile. Most policies stay interpreted: the registry reads their options from their signatures."""
+"""Modules to compile. Policies stay interpreted, because the registry reads their options from their signatures, which
+mypyc does not keep."""
+
+OPTIONS = ["--follow-imports=silent", "--ignore-missing-imports"]
+"""Of mypy. The types of httptools are needed for the hot path; without those of numpy, pydantic and others the compiler
+makes the same code but for lookups that happen once per start or simulation, in a third of the time."""
+
+OPT_LEVEL = "3"
+
+HEADERS = "#include <Python.h>\n"
 
 
-def extensions() -> list[Any]:
-    """Return the extension if STEELYARD_COMPILE is 1."""
-    if os.environ.get("STEELYARD_COMPILE") != "1":
-        return []
-    from mypyc.build import mypycify
-
-    return list(mypycify(HOT, opt_level="3"))
+class CannotCompile(Exception):
+    """Reason for a pure build, as shown to the user."""
 
 
-setup(ext_modules=extensions())
+class Wheel(bdist_wheel):
+    """Compiles if possible. All intermediate files are outside the checkout, where old ones would enter the wheel."""
+
+    def run(self) -> None:
+        is_strict = os.environ.get("STEELYARD_COMPILE") == "1"
+        with tempfile.TemporaryDirectory(prefix="steelyard-") as place:
+            build = self.get_finalized_command("build")
+            build.build_lib = os.path.join(place, "lib")
+            build.build_temp = os.path.join(place, "objects")
+            reason = ""
+            try:
+                self.distribution.ext_modules = extensions(place)
+                self.root_is_pure = False
+                self.run_command("build")
+            except CannotCompile as error:
+                if is_strict:
+                    raise SystemExit(f"steelyard: cannot compile: {error}") from error
+                reason = str(error)
+                print(f"steelyard: the pure build is installed: {reason}", file=sys.stderr)
+                self._run_pure_build()
+            Path(build.build_lib, "balancer", "pure_because.txt").write_text(reason, encoding="utf-8")
+            super().run()
+
+    def _run_pure_build(self) -> None:
+        self.distribution.ext_modules = None
+        self.root_is_pure = True
+        self.distribution.have_run.pop("build", None)
+        self.run_command("build")
+
+
+class Compile(build_ext):
+    """Compiles source files beside each other: setuptools does so with whole extensions only."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = CORES
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:
+            for path in self.get_outputs():
+                Path(path).unlink(missing_ok=True)
+            raise CannotCompile(f"the C compiler failed ({one_line(error)})") from error
+
+    def build_extensions(self) -> None:
+        one_after_another = self.compiler.compile
+
+        def compile_beside(sources: list[str], *args: Any, **kwargs: Any) -> list[str]:
+            with ThreadPoolExecutor(CORES) as pool:
+                made = pool.map(lambda source: one_after_another([source], *args, **kwargs), sources)
+                return [path for paths in made for path in paths]
+
+        self.compiler.compile = compile_beside
+        super().build_extensions()
+
+    def get_source_files(self) -> list[str]:
+        return []  # generated, so none belongs into a source distribution
+
+
+CORES = os.cpu_count() or 1
+
+
+def extensions(place: str) -> list[Any]:
+    """Translate the hot modules to C below `place`. Raises `CannotCompile`."""
+    if os.environ.get("STEELYARD_PURE") == "1":
+        raise CannotCompile("STEELYARD_PURE=1 was set")
+    if sys.implementation.name != "cpython":
+        raise CannotCompile(f"mypyc supports CPython only, not {sys.implementation.name}")
+    try_compiler(place)
+    try:
+        from mypyc.build import mypycify
+
+        made = mypycify(
+            [*OPTIONS, *HOT], opt_level=OPT_LEVEL, debug_level="0", multi_file=True, target_dir=place
+        )
+    except (ImportError, SystemExit) as error:
+        raise CannotCompile(f"mypyc failed ({one_line(error)})") from error
+    for extension in made:
+        hidden = ["-fvisibility=hidden"] if os.name == "posix" else []
+        # Without -Werror: a newer compiler may warn about more. Hidden symbols are called directly.
+        extension.extra_compile_args = [
+            argument for argument in extension.extra_compile_args if argument != "-Werror"
+        ] + hidden
+    return list(made)
+
+
+def try_compiler(place: str) -> None:
+    """Compile one line. Raises `CannotCompile` without a C compiler or without Python's headers."""
+    from distutils.ccompiler import new_compiler
+    from distutils.sysconfig import customize_compiler
+    from sysconfig import get_path
+
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    for text, missing in (
+        ("int one;\n", "no C compiler works here"),
+        (HEADERS, "Python's C headers are missing"),
+    ):
+        source = Path(place, "tried.c")
+        source.write_text(text, encoding="utf-8")
+        try:
+            compiler.compile([str(source)], output_dir=place, include_dirs=[get_path("include")])
+        except Exception as error:
+            raise CannotCompile(missing) from error
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+setup(cmdclass={"bdist_wheel": Wheel, "build_ext": Compile})

@@ -16,6 +16,7 @@ import click
 from balancer.admin.endpoint_commands import endpoints
 from balancer.admin.renamed_commands import CommandGroup
 from balancer.admin.status_command import admin, status
+from balancer.build import version_line
 from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
 from balancer.config.load import Settings, endpoints_from_workers
@@ -59,13 +60,27 @@ Examples:
 """
 
 
+def show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    """Print the version line and exit, if `--version` is given."""
+    if is_wanted:
+        click.echo(version_line("balancer"))
+        context.exit()
+
+
 @click.group(
     cls=CommandGroup,
     renamed={"control": "admin"},
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
-@click.version_option(package_name="steelyard", prog_name="balancer")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=show_version,
+    help="Show the version, the build (compiled or pure) and the interpreter, and exit.",
+)
 def cli() -> None:
     """An HTTP load balancer for regional workers, with routing policies in Python."""
 
@@ -77,7 +92,9 @@ OVERRIDES = (
         metavar="REGION=URL",
         help="An endpoint; may be repeated. Replaces those of the file.",
     ),
-    click.option("--policy", help="Name of the routing policy (default steelyard)."),
+    click.option(
+        "--policy", help="Name of the routing policy, FILE.py:CLASS or MODULE:CLASS (default steelyard)."
+    ),
     click.option("--home-region", help="Region of this balancer's clients."),
     click.option("--host", help="Address to listen on (default 127.0.0.1)."),
     click.option(
@@ -173,7 +190,7 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         return
     settings = reading.settings
     say(
-        f"{file or 'the environment'} is valid: policy {settings.policy.name}, listening on {settings.listen}"
+        f"{file or 'the environment'} is valid: policy {settings.policy.label}, listening on {settings.listen}"
     )
     for endpoint in settings.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")

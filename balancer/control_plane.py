@@ -7,6 +7,7 @@ and load probes, access log and recording, explanations. A request never waits f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from balancer.log.journal import journal_of
 from balancer.membership.active_checks import CheckPlan, Checks
 from balancer.membership.discovery import Discovery
 from balancer.membership.registry import EndpointRegistry, without_reuse
+from balancer.membership.state_log import StateLog
 from balancer.recording.recording import Recording
 from balancer.upstream.load_probes import LoadProbes
 from policies.facts import Endpoint
@@ -53,7 +55,8 @@ class ReloadCounts:
 class ControlPlane:
     """Configuration, membership and observation of one `proxy`.
 
-    `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one.
+    `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
+    and `policy_loaded_at` is when it was put in force.
     `recorder` is None unless a recording runs.
     """
 
@@ -68,6 +71,7 @@ class ControlPlane:
         self.proxy = proxy
         self.config = config
         self.policy = config.policy
+        self.policy_loaded_at = datetime.now(UTC)
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
         self.stickiness: Stickiness | None = None
@@ -83,6 +87,7 @@ class ControlPlane:
         proxy.pools.replace([state.endpoint for state in proxy.router.states])
         self._link_pools()
         self.checks = Checks(proxy.router, proxy.pools, check_plan(config))
+        self.state_log = StateLog(proxy.router, proxy.pools, self.checks)
         self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
         self.registry = EndpointRegistry(self, config)
         self.discovery = Discovery(self.registry)
@@ -117,9 +122,12 @@ class ControlPlane:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
         self._use(spec.make(self._rng))
         self.policy = spec
+        self.policy_loaded_at = datetime.now(UTC)
         access_log = self.proxy.access_log
         if access_log is not None:
-            access_log.policy_changed(self.proxy.now(), spec.name)
+            access_log.policy_changed(self.proxy.now(), spec.label)
+        if self.recorder is not None:
+            self.recorder.policy_changed(self.proxy.now(), {"name": spec.name, **spec.options})
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy
@@ -156,6 +164,7 @@ class ControlPlane:
     def sweep(self, now: float) -> None:
         """Run periodic work; called with every sweep of the data path."""
         self.checks.sweep(now)
+        self.state_log.sweep(now)
         self.discovery.tick(now)
         self.load_probes.sweep(now)
         self.recording.tick(now)
@@ -193,4 +202,4 @@ def check_plan(config: RuntimeConfig) -> CheckPlan:
     """Return the parameters of the active checks."""
     checks = config.health_checks
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
-    return CheckPlan(checks.path, checks.status, checks.timeout, rules, config.seed)
+    return CheckPlan(checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect)

@@ -28,6 +28,7 @@ from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.membership.dns_source import DnsSource
+from balancer.membership.sibling_conditions import SiblingConditions
 from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
@@ -54,7 +55,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     log = config.log
     access_log = None
     if log.access != "off":
-        access_log = open_log(log, LogOutput(log.path), clock, config.policy.name, Random(settings.seed))
+        access_log = open_log(log, LogOutput(log.path), clock, config.policy.label, Random(settings.seed))
     return ControlPlane(Proxy(router, clock, config, upstream_limit), clock, rng, config, access_log)
 
 
@@ -108,6 +109,9 @@ class Server:
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
         self._siblings: Siblings | None = None
         if member is not None:
+            self.control_plane.state_log.siblings = SiblingConditions(member.board, member.index)
+            if member.index:  # the first process reports for all
+                self.control_plane.state_log.say = _in_silence
             self._siblings = Siblings(self.proxy.router, member.board, member.index, complain)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
@@ -124,6 +128,7 @@ class Server:
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
+        self.control_plane.checks.sweep(self.proxy.now())
         self._acceptor = Acceptor(
             self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._balance
         )
@@ -182,7 +187,7 @@ class Server:
         """
         control_plane, config = self.control_plane, prepared.config
         control_plane.registry.warm(config)
-        if config.policy != control_plane.policy:
+        if not config.policy.is_same_as(control_plane.policy):
             control_plane.apply_policy(config.policy)
         gone = control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
         self._apply_log(config.log, prepared.output)
@@ -208,7 +213,7 @@ class Server:
         elif old is not None:
             old.apply(output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin)
         else:
-            new = open_log(log, output, self._clock, control_plane.policy.name, Random())
+            new = open_log(log, output, self._clock, control_plane.policy.label, Random())
             control_plane.set_access_log(new)
             new.start()
 
@@ -280,6 +285,10 @@ class Server:
     @property
     def _is_empty(self) -> bool:
         return not (self.proxy.downstreams or len(self.arrivals))
+
+
+def _in_silence(line: str) -> None:
+    """Discard a line that another process prints."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -9,6 +9,7 @@ changes whenever rows are reassigned; readers then look up all rows of the page 
             the key of the endpoint in each row   `capacity` words, 0 where the row is free
             requests in flight                    `capacity` words
             seven numbers of latency              `capacity` words of each
+            condition, by number                  `capacity` words
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hashlib import blake2b
 from policies.stats.shared_latency import SharedLatency
 
 CAPACITY = 4096
-"""Rows for endpoints in a page; 288 KiB of address space, of which only used pages take memory."""
+"""Rows for endpoints in a page; 320 KiB of address space, of which only used pages take memory."""
 
 HEADER = 8
 _GENERATION, _ROWS, _CLIENTS, _GRACE = 0, 1, 2, 3
@@ -37,7 +38,7 @@ def key_of(endpoint_id: str) -> int:
 
 def page_size(capacity: int) -> int:
     """Return the bytes of one page, rounded up to memory pages so that no two processes share a cache line."""
-    size = (HEADER + capacity * (2 + NUMBERS)) * WORD
+    size = (HEADER + capacity * (3 + NUMBERS)) * WORD
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
@@ -51,6 +52,8 @@ class Page:
         self.in_flight = words[HEADER + capacity : HEADER + 2 * capacity]
         first = HEADER + 2 * capacity
         self._latency = [numbers[first + at * capacity :][:capacity] for at in range(NUMBERS)]
+        last = first + NUMBERS * capacity
+        self.conditions = words[last : last + capacity]
         self.capacity = capacity
         self._left: list[int] = []  # rows freed by its own process
 
@@ -86,7 +89,7 @@ class Page:
         row = self._free(rows)
         if row is None:
             return None
-        self.in_flight[row] = 0
+        self.in_flight[row] = self.conditions[row] = 0
         self.tell(row, SharedLatency())
         self._keys[row] = key
         self._header[_ROWS] = max(rows, row + 1)
@@ -102,7 +105,7 @@ class Page:
 
     def leave(self, row: int) -> None:
         """Free the row of a removed endpoint."""
-        self._keys[row] = self.in_flight[row] = 0
+        self._keys[row] = self.in_flight[row] = self.conditions[row] = 0
         self._left.append(row)
         self._header[_GENERATION] += 1
 
@@ -133,7 +136,7 @@ class Page:
         rows = self._header[_ROWS]
         self._header[_GENERATION] += 1
         for row in range(rows):
-            self._keys[row] = self.in_flight[row] = 0
+            self._keys[row] = self.in_flight[row] = self.conditions[row] = 0
             self._latency[0][row] = 0.0
             self._latency[SharedLatency._fields.index("failures")][row] = 0.0
         self._header[_ROWS] = self._header[_CLIENTS] = 0

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import click
 
-from experiments.command_line import Entry, LazyGroup, run_command_line
+from experiments.command_line import WIDEST_HELP, Entry, LazyGroup, run_command_line
 
 EPILOG = """\b
 Examples:
   experiments run --quick                       the default scenario in about a minute
   experiments run steady --rate 120 --duration 20
   experiments run steady --simulated --blocks 20    the same in virtual time
+  experiments load http://127.0.0.1:8080/       a service that runs already
   experiments report results/first              redraw from files alone
   experiments compare results/first results/second
 """
@@ -27,6 +28,7 @@ ENTRIES = (
     Entry("compare", "experiments.commands.compare", "Two results side by side, with an exit code for CI."),
     Entry("sweep", "experiments.commands.sweep", "Simulate policies × scenarios × knobs × seeds."),
     Entry("capacity", "experiments.commands.capacity", "The highest rate within an SLO, and the load curve."),
+    Entry("load", "experiments.commands.load", "Load URLs, or a balancer under several policies."),
     Entry("live", "experiments.commands.live", "Compare policies on a running balancer."),
     Entry("what-if", "experiments.commands.what_if", "Simulate recorded traffic under other conditions."),
     Entry("from-log", "experiments.commands.from_log", "A report from an access log."),
@@ -37,7 +39,6 @@ REPLACED = {
     "simulate": "experiments run --simulated",
     "matrix": "experiments sweep, without a grid",
     "catalogue": "experiments show, report and compare",
-    "load": "experiments capacity --curve",
 }
 """Former commands, and what does their work now."""
 
@@ -47,7 +48,7 @@ REPLACED = {
     entries=ENTRIES,
     replaced=REPLACED,
     epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
 )
 def cli() -> None:
     """Compare routing policies on running processes or in simulation, and report."""

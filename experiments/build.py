@@ -9,7 +9,8 @@ from __future__ import annotations
 import platform
 import sys
 import sysconfig
-from importlib.util import find_spec
+
+from balancer.build import build
 
 DEBIAN = "/usr/share/python-wheels"
 """Marker in `CONFIG_ARGS` of Debian's and Ubuntu's packages, which are built with PGO by rules of their own."""
@@ -17,8 +18,7 @@ DEBIAN = "/usr/share/python-wheels"
 
 def describe_build() -> str:
     """Form of the proxy that is installed here: pure source or compiled build."""
-    spec = find_spec("balancer.exchange.exchange")
-    is_pure = spec is None or (spec.origin or "").endswith(".py")
+    is_pure = build() == "pure"
     return "the pure source ('make bench' measures the compiled build)" if is_pure else "the compiled build"
 
 

@@ -13,6 +13,15 @@ from experiments.errors import ExperimentError
 from experiments.printable import one_line
 from experiments.terminal import STOPPED
 
+LONGEST_HELP = 300
+"""Characters of a command's line in the help of its group, which is wrapped: click itself cuts it off at 45."""
+
+WIDEST_HELP = 100
+"""Columns of help; the terminal may be narrower."""
+
+LAB = ("numpy", "matplotlib", "jinja2")
+"""Packages of the extra `lab`, which an installation for forwarding alone does not have."""
+
 
 class Entry(NamedTuple):
     """A command's name, the module that defines it, and its line in the group's help."""
@@ -57,7 +66,7 @@ class LazyGroup(click.Group):
         if entry is not None:
             return entry.help
         command = self.get_command(ctx, name)
-        return "" if command is None else command.get_short_help_str()
+        return "" if command is None else command.get_short_help_str(limit=LONGEST_HELP)
 
 
 def run_command_line(group: click.Group, name: str) -> None:
@@ -68,6 +77,10 @@ def run_command_line(group: click.Group, name: str) -> None:
         code = _complain(name, error.format_message(), error.exit_code)
     except ExperimentError as error:
         code = _complain(name, str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in LAB:
+            raise
+        code = _complain(name, f"needs {error.name}: pip install 'steelyard[lab]'", 2)
     except (click.Abort, KeyboardInterrupt):
         code = STOPPED
     sys.exit(code or 0)

@@ -130,8 +130,10 @@ def times(ratio: float | None) -> str:
 
 
 def in_ms(seconds: float) -> str:
-    """Format seconds as `492 ms`; a dash for a non-finite value."""
-    return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
+    """Format seconds as `492 ms`, below 10 ms as `2.4 ms`; a dash for a non-finite value."""
+    if not math.isfinite(seconds):
+        return "–"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
 
 
 def clock(seconds: float) -> str:
@@ -156,6 +158,16 @@ def require_writable(option: str, file: Path | None) -> None:
     """Check before a measurement that `file` can be written. Raises `BadInputError`."""
     if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
         raise BadInputError(f"{option}: {file.parent} is not a directory that can be written to")
+
+
+def make_directory(option: str, directory: Path) -> None:
+    """Create a directory for output, with its parents; it may exist. Raises `BadInputError`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # a NUL in the path
+        problem = getattr(error, "strerror", None) or error
+        raise BadInputError(f"{option}: {directory}: cannot be created: {problem}") from None
+    require_writable(option, directory / "any")
 
 
 def write_json(option: str, file: Path, content: Any) -> None:

@@ -1,7 +1,7 @@
 """Policies by name.
 
 Built-in policies are in one table; other packages add theirs under the entry-point group `steelyard.policies` and
-cannot replace a built-in one.
+cannot replace a built-in one. `FILE.py:CLASS` and `MODULE:CLASS` name a class directly.
 
 A policy is made by calling its factory: `factory(rng, **options)`. Its keyword-only parameters are its options; their
 annotations (float, int, str, bool, PolicyMaker) define what a configuration may contain.
@@ -25,6 +25,9 @@ from policies.join_idle_queue import JoinIdleQueue
 from policies.latency_weighted import LatencyWeighted
 from policies.least_in_flight import LeastInFlight
 from policies.least_time import LeastTime
+from policies.loading.construction import construct
+from policies.loading.library import Library
+from policies.loading.reference import is_reference
 from policies.maglev import Maglev
 from policies.peak_ewma import PeakEwma
 from policies.policy import Policy, PolicyMaker
@@ -79,6 +82,10 @@ LARGEST = 1e9
 """Bound on the magnitude of every numeric option; most options have a tighter one."""
 
 
+LIBRARY = Library()
+"""Files and modules that are named without a library: each is read once per process, as experiments need it."""
+
+
 def known() -> list[str]:
     """Return the names of all policies and plug-ins, sorted."""
     return sorted({*TABLE, *_plugins()})
@@ -89,38 +96,48 @@ def describe() -> dict[str, str]:
     return {name: _describe(name) for name in known()}
 
 
-def make(name: str, options: Mapping[str, Any], rng: Random, path: str = "policy") -> Policy:
+def make(
+    name: str, options: Mapping[str, Any], rng: Random, path: str = "policy", library: Library = LIBRARY
+) -> Policy:
     """Make the policy `name`. `path` is the path of the options in the configuration, for messages.
 
     Raises UnknownPolicy, BadPolicyOption, BrokenPolicy.
     """
-    factory = find(name)
+    factory = find(name, library)
     try:
-        return factory(rng, **_arguments(name, factory, options))
+        arguments = _arguments(name, factory, options, library)
+        if name in TABLE:
+            return factory(rng, **arguments)
+        return construct(factory, rng, arguments, library.paths)
     except BadPolicyOption as error:
         raise error.within(path) from None
 
 
-def from_spec(spec: str | Mapping[str, Any], rng: Random, path: str = "policy") -> Policy:
+def from_spec(
+    spec: str | Mapping[str, Any], rng: Random, path: str = "policy", library: Library = LIBRARY
+) -> Policy:
     """Make a policy from its configuration: a name, or a table of `name` and options. Raises as `make` does."""
     if isinstance(spec, str):
-        return make(spec, {}, rng, path)
+        return make(spec, {}, rng, path, library)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise BadPolicyOption(path, "must be the name of a policy, or a table with a name and options")
-    return make(spec["name"], {key: value for key, value in spec.items() if key != "name"}, rng, path)
+    options = {key: value for key, value in spec.items() if key != "name"}
+    return make(spec["name"], options, rng, path, library)
 
 
-def find(name: str) -> Factory:
+def find(name: str, library: Library = LIBRARY) -> Factory:
     """Return the factory of the policy `name`. Raises UnknownPolicy, BrokenPolicy."""
     if name in TABLE:
         return TABLE[name]
+    if is_reference(name):
+        return library.find(name)
     try:
         plugin = _plugins()[name]
     except KeyError:
         raise UnknownPolicy(name, known()) from None
     try:
         factory: Factory = plugin.load()
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:
         raise BrokenPolicy(f"policy '{name}' ({plugin.value}) cannot be loaded: {fault!r}") from fault
     return factory
 
@@ -147,8 +164,11 @@ def _describe(name: str) -> str:
     return text.partition("\n")[0]
 
 
-def _arguments(name: str, factory: Factory, options: Mapping[str, Any]) -> dict[str, Any]:
-    allowed = options_of(factory)
+def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library: Library) -> dict[str, Any]:
+    try:
+        allowed = options_of(factory)
+    except Exception as fault:  # an annotation that names nothing
+        raise BrokenPolicy(f"'{name}': the annotations of its options cannot be read: {fault}") from None
     for option in options:
         if option not in allowed:
             close = get_close_matches(option.lower(), allowed, n=1)
@@ -158,13 +178,16 @@ def _arguments(name: str, factory: Factory, options: Mapping[str, Any]) -> dict[
     for option, parameter in allowed.items():
         if parameter.default is parameter.empty and option not in options:
             raise BadPolicyOption(option, f"'{name}' needs it")
-    return {option: _argument(option, allowed[option].annotation, value) for option, value in options.items()}
+    return {
+        option: _argument(option, allowed[option].annotation, value, library)
+        for option, value in options.items()
+    }
 
 
-def _argument(option: str, annotation: Any, value: Any) -> Any:
+def _argument(option: str, annotation: Any, value: Any, library: Library) -> Any:
     if annotation == PolicyMaker:
-        from_spec(value, Random(0), option)  # report errors in the inner policy's options now
-        return partial(from_spec, value)
+        from_spec(value, Random(0), option, library)  # report errors in the inner policy's options now
+        return partial(from_spec, value, library=library)
     types, called = ACCEPTED.get(annotation, ((object,), "anything"))
     if not isinstance(value, types) or (
         isinstance(value, bool) and bool not in types and object not in types

@@ -66,7 +66,10 @@ def first_tier() -> list[Part]:
 def second_tier() -> list[Part]:
     """The most valuable first. Coverage is of the first tier's tests, without long simulations."""
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover")
-    compiled = (f"tests/balancer/test_{name}.py" for name in DATA_PATH)
+    compiled = (
+        "tests/policies/test_built_in_options.py",
+        *(f"tests/balancer/test_{name}.py" for name in DATA_PATH),
+    )
     return [
         Part("compiled", 360, (("make", "compiled"), pytest(COMPILED, *compiled))),
         pytest_part("policies and balancer", 180, "tests/policies", "tests/balancer", *SECOND),

@@ -23,9 +23,11 @@ from balancer.admin.channel import Handler as Route
 from balancer.admin.connection import AdminConnection
 from balancer.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
 from balancer.admin.exchange import BODY_LIMIT, READY, AdminExchange, Connection
+from balancer.admin.health import PANIC, SERVING, readiness
 from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
+from balancer.admin.page.routes import PageRoutes
 from balancer.admin.policy_report import policy_status, process_policy_status
 from balancer.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.admin.sockets import AdminSockets
@@ -36,6 +38,7 @@ from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
 from policies.errors import PoliciesError
+from policies.loading.reference import references_in
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -46,6 +49,11 @@ DRAIN_TIME = 1.0
 
 CLIENT_LIMIT = 64
 """Limit of connections to `admin.listen` that are not admitted yet; further ones are reset."""
+
+FILES_REFUSED = (
+    "policy: a file or module can be named on the admin socket only; over TCP only one that the configuration or a "
+    "request on the socket has named before"
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,9 +75,11 @@ class AdminApplication:
         self.token = token
         self._channel = channel
         self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
+        self._page = PageRoutes(control_plane, channel)
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: set[AdminConnection] = set()
+        self._files_named: set[str] = set()
         self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
@@ -100,6 +110,7 @@ class AdminApplication:
             web.post("/-/reload", reload),
             *EndpointRoutes(self._control_plane, self._channel).routes(),
             *LiveRoutes(self._control_plane, self._channel).routes(),
+            *self._page.routes(),
         ]
 
     def _probes(self) -> list[web.RouteDef]:
@@ -141,6 +152,7 @@ class AdminApplication:
     async def stop(self) -> None:
         """Stop accepting connections, finish open requests and close."""
         self.close()
+        self._page.close()
         for runner in self._runners.values():
             await runner.cleanup()
         if self._channel is not None:
@@ -227,23 +239,34 @@ class AdminApplication:
 
     @property
     def is_ready(self) -> bool:
-        """Whether an endpoint is eligible and the balancer is not draining."""
-        return not self._proxy.is_draining and any(state.is_eligible for state in self._proxy.router.states)
+        """Whether some endpoint may answer, and the balancer is not draining."""
+        return self.readiness in (SERVING, PANIC)
+
+    @property
+    def readiness(self) -> str:
+        """Readiness in words that name no endpoint and no number: everybody may ask for it."""
+        return readiness(self._control_plane)
 
     async def _ready(self, request: web.Request) -> web.Response:
-        return web.json_response({"healthy": self.is_ready}, status=200 if self.is_ready else 503)
+        """Answer an admitted request with the counts of endpoints by condition, too."""
+        health = (await self._whole_status(request))["health"]
+        return web.json_response(health, status=200 if health["healthy"] else 503)
 
     async def _live(self, request: web.Request) -> web.Response:
         return web.json_response({"live": True})
 
     async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._whole_status(request))
+
+    async def _whole_status(self, request: web.Request) -> dict[str, Any]:
+        """Return the status of all processes; to a sibling that of this process."""
         if self._channel is None:
-            return web.json_response(proxy_status(self._control_plane))
+            return proxy_status(self._control_plane)
         own = process_status(self._control_plane)
         if is_from_sibling(request):
-            return web.json_response(own)
-        documents = [own, *map(json.loads, await self._channel.gather(request.path))]
-        return web.json_response(merged_status(documents, self._channel.processes, os.getppid()))
+            return own
+        documents = [own, *map(json.loads, await self._channel.gather("/-/status"))]
+        return merged_status(documents, self._channel.processes, os.getppid())
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._control_plane)
@@ -265,6 +288,8 @@ class AdminApplication:
         """
         try:
             spec = PolicySpec.model_validate(await json_of(request))
+            if not self._may_load(request, spec):
+                return problem(403, FILES_REFUSED)
             if "check" in request.query:
                 spec.make(Random(0))
             else:
@@ -276,6 +301,19 @@ class AdminApplication:
         except PoliciesError as error:
             return web.json_response({"error": str(error)}, status=422)
         return web.json_response(self._policy_status())
+
+    def _may_load(self, request: web.Request, spec: PolicySpec) -> bool:
+        """Return whether a request may load the files and modules that its policy names, as their code is executed.
+
+        On the admin socket it may name any. Over TCP, where other users of the machine and remote holders of the token
+        are admitted, only those that the configuration or a request on the socket has named before.
+        """
+        policies = (self._control_plane.config.policy.spec, self._control_plane.policy.spec)
+        self._files_named.update(name for policy in policies for name in references_in(policy))
+        named = references_in(spec.spec)
+        if request.app[ENTRANCE] in (Entrance.SOCKET, Entrance.PROCESS):
+            self._files_named.update(named)
+        return self._files_named.issuperset(named)
 
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the whole configuration, as on SIGHUP; no body."""

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from balancer.admin.health import panic_text
 from balancer.admin.options import BalancerClient, connection_options
 from balancer.admin.renamed_commands import CommandGroup
 
@@ -37,9 +38,15 @@ def endpoints(context: click.Context, url: str, token: str | None) -> None:
 @endpoints.command("list")
 @click.pass_obj
 def list_command(balancer: BalancerClient) -> None:
-    """List each endpoint with its admin state, weight, requests in flight and source."""
+    """List each endpoint with its condition, weight, requests in flight and source."""
     found = balancer.ask("GET", PATH)
-    balancer.show(lambda: [*map(line_of, found["endpoints"]), *map(leaving_line, found["leaving"])])
+    balancer.show(
+        lambda: [
+            *filter(None, (panic_text(found),)),
+            *lines_of(found["endpoints"]),
+            *map(leaving_line, found["leaving"]),
+        ]
+    )
 
 
 def leaving_line(each: dict[str, Any]) -> str:
@@ -47,13 +54,17 @@ def leaving_line(each: dict[str, Any]) -> str:
     return f"{each['id']:<24} leaving     in flight {each['in_flight']:<5} {each['address']}"
 
 
-def line_of(each: dict[str, Any]) -> str:
-    """Format one endpoint as a line."""
-    state = each["state"]
-    if state == "ready" and not each["available"]:
-        state = "ready, full or unhealthy"
+def lines_of(endpoints: list[dict[str, Any]]) -> list[str]:
+    """Format endpoints as lines with aligned columns."""
+    width = max((len(each["condition_text"]) for each in endpoints), default=0)
+    return [line_of(each, width) for each in endpoints]
+
+
+def line_of(each: dict[str, Any], width: int = 0) -> str:
+    """Format one endpoint as a line; `width` is that of the condition."""
+    text = each["condition_text"].ljust(max(11, width))
     return (
-        f"{each['id']:<24} {state:<11} in flight {each['in_flight']:<5} weight {each['weight']:<6g} "
+        f"{each['id']:<24} {text} in flight {each['in_flight']:<5} weight {each['weight']:<6g} "
         f"{each['region']:<10} {each['address']} ({each['source']})"
     )
 

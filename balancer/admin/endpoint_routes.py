@@ -14,7 +14,7 @@ from aiohttp import web
 from pydantic import Field, ValidationError, model_validator
 
 from balancer.admin.channel import Channel, Handler
-from balancer.admin.status import endpoint_status, leaving_status, process_endpoint_status
+from balancer.admin.status import endpoint_status, leaving_status, panic_status, process_endpoint_status
 from balancer.config.problems import first_problem
 from balancer.config.sections import MOST_WEIGHT, EndpointConfig, Section
 from balancer.errors import EndpointConflict
@@ -81,6 +81,7 @@ class EndpointRoutes:
         states = self._control_plane.proxy.router.states
         return web.json_response(
             {
+                "panic": panic_status(self._control_plane.proxy),
                 "endpoints": [self._status(self._control_plane, state) for state in states],
                 "leaving": leaving_status(self._control_plane),
             }

@@ -24,7 +24,13 @@ REFRAMED: Final = (b"connection", b"content-length", b"transfer-encoding", b"exp
 
 LIVE: Final = b"/-/live"
 READY: Final = frozenset((b"/-/ready", b"/-/health"))
-"""Paths for load balancers and orchestrators: answered without a token, with a boolean only."""
+"""Paths for load balancers and orchestrators: answered without a token, with a boolean and one
+of four reasons. An admitted request for READY gets the numbers of endpoints, too."""
+PAGE: Final = b"/-/"
+"""Path of the live page. With a token, `admin.listen` serves it without: a browser cannot send the token before a page
+has asked for it, and the page holds nothing but its code. The traffic port does not: a page of a worker shares that
+port's origin, and could read a token that is typed there.
+"""
 
 _CONTENT_ENCODING: Final = lines_of(b"content-encoding")
 _EXPECT: Final = lines_of(b"expect")
@@ -62,8 +68,13 @@ class AdminExchange:
         self._request = request
         self.head = request.raw
         self._path = request.target.partition(b"?")[0]
-        self._is_probe = request.method in (b"GET", b"HEAD") and (self._path == LIVE or self._path in READY)
-        self._is_allowed = not self._is_probe and application.admits(request.raw, entrance)
+        is_read = request.method in (b"GET", b"HEAD")
+        is_probe = is_read and (self._path == LIVE or self._path in READY)
+        is_page = is_read and self._path == PAGE and not request.fields.has_body
+        is_open = is_page and entrance is Entrance.LISTEN and application.token is not None
+        is_admitted = is_open or (self._path != LIVE and application.admits(request.raw, entrance))
+        self._is_probe = is_probe and not is_admitted
+        self._is_allowed = is_admitted
         self._body = bytearray()
         self._is_up = False
         self._is_complete = not request.fields.has_body
@@ -76,8 +87,10 @@ class AdminExchange:
         self._is_up = True
         if self._is_probe:
             passes_health = self._path == LIVE or self._application.is_ready
-            name = b"live" if self._path == LIVE else b"healthy"
-            body = b'{"%b": %b}' % (name, b"true" if passes_health else b"false")
+            body = b'{"live": true}'
+            if self._path != LIVE:
+                reason = self._application.readiness.encode()
+                body = b'{"healthy": %b, "reason": "%b"}' % (b"true" if passes_health else b"false", reason)
             self._answer(
                 b"200 OK" if passes_health else b"503 Service Unavailable", b"application/json", body
             )

@@ -16,7 +16,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from balancer.admin.health import DRAINING, PANIC, SERVING, health_of
 from balancer.admin.policy_report import summary
+from balancer.membership.condition import Condition, full_text
 from policies.stats.load import Histogram
 
 TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backing_off", "full"})
@@ -30,10 +32,13 @@ EACH = frozenset({"done", "refused", "endpoints"})
 endpoints that a discovery source names.
 """
 
+LISTED = frozenset({"version", "loaded"})
+"""Texts that are all given if the processes differ: of a policy's file that was changed while they read it again."""
+
 RATES = frozenset({"pace"})
 """Rates per second, which are summed."""
 
-NAMES = ("id", "source", "name")
+NAMES = ("id", "source", "name", "path")
 """Keys that identify the objects of a list."""
 
 LEAST = frozenset(
@@ -42,13 +47,20 @@ LEAST = frozenset(
         *("endpoint_available", "endpoint_healthy", "endpoint_share"),
         *("configuration_good", "discovery_good"),
     )
-)
-"""Gauges merged by their minimum: the share, and those that are 1 only if 1 in every process."""
+) | {"process_start_time_seconds"}
+"""Gauges merged by their minimum: the share, the first start, and those that are 1 only if 1 in every process."""
 
 LARGEST = frozenset(
-    f"steelyard_{name}" for name in ("panic", "endpoint_ejected", "discovered", "reloads", "route_departed")
+    f"steelyard_{name}"
+    for name in (
+        *("panic", "endpoint_ejected", "endpoint_condition"),
+        *("discovered", "reloads", "route_departed", "build_info", "ready"),
+    )
 )
 """Metrics merged by their maximum: 1 if 1 in any process, or counted by each process. So are gauges in seconds."""
+
+SEVERITY = {condition.value: number for number, condition in enumerate(Condition)}
+"""Rank of each condition, the worst last."""
 
 OF_PROCESS = ("pid", "uptime", "clients", "in_flight", "queued", "connections", "requests")
 """Keys that are listed for each process."""
@@ -63,7 +75,7 @@ def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def merged_status(documents: Sequence[dict[str, Any]], processes: int, pid: int) -> dict[str, Any]:
     """Merge /-/status of the processes that answer into that of the balancer; `pid` is the supervisor's."""
     whole = merged(documents)
-    whole["pid"] = pid
+    whole |= {"pid": pid, **merged_health(documents, whole)}
     rows = sorted(
         ({name: one[name] for name in OF_PROCESS} for one in documents), key=lambda row: str(row["pid"])
     )
@@ -71,11 +83,20 @@ def merged_status(documents: Sequence[dict[str, Any]], processes: int, pid: int)
     return whole
 
 
+def merged_health(documents: Sequence[dict[str, Any]], whole: dict[str, Any]) -> dict[str, Any]:
+    """Return `readiness` and `health` of the balancer, which serves if one of its processes does."""
+    found = [each["readiness"] for each in documents]
+    readiness = next((one for one in (PANIC, SERVING, DRAINING) if one in found), found[0])
+    return {"readiness": readiness, "health": health_of(whole | {"readiness": readiness})}
+
+
 def _merged(name: str, values: list[Any]) -> Any:
     values = [value for value in values if value is not None]
     if not values:
         return None
     first = values[0]
+    if name in LISTED:
+        return ", ".join(dict.fromkeys(values)) if name == "version" else max(values)
     if name in ALIKE or isinstance(first, str):
         return first
     if isinstance(first, bool):
@@ -86,8 +107,21 @@ def _merged(name: str, values: list[Any]) -> Any:
         if "counts" in first and "total" in first:
             return summary(_pooled(values))
         names = dict.fromkeys(name for value in values for name in value)
-        return {name: _merged(name, [value.get(name) for value in values]) for name in names}
+        whole = {name: _merged(name, [value.get(name) for value in values]) for name in names}
+        return whole | _merged_condition(whole, values) if "condition_text" in names else whole
     return _merged_lists(values)
+
+
+def _merged_condition(whole: dict[str, Any], endpoints: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the worst condition of an endpoint, and in how many processes it has it."""
+    worst = max(endpoints, key=lambda each: SEVERITY[each["condition"]])
+    condition, text = worst["condition"], worst["condition_text"]
+    there = sum(each["condition"] == condition for each in endpoints)
+    if there < len(endpoints):
+        text = f"{text}; in {there} of {len(endpoints)} processes"
+    elif condition == Condition.FULL.value and whole["limit"] is not None:
+        text = full_text(whole["in_flight"], whole["limit"])
+    return {"condition": condition, "condition_text": text}
 
 
 def _merged_numbers(name: str, values: list[Any]) -> Any:

@@ -5,18 +5,23 @@ The data path must not count anything for this module alone.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from balancer.admin.connections_report import connection_families
+from balancer.admin.health import PANIC, SERVING, endpoint_condition, readiness
 from balancer.admin.policy_report import policy_families
 from balancer.admin.queue_report import queue_families
 from balancer.admin.routes_report import route_families
+from balancer.build import build
+from balancer.membership.condition import Condition
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane, ReloadCounts
@@ -33,6 +38,7 @@ def metrics_text(control_plane: ControlPlane) -> tuple[bytes, str]:
     """Return the text and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(MetricsCollector(control_plane))
+    ProcessCollector(registry=registry)
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
@@ -58,6 +64,9 @@ class MetricsCollector(Collector):
 
     def _proxy_families(self) -> Iterator[Metric]:
         proxy, counts = self._proxy, self._proxy.counts
+        yield build_family()
+        is_ready = readiness(self._control_plane) in (SERVING, PANIC)
+        yield GaugeMetricFamily(f"{PREFIX}_ready", "1: some endpoint may answer", is_ready)
         yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
         yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
@@ -67,7 +76,7 @@ class MetricsCollector(Collector):
         yield from self._hedges()
         yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
         yield CounterMetricFamily(
-            f"{PREFIX}_fallback_picks", "Picks that the fallback policy made", proxy.router.fallback_picks
+            f"{PREFIX}_fallback_picks", "Picks that the fallback policy made", proxy.router.all_fallback_picks
         )
         yield from self._tunnels()
         yield from reload_families(self._control_plane.reload_counts)
@@ -90,6 +99,13 @@ class MetricsCollector(Collector):
         for reason, number in counts.errors.items():
             errors.add_metric([reason], number)
         yield errors
+        responses = CounterMetricFamily(
+            f"{PREFIX}_responses", "Responses sent to clients, by status", labels=["code"]
+        )
+        for code, number in enumerate(counts.responses):
+            if number:
+                responses.add_metric([str(code)], number)
+        yield responses
 
     def _hedges(self) -> Iterator[Metric]:
         hedges, counts = self._proxy.hedges, self._proxy.counts
@@ -171,6 +187,15 @@ class MetricsCollector(Collector):
         return latency
 
 
+def build_family() -> Metric:
+    """Return version, build and interpreter as labels of a constant 1."""
+    family = GaugeMetricFamily(
+        f"{PREFIX}_build_info", "Version, build and Python", labels=["version", "build", "python"]
+    )
+    family.add_metric([version("steelyard"), build(), platform.python_version()], 1)
+    return family
+
+
 def panic_families(proxy: Proxy) -> Iterator[Metric]:
     """Yield where panic mode ignores health, and the requests routed meanwhile; "" is the whole pool."""
     panic, router = proxy.router.health.panic, proxy.router
@@ -187,6 +212,9 @@ def panic_families(proxy: Proxy) -> Iterator[Metric]:
 def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
     """Yield health, ejection and slow start of the endpoints and the results of their active checks."""
     proxy = control_plane.proxy
+    condition = GaugeMetricFamily(
+        f"{PREFIX}_endpoint_condition", "1 for its present condition", labels=[*OF_ENDPOINT, "condition"]
+    )
     healthy = GaugeMetricFamily(f"{PREFIX}_endpoint_healthy", "1: its checks pass", labels=OF_ENDPOINT)
     ejected = GaugeMetricFamily(f"{PREFIX}_endpoint_ejected", "1: left out for failing", labels=OF_ENDPOINT)
     share = GaugeMetricFamily(f"{PREFIX}_endpoint_share", "Part of its weight in force", labels=OF_ENDPOINT)
@@ -200,10 +228,13 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
         ejected.add_metric(labels, state.is_ejected)
         share.add_metric(labels, state.share)
         ejections.add_metric(labels, state.record.count)
+        present = endpoint_condition(control_plane, state)["condition"]
+        for one in Condition:
+            condition.add_metric([*labels, one.value], one.value == present)
         check = control_plane.checks.by_id.get(state.id)
         for result in ("passed", "failed"):
             checks.add_metric([*labels, result], getattr(check.state, result) if check is not None else 0)
-    yield from (healthy, ejected, share, ejections, checks)
+    yield from (condition, healthy, ejected, share, ejections, checks)
 
 
 def record_family(control_plane: ControlPlane) -> Metric:

@@ -41,12 +41,20 @@ def policy_status(
         "name": control_plane.policy.name,
         "options": control_plane.policy.options,
         "spec": control_plane.policy.spec,
+        "files": files_status(control_plane),
         "routed": proxy.router.routed,
         "fallback_picks": proxy.router.fallback_picks,
         "last_fault": proxy.router.last_fault,
         "canary": canary_status(proxy, describe),
         "shadow": [shadow_status(shadow) for shadow in control_plane.shadows],
     }
+
+
+def files_status(control_plane: ControlPlane) -> list[dict[str, str]]:
+    """Return the files and modules of the policy, its canary and its shadows: the version in force of each."""
+    loaded = control_plane.policy_loaded_at.isoformat(timespec="seconds")
+    versions = control_plane.policy.library.versions
+    return [{"path": path, "version": version, "loaded": loaded} for path, version in versions.items()]
 
 
 def process_policy_status(control_plane: ControlPlane) -> dict[str, Any]:

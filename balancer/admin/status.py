@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from importlib.metadata import version
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from balancer.admin.connections_report import connections_status
+from balancer.admin.health import endpoint_condition, health_of, readiness
 from balancer.admin.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.admin.queue_report import concurrency_status, level_status, queue_status
 from balancer.admin.routes_report import events_status, names_status, route_status, watch_status
-from balancer.exchange import exchange
+from balancer.build import build
 from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
@@ -24,12 +26,13 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
     proxy = control_plane.proxy
     counts = proxy.counts
-    return {
+    document = {
         "version": version("steelyard"),
         "build": build(),
         "pid": os.getpid(),
         "uptime": round(proxy.now() - proxy.started_at, 3),
         "draining": proxy.is_draining,
+        "readiness": readiness(control_plane),
         "clients": len(proxy.downstreams),
         "in_flight": proxy.in_flight,
         "queued": len(proxy.queue),
@@ -43,6 +46,7 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
         "abandoned": counts.abandoned,
         "failed_arrivals": counts.failed_arrivals,
         "errors": dict(counts.errors),
+        "responses": responses_status(proxy),
         "tunnels": {
             "open": len(proxy.tunnels),
             "opened": proxy.tunnels.opened,
@@ -72,6 +76,12 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
             for source in control_plane.discovery.sources
         ],
     }
+    return document | {"health": health_of(document)}
+
+
+def responses_status(proxy: Proxy) -> dict[str, int]:
+    """Return the final responses that clients were sent, by status."""
+    return {str(status): number for status, number in enumerate(proxy.counts.responses) if number}
 
 
 def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
@@ -108,11 +118,6 @@ def reload_status(control_plane: ControlPlane) -> dict[str, Any]:
     start.
     """
     return asdict(control_plane.reload_counts)
-
-
-def build() -> str:
-    """Return whether the data path runs as Python source or as the compiled extension (`setup.py`)."""
-    return "pure" if (exchange.__file__ or "").endswith(".py") else "compiled"
 
 
 def panic_status(proxy: Proxy) -> dict[str, Any]:
@@ -159,6 +164,7 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "source": control_plane.registry.member(endpoint.id).source,
         "concurrency": concurrency_status(state),
         "state": state.admin_state.value,
+        **endpoint_condition(control_plane, state),
         "available": state.available,
         "healthy": state.passes_checks,
         "reachable": state.is_reachable and not state.record.is_unreachable,
@@ -166,6 +172,7 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "ejection": ejection_status(proxy, state),
         "checks": checks_status(control_plane, state),
         "in_flight": state.in_flight_here,
+        "limit": int(state.limit) if state.limit < inf else None,
         "connections": connections_status(pool, proxy.now()),
         "route": route_status(pool.route),
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},

@@ -4,36 +4,102 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
+from time import monotonic, sleep
 from typing import Any
 
 import click
 
-from balancer.admin.endpoint_commands import line_of
 from balancer.admin.options import BalancerClient, connection_options
+from balancer.admin.status_table import endpoint_table
 from balancer.printable import printable
+from policies.loading.reference import label_of
+
+EVERY = 1.0
+"""Seconds between two tables of --watch."""
+
+WINDOW = 10
+"""Readings of --watch over which rates and percentiles are taken: a p99 of one second has too few samples."""
+
+CLEAR = "\x1b[H\x1b[2J"
 
 
 @click.command("status")
 @connection_options
+@click.option("--watch", "is_watching", is_flag=True, help="Show it anew every second until Ctrl-C.")
 @click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
-def status(url: str, token: str | None, is_json: bool) -> None:
+def status(url: str, token: str | None, is_watching: bool, is_json: bool) -> None:
     """Show the state of a running balancer: its policy, requests, errors and endpoints.
+
+    Shares, rates, percentiles and errors are since the start; with --watch those of the last ten seconds.
 
     \b
     Examples:
       balancer status
+      balancer status --watch
       balancer status --url http://127.0.0.1:9000 --json
     """
     client = BalancerClient(url, token)
+    if is_watching:
+        watch(client, is_json)
+        return
     document = client.ask("GET", "/-/status")
     if is_json:
         click.echo(json.dumps(document, indent=2))
-    else:
-        client.show(lambda: lines_of(document))
+        return
+    now = client.ask("GET", "/-/latency") if "policy" in document else None
+    client.show(lambda: lines_of(document, now))
 
 
-def lines_of(document: dict[str, Any]) -> list[str]:
-    """Format the status of a balancer or a sidecar for a terminal."""
+def watch(client: BalancerClient, is_json: bool) -> None:
+    """Show the status every second; on a terminal each table replaces the last. A lost balancer is waited for."""
+    readings: deque[tuple[float, dict[str, Any]]] = deque(maxlen=WINDOW + 1)
+    is_first = True
+    while True:
+        try:
+            document = client.ask("GET", "/-/status")
+            now = client.ask("GET", "/-/latency") if "policy" in document else None
+        except click.ClickException as error:
+            if is_first:
+                raise
+            click.echo(error.format_message(), err=True)
+        else:
+            is_first = False
+            if is_json:
+                click.echo(json.dumps(document))
+            else:
+                show_next(client, document, now, readings)
+            sys.stdout.flush()
+        sleep(EVERY)
+
+
+def show_next(
+    client: BalancerClient,
+    document: dict[str, Any],
+    now: dict[str, Any] | None,
+    readings: deque[tuple[float, dict[str, Any]]],
+) -> None:
+    """Print the next table of --watch, over the time since the oldest reading, and keep `now` among them."""
+    before, seconds = None, None
+    if now is not None:
+        if readings:
+            began, before = readings[0]
+            seconds = monotonic() - began
+        readings.append((monotonic(), now))
+    if sys.stdout.isatty():
+        click.echo(CLEAR, nl=False)
+    client.show(lambda: [*lines_of(document, now, before, seconds), ""])
+
+
+def lines_of(
+    document: dict[str, Any],
+    now: dict[str, Any] | None = None,
+    before: dict[str, Any] | None = None,
+    seconds: float | None = None,
+) -> list[str]:
+    """Format the status of a balancer or a sidecar for a terminal. `now` and `before` are readings of /-/latency,
+    `seconds` apart; without them the columns of requests are since the start.
+    """
     errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
     state = "draining" if document["draining"] else "serving"
     lines = [
@@ -42,10 +108,16 @@ def lines_of(document: dict[str, Any]) -> list[str]:
         f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {errors}",
     ]
     if "policy" in document:
-        lines.append(
-            f"policy {document['policy']['name']}, fallback picks {document['policy']['fallback_picks']}"
-        )
-        lines += [line_of(each) for each in document["endpoints"]]
+        policy = document["policy"]
+        fault = f", last fault: {policy['last_fault']}" if policy["last_fault"] else ""
+        lines.append(f"policy {label_of(policy['name'])}, fallback picks {policy['fallback_picks']}{fault}")
+        lines += [
+            f"  {file['path']}, version {file['version']}, loaded {file['loaded']}"
+            for file in policy.get("files", ())
+        ]
+        lines.append(document["health"]["summary"])
+        if now is not None:
+            lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]
     for origin in document.get("origins", ()):
         lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
     return lines

@@ -26,6 +26,11 @@ class HealthChecksConfig(Section):
         default=None,
         description="path requested from every endpoint. None: only unreachable endpoints are checked, by a connection",
     )
+    first_connect: bool = Field(
+        default=True,
+        description="without a path, connect once to an endpoint that no request has used yet, at the start and when "
+        "it is added",
+    )
     status: int | None = Field(
         default=None, ge=200, le=599, description="status of a passed check. None: any from 200 to 399"
     )

@@ -7,6 +7,7 @@ express, with a message of one line.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal, Self
@@ -27,6 +28,8 @@ from policies import registry
 from policies.facts import Endpoint
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed, randomness
+from policies.loading.library import Library
+from policies.loading.reference import label_of, labels_of, located_here
 from policies.policy import Policy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -67,16 +70,21 @@ class PlainPolicy(BaseModel):
     def _from_name(cls, value: Any) -> Any:
         if not isinstance(value, str | dict | PlainPolicy):
             raise ValueError(f"must be a name, or a table with a name and options, got {value!r:.60}")
-        return {"name": value} if isinstance(value, str) else value
+        return located_here({"name": value} if isinstance(value, str) else value)
 
     @property
     def options(self) -> dict[str, Any]:
         """Options for the policy's constructor."""
         return dict(self.model_extra or {})
 
-    def alone(self, rng: Random, path: str = "policy") -> Policy:
+    @property
+    def label(self) -> str:
+        """The name for logs and the terminal: of FILE.py:CLASS the class."""
+        return label_of(self.name)
+
+    def alone(self, rng: Random, path: str, library: Library) -> Policy:
         """Build the policy. Raises `PoliciesError` for an unknown name or option."""
-        return registry.make(self.name, self.options, rng, path)
+        return registry.make(self.name, self.options, rng, path, library)
 
 
 class CanarySpec(PlainPolicy):
@@ -116,19 +124,29 @@ class PolicySpec(PlainPolicy):
         """The explicitly given keys and the name; a request body that restores the policy."""
         return {"name": self.name, **self.model_dump(mode="json", exclude_unset=True)}
 
+    @cached_property
+    def library(self) -> Library:
+        """The files that the policy, its canary and its shadows name: each is read once for each specification."""
+        return Library()
+
+    def is_same_as(self, other: PolicySpec) -> bool:
+        """Whether both are the same policies with the same options, of the same versions of their files."""
+        return self == other and self.library.versions == other.library.versions
+
     def make(self, rng: Random) -> Policy:
         """Build the policy with its canary and shadows. Raises `PoliciesError` for an unknown name or option."""
-        policy = self.alone(rng)
+        policy = self.alone(rng, "policy", self.library)
         canary = self.canary
         if canary is not None:
-            candidate = canary.alone(rng, "policy.canary")
+            candidate = canary.alone(rng, "policy.canary", self.library)
             by_key = canary.by == "key"
             policy = Canary(
-                (self.name, policy), (canary.name, candidate), rng, share=canary.share, by_key=by_key
+                (self.label, policy), (canary.label, candidate), rng, share=canary.share, by_key=by_key
             )
         if self.shadow:
+            labels = labels_of(each.name for each in self.shadow)
             policy = Shadowed(policy, [
-                Shadow(each.name, each.alone(randomness(rng), f"policy.shadow.{number}"))
+                Shadow(labels[number], each.alone(randomness(rng), f"policy.shadow.{number}", self.library))
                 for number, each in enumerate(self.shadow)
             ])  # fmt: skip
         return policy

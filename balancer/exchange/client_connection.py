@@ -99,6 +99,7 @@ class ClientConnection(asyncio.Protocol):
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
+        self._proxy.counts.responses[error.status] += 1
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
     def hold(self, reason: int = HELD_BY_BODY) -> None:

@@ -479,6 +479,7 @@ class Exchange:
             return
         fields = self._fields_of(response, attempt)
         attempt.first_byte_at, self._status = proxy.now(), response.status
+        proxy.counts.responses[response.status] += 1
         attempt.upstream, self.state = None, ENDED
         Tunnel(proxy.tunnels, pending, upstream, self.tunnel_ended).begin(response, fields)
 
@@ -623,8 +624,10 @@ class Exchange:
         attempt.release(is_clean=self._is_complete)
         if downstream.is_held:
             downstream.unhold()
-        kind = OK if self._status < 500 else ERROR_STATUS
-        attempt.settle(self._proxy.router, kind, self._status, now, self._bytes_in, self._bytes_out)
+        status = self._status
+        kind = OK if status < 500 else ERROR_STATUS
+        self._proxy.counts.responses[status] += 1
+        attempt.settle(self._proxy.router, kind, status, now, self._bytes_in, self._bytes_out)
         self.state = ENDED
         downstream.exchange_ended(
             self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE
@@ -636,6 +639,8 @@ class Exchange:
             return
         self._leave_queue()
         self._proxy.counts.abandoned += 1
+        if self.state is STREAMING:
+            self._proxy.counts.responses[self._status] += 1
         self._end_hedging(ABANDONED)
         self._release(is_clean=False)
         self._discard_buffered()
@@ -681,5 +686,6 @@ class Exchange:
     def _cut(self, error: ForwardingError) -> None:
         """Abort a response that has started: the client must see that it is incomplete (RFC 9112 § 8)."""
         self._proxy.counts.count_error(error)
+        self._proxy.counts.responses[self._status] += 1
         self.state = ENDED
         self._downstream.abort()

@@ -39,12 +39,17 @@ CLOSE_ALL_IDLE: Final = -1.0
 """Idle limit in seconds that closes every idle downstream connection."""
 
 
+STATUSES: Final = 1000
+"""Statuses have three digits."""
+
+
 @dataclass(slots=True)
 class Counts:
     """Totals since the start.
 
     `retried` and `hedged` count further attempts, after another or beside it. `errors` counts error responses by
-    reason; `failed_arrivals` counts connections that never reached HTTP because a TLS handshake or PROXY header failed.
+    reason, `responses` final responses to clients by status; `failed_arrivals` counts connections that never reached
+    HTTP because a TLS handshake or PROXY header failed.
     """
 
     connections: int = 0
@@ -55,6 +60,7 @@ class Counts:
     abandoned: int = 0
     failed_arrivals: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+    responses: list[int] = field(default_factory=lambda: [0] * STATUSES)
 
     def count_error(self, error: ForwardingError) -> None:
         self.errors[error.reason] += 1

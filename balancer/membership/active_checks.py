@@ -3,8 +3,10 @@
 They are driven by the sweep, without tasks or timers, so a check may be a quarter of a second late. A check bypasses
 the router and the request counters.
 
-Without a path no request is sent. Only an endpoint that was ejected because connects failed is then checked, by
-connecting; that connection stays in the pool for the first request.
+Without a path no request is sent, and checks only connect: to an endpoint to which no connection has been tried yet,
+and to those where connecting has failed, until it succeeds. Without these connects a balancer that is not ready, and
+therefore gets no requests, would never learn that its workers are back. The connection stays in the pool for the first
+request.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ from policies.facts import AdminState, Endpoint
 from policies.health.active_checks import CheckRules, CheckState
 from policies.routing.router import Router
 
+FIRST_AT_ONCE = 16
+"""Maximum number of checks under way for a first connect to start: a thousand endpoints take 16 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
     """Configuration of active checks.
 
-    `path`: target of the GET, None: only connect, and only to unreachable endpoints. `status`: expected status, None:
+    `path`: target of the GET, None: only connect, to unreachable endpoints and, with `first_connect`, to new ones.
+    `status`: expected status, None:
     any from 200 to 399. `timeout`: seconds from before the connect to the last byte. `seed`: seed of the jitter, None:
     random.
     """
@@ -35,6 +41,7 @@ class CheckPlan:
     timeout: float = 1.0
     rules: CheckRules = field(default_factory=CheckRules)
     seed: int | None = None
+    first_connect: bool = False
 
     def head(self, endpoint: Endpoint) -> bytes | None:
         """Check request to `endpoint`, None: only connect."""
@@ -83,13 +90,15 @@ class Checks:
         self._now = now
         states = self._router.states
         if self.plan.path is None:
-            states = [state for state in states if state.record.is_unreachable or state.id in self.by_id]
+            states = [state for state in states if state.id in self.by_id or self._needs_connect(state)]
+        under_way = 0
         for state in states:
             check = self._check_of(state, now)
             if check.request is not None:
                 check.request.end_if_overdue(now)
-            elif not self._is_stopped and self._is_due(state, check, now):
+            elif not self._is_stopped and self._is_due(state, check, now, under_way):
                 self._start(state, check, now)
+            under_way += check.request is not None
         if len(self.by_id) > len(states):
             self._forget({state.id for state in states})
 
@@ -134,6 +143,15 @@ class Checks:
         needs_new = plan.path is None or state.record.is_unreachable
         check.request.lease(self._pools.by_id[state.id], needs_new=needs_new, is_trial=True)
 
+    def _needs_connect(self, state: EndpointState) -> bool:
+        """Whether only a connect can show if the endpoint is reachable."""
+        pool = self._pools.by_id[state.id]
+        return (
+            state.record.is_unreachable
+            or pool.is_unreachable
+            or (self.plan.first_connect and pool.is_untried)
+        )
+
     def _ended(self, check: EndpointCheck, plan: CheckPlan, result: InternalResult) -> None:
         """Record the result of a check that was sent under `plan`."""
         check.request = None
@@ -152,10 +170,15 @@ class Checks:
         if has_changed:
             self._router.set_healthy(endpoint_id, is_healthy, is_reachable=is_reachable)
 
-    def _is_due(self, state: EndpointState, check: EndpointCheck, now: float) -> bool:
+    def _is_due(self, state: EndpointState, check: EndpointCheck, now: float, under_way: int) -> bool:
+        pool = self._pools.by_id[state.id]
         if state.admin_state is AdminState.MAINTENANCE:
             return False
-        if state.record.is_unreachable:
+        if self.plan.path is None and pool.opening:  # a request connects already, and shows as much
+            return False
+        if self.plan.path is None and self.plan.first_connect and pool.is_untried:
+            return under_way < FIRST_AT_ONCE
+        if state.record.is_unreachable or pool.is_unreachable:
             check.state.check_soon(now)
         elif self.plan.path is None:
             return False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from balancer.admin.sockets import AdminSockets, open_admin_sockets
+from balancer.build import build
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
 from balancer.downstream.acceptor import bind
@@ -61,6 +62,6 @@ def ready_line(settings: Settings, address: ListenAddress, endpoints: int) -> st
     processes = settings.processes
     return (
         f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
-        f"(policy {settings.policy.name}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
-        f"{f', {processes} processes' if processes != 1 else ''})"
+        f"(policy {settings.policy.label}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
+        f"{f', {processes} processes' if processes != 1 else ''}, {build()} build)"
     )

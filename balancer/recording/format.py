@@ -20,6 +20,7 @@ START: Final = b"S"
 ENDPOINT: Final = b"E"
 PATH: Final = b"P"
 ROWS: Final = b"R"
+CHANGE: Final = b"C"
 END: Final = b"Z"
 
 NAN: Final = float("nan")

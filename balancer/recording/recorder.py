@@ -20,6 +20,7 @@ from balancer.errors import ForwardingError, LogFailed
 from balancer.log.formats import Entry, outcome, phases
 from balancer.log.output import FLAGS
 from balancer.recording.format import (
+    CHANGE,
     END,
     ENDPOINT,
     ENDS,
@@ -117,6 +118,7 @@ class Recorder:
         self._keeps_paths = paths
         self._before = before
         self._queue: deque[Entry] = deque()
+        self._changes: deque[tuple[float, dict[str, Any]]] = deque()
         self._endpoints: dict[str, tuple[Endpoint, int]] = {}
         self._paths: dict[bytes, int] = {}
         self._wakes = Event()
@@ -151,6 +153,11 @@ class Recorder:
     def waiting(self) -> int:
         """Requests that are not written yet."""
         return len(self._queue)
+
+    def policy_changed(self, now: float, policy: dict[str, Any]) -> None:
+        """Register the policy, name and options, of requests routed from `now` on."""
+        self._changes.append((now, policy))
+        self._wakes.set()
 
     def retire(self) -> None:
         """Write the queued requests and close, without waiting. Later requests are dropped."""
@@ -198,6 +205,9 @@ class Recorder:
         return True
 
     def _write_all(self) -> None:
+        while self._changes:
+            at, policy = self._changes.popleft()
+            self._write(encoded(CHANGE, {"at": round(at - self._about.began_at, 6), "policy": policy}))
         while self._queue and not self.is_full:
             names: list[bytes] = []
             batch: list[bytes] = []

@@ -19,10 +19,12 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from balancer.admin.application import AdminApplication
+from balancer.admin.health import DRAINING, SERVING
 from balancer.admin.merge import merged_metrics
 from balancer.admin.metrics import PREFIX, metrics_text
 from balancer.admin.routes_report import events_status, names_status, watch_status
-from balancer.admin.status import build, endpoint_status, log_status, reload_status
+from balancer.admin.status import endpoint_status, log_status, reload_status
+from balancer.build import build
 
 if TYPE_CHECKING:
     from balancer.admin.sockets import AdminSockets
@@ -56,7 +58,12 @@ class SidecarAdmin(AdminApplication):
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests."""
-        return not self._proxy.is_draining
+        return self.readiness == SERVING
+
+    @property
+    def readiness(self) -> str:
+        """Readiness in words."""
+        return DRAINING if self._proxy.is_draining else SERVING
 
     async def _ready(self, request: web.Request) -> web.Response:
         """Answer readiness, with the reachability of each origin."""

@@ -18,18 +18,20 @@ FIRST: Final = 0.1
 
 
 class Backoff:
-    """Backoff state of one endpoint. `longest`: maximum pause in seconds, 0: no backoff."""
+    """Backoff state of one endpoint. `longest`: maximum pause in seconds, 0: no backoff. `failures`: consecutive failed
+    connects, the last one at `failed_at`; both are also kept without a backoff."""
 
     def __init__(self, rng: Random, longest: float) -> None:
         self.longest = longest
         self._rng = rng
-        self._failures = 0
+        self.failures = 0
+        self.failed_at = 0.0
         self._until = 0.0
 
     @property
     def is_backing_off(self) -> bool:
         """Whether the backoff is active, so that connections are opened one at a time."""
-        return self._failures >= FAILURES and self.longest > 0
+        return self.failures >= FAILURES and self.longest > 0
 
     def may_try(self, opening: int, now: float) -> bool:
         """Whether another connection may be opened at `now` while `opening` connects are in progress."""
@@ -37,11 +39,12 @@ class Backoff:
 
     def failed(self, now: float) -> None:
         """Record a failed connect and schedule the next attempt."""
-        self._failures += 1
+        self.failures += 1
+        self.failed_at = now
         if self.is_backing_off:
-            doublings = min(self._failures - FAILURES, 30)
+            doublings = min(self.failures - FAILURES, 30)
             self._until = now + min(self.longest, FIRST * 2.0**doublings) * self._rng.uniform(0.5, 1.0)
 
     def succeeded(self) -> None:
         """Record a successful connect: ends the backoff."""
-        self._failures = 0
+        self.failures = 0

@@ -12,6 +12,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from balancer.upstream.backoff import FAILURES
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -107,6 +109,23 @@ class Pool:
         """Detail of the last failed connect, None if there was none."""
         error = self.connector.last_error
         return error.inside if error is not None else None
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether no connect has been started yet."""
+        counts = self.counts
+        return not (counts.opened or counts.failed or self.connector.opening)
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether connects keep failing, or all have failed so far, and no connection is open."""
+        failures = self.connector.backoff.failures
+        return failures > 0 and not self.standing and (failures >= FAILURES or not self.counts.opened)
+
+    @property
+    def failed_at(self) -> float:
+        """Time of the last failed connect; 0 if there was none."""
+        return self.connector.backoff.failed_at
 
     @abstractmethod
     def listed(self, most: int) -> list[ConnectionInfo]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,13 @@ class Curve:
     def of(self, label: str) -> list[Point]:
         """Points of one entry, lowest rate first."""
         return [point for point in self.points if point.label == label]
+
+    def limit(self, label: str, slo: float) -> float:
+        """Highest rate up to which the entry keeps up and its p99 keeps `slo` (seconds) at every rate; 0 if none."""
+        kept = takewhile(
+            lambda point: point.keeps_up and point.valid and point.p99.ratio <= slo, self.of(label)
+        )
+        return max((point.rate for point in kept), default=0.0)
 
     def knee(self, label: str) -> Point | None:
         """Valid point of greatest power; None if it is the first or the last, so that the curve has no bend."""

@@ -61,10 +61,28 @@ def write_load_report(directory: Path) -> Curve:
         table = load_table(curve)
         sections = [Section(picture.title, picture), Section(table.title, table=table)]
         title = f"{scenario.name}: latency against load"
-        write(directory / "load.html", to_html(Document(title, scenario.question, sections)))
+        page = Document(
+            title, scenario.question, sections, f"Steelyard load curve · {scenario.name}", headline(curve)
+        )
+        write(directory / "load.html", to_html(page))
     except OSError as error:
         raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
     return curve
+
+
+def headline(curve: Curve) -> str:
+    """Highest rate that each entry carries within the SLO, best first; entries with the same rate together."""
+    scenario = curve.results[0].scenario
+    limits: dict[float, list[str]] = {}
+    for label in curve.labels:
+        limits.setdefault(curve.limit(label, scenario.slo * scenario.time_scale), []).append(label)
+    top = max(point.rate for point in curve.points)
+    shown = [
+        f"{', '.join(limits[rate])} {f'up to {rate:.4g}/s' if rate else 'at no rate offered'}"
+        + (", the highest offered" if rate == top else "")
+        for rate in sorted(limits, reverse=True)
+    ]
+    return f"The p99 stays within {scenario.slo * 1e3:g} ms: {'; '.join(shown)}"
 
 
 def load_table(curve: Curve) -> Table:
@@ -112,8 +130,9 @@ def span(point: Point) -> str:
 
 
 def print_curve(curve: Curve, console: Console) -> None:
-    """Print the table and the knees."""
+    """Print the table, the headline and the knees."""
     console.print(terminal_table(load_table(curve), console.width, ESSENTIAL))
+    console.print(Text(f"{headline(curve)}.", style="bold"))
     for label in curve.labels:
         knee = curve.knee(label)
         words = "no knee within these rates" if knee is None else f"knee at {knee.rate:.4g}/s"
@@ -128,6 +147,7 @@ def as_json(curve: Curve) -> dict[str, Any]:
     return {
         "scenario": scenario.name,
         "slo": scenario.slo,
+        "headline": headline(curve),
         "pooled": pooled(scenario),
         "knees": knees,
         "points": points,

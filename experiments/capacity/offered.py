@@ -6,6 +6,8 @@ load that a system sustains or not.
 
 from __future__ import annotations
 
+import math
+
 from experiments.errors import BadInputError
 from experiments.scenario.scenario import Scenario
 from workers.service import parse_profile
@@ -42,7 +44,7 @@ def rates_in(text: str, whole: float) -> list[float]:
         found = [rate_in(part.strip(), whole) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) <= 0 or len(set(found)) < len(found):
+    if not found or not all(0 < rate < math.inf for rate in found) or len(set(found)) < len(found):
         raise BadInputError(f"--rates: {text!r}: positive rates like 60,120 or 50%,90%, each once")
     return sorted(found)
 

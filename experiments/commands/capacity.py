@@ -20,7 +20,7 @@ from rich.text import Text
 from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
-from experiments.commands.options import SIMULATED, named, require_none
+from experiments.commands.options import SIMULATED, Number, named, require_none
 from experiments.errors import BadInputError
 from experiments.results.directory import PlannedRun
 from experiments.run.world import Interrupted, NoObserver, World
@@ -67,8 +67,8 @@ CURVE_BLOCKS = 3
 @click.option("--policy", help="An entry's label, or a policy by name; needed unless --curve.")
 @click.option("--slo", help="Bound on p99, as 250ms or 1.5s.  [default: the scenario's]")
 @SIMULATED
-@click.option("--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds of arrivals per run.")
-@click.option("--start", type=click.FloatRange(min=0, min_open=True), help="First rate, per second.")
+@click.option("--duration", type=Number(min=0, min_open=True), help="Seconds of arrivals per run.")
+@click.option("--start", type=Number(min=0, min_open=True), help="First rate, per second.")
 @click.option("--searches", type=click.IntRange(1, 100), help="Each of another seed.  [default: 1]")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the first search, or of the curve.")
 @click.option(

@@ -19,13 +19,14 @@ from rich.text import Text
 
 from experiments.commands.catalogue_options import GRID, MEASURE
 from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
-from experiments.commands.options import new_directory, require_none
+from experiments.commands.options import Number, new_directory, require_none
 from experiments.compare.contrast import Contrast, contrasts
 from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
-from experiments.results.verdict import show
+from experiments.results.phrases import UNITS, show
+from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     BOUND_MISSED,
     console_here,
@@ -72,7 +73,7 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 @click.option(
     "--fail-if-worse",
     "limit",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
 )
 @GRID
@@ -151,7 +152,18 @@ def present(
         for words in invalid(given):
             console.print(Text(words, style="bold red"))
     console.print(table_of(found))
+    console.print(Text(headline(found, one.scenario.measure), style="bold"))
     console.print(Text(matching(found), style="dim"))
+
+
+def headline(found: Sequence[Contrast], measure: str) -> str:
+    """Which entries of the second set are better or worse in the measure that decides, in one sentence."""
+    own = [item for item in found if item.measure == measure]
+    kinds = ("worse", "better", "practically equal", "within the noise floor", "undecided", "no verdict")
+    groups = {kind: [item.label for item in own if item.in_words == kind] for kind in kinds}
+    shown = [f"{kind}: {', '.join(labels)}" for kind, labels in groups.items() if labels]
+    needed = f" ({ENOUGH_BLOCKS} blocks are needed)" if groups["no verdict"] else ""
+    return f"By {UNITS[measure]}, the second is {'; '.join(shown)}{needed}."
 
 
 def invalid(given: Side) -> list[str]:
@@ -229,6 +241,7 @@ def as_json(
         "first": one.name,
         "second": other.name,
         "measure": one.scenario.measure,
+        "headline": headline(found, one.scenario.measure),
         "differences": [asdict(item) for item in unlike],
         "entries": rows,
     }

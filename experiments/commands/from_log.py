@@ -16,13 +16,14 @@ from typing import BinaryIO
 import click
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 from experiments.commands.options import command_line, new_directory
 from experiments.errors import BadInputError
 from experiments.log.reader import LONGEST_LINE, Columns, read_log
 from experiments.log.runs import LogRuns, log_runs
 from experiments.printable import printable
-from experiments.terminal import console_here, path_line
+from experiments.terminal import console_here, make_directory, path_line
 
 EPILOG = """\b
 Examples:
@@ -49,11 +50,15 @@ def from_log(file: Path, out: Path | None) -> int:
     from experiments.report.terminal_tables import terminal_table
 
     console = console_here()
+    if out is not None:
+        make_directory("--out", out)
     log = load(file, console)
     directory = out or new_directory(f"log-{Path(log.name).stem.replace(' ', '-')}")
     with console.status("Drawing the report"):
         tables = write_log_report(log, directory, command_line())
     console.print(terminal_table(tables[0], console.width))
+    if log.unreadable:
+        console.print(Text(log.unreadable_in_words, style="yellow"))
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 0
 

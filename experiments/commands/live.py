@@ -22,6 +22,7 @@ from experiments.live.balancer import HttpBalancer
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
 from experiments.live.verdict import Row, Verdict, conclude
+from experiments.scenario.labels import policy_label, shortened
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     STOPPED,
@@ -35,6 +36,7 @@ from experiments.terminal import (
     require_writable,
     write_json,
 )
+from policies.loading.reference import located_here
 
 EPILOG = """\b
 Examples:
@@ -47,6 +49,9 @@ Examples:
 \b
 Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
 """
+
+LEAST_WASHOUT = 2.0
+"""Seconds in which requests that the predecessor placed are usually answered."""
 
 
 @click.command("live", epilog=EPILOG)
@@ -73,7 +78,7 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 @click.option(
     "--washout",
     metavar="DURATION",
-    help="After each switch, that does not count.  [default: a sixth, 2s at least]",
+    help="After each switch, that does not count.  [default: a sixth of --block, 2s at least, half at most]",
 )
 @click.option(
     "--max-p99", metavar="DURATION", help="Roll back beyond it.  [default: twice what it was before]"
@@ -112,7 +117,7 @@ def live(
     """
     chosen, control = policies_chosen(policies, tables)
     seconds = duration("--block", period)
-    rest = max(2.0, seconds / 6) if washout is None else duration("--washout", washout)
+    rest = usual_washout(seconds) if washout is None else duration("--washout", washout)
     if rest >= seconds:
         raise BadInputError(f"--washout: must be shorter than --block ({seconds:g} s), got {rest:g} s")
     if not url.startswith(("http://", "https://", "unix:/")):
@@ -126,6 +131,11 @@ def live(
     return LiveEvaluation(plan, control, console_here()).run(url, token, file)
 
 
+def usual_washout(period: float) -> float:
+    """Seconds of wash-out for a period: a sixth, two seconds at least, half of a short one at most."""
+    return min(max(LEAST_WASHOUT, period / 6), period / 2)
+
+
 def policies_chosen(
     policies: str, tables: tuple[str, ...]
 ) -> tuple[dict[str, dict[str, Any]], tuple[str, str] | None]:
@@ -133,14 +143,13 @@ def policies_chosen(
     chosen: dict[str, dict[str, Any]] = {}
     control: tuple[str, str] | None = None
     wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
-    wanted += [table_in(text) for text in tables]
+    wanted = located_here([*wanted, *map(table_in, tables)])
     for policy in wanted:
-        options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
-        label = f"{policy['name']} ({options})" if options else str(policy["name"])
+        label = policy_label(policy, chosen)
         if label not in chosen:
             chosen[label] = policy
         elif control is None:
-            control = label, f"{label} again"
+            control = label, shortened(label, " again")
             chosen[control[1]] = policy
         else:
             raise BadInputError(

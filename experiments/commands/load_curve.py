@@ -15,6 +15,7 @@ from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import command_line, new_directory
 from experiments.commands.report import report_curve
+from experiments.results.directory import require_new
 from experiments.run.execute import execute, prepare
 from experiments.run.progress import Progress
 from experiments.run.world import World
@@ -31,6 +32,7 @@ def measure_curve(
     """
     steps = [at_rate(scenario, rate, duration) for rate in rates_in(rates, pooled(scenario))]
     directory = out or new_directory(f"{scenario.name}-load")
+    require_new(directory)
     console = console_here()
     was_stopped = run_steps(steps, directory, world, console)
     if is_curve(directory):

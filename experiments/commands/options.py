@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,25 +19,32 @@ from experiments.scenario.scenario import Scenario
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+class Number(click.FloatRange):
+    """Finite number within bounds; click's own range accepts `nan`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
 OPTIONS = (
     click.option(
         "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
     ),
     click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop."),
     click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop."),
-    click.option(
-        "--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second, open loop."
-    ),
-    click.option(
-        "--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds per run, open loop."
-    ),
+    click.option("--rate", type=Number(min=0, min_open=True), help="Requests per second, open loop."),
+    click.option("--duration", type=Number(min=0, min_open=True), help="Seconds per run, open loop."),
     click.option(
         "--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict."
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Of order, arrivals, demand and policies."),
     click.option(
         "--time-scale",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         help="Seconds that 1 s of the scenario takes.",
     ),
     click.option("--out", type=click.Path(path_type=Path), help="A new directory for results."),
@@ -51,6 +59,11 @@ PATIENCE = click.option(
 
 
 SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not on real processes.")
+
+
+PARQUET = click.option(
+    "--parquet", is_flag=True, help="Write tables and requests as Parquet too; needs steelyard[parquet]."
+)
 
 
 def campaign_options(command: Command) -> Command:
@@ -85,6 +98,22 @@ def new_directory(name: str) -> Path:
     return Path("results") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def command_line() -> str:
-    """The command line of this process, quoted for a shell."""
-    return shlex.join(["experiments", *sys.argv[1:]])
+def command_line(secret: Collection[str] = ()) -> str:
+    """The command line of this process, quoted for a shell; values of the options in `secret` are left out."""
+    shown, is_secret = ["experiments"], False
+    for part in sys.argv[1:]:
+        option, sign, value = part.partition("=")
+        if is_secret:
+            shown.append(without_secret(part))
+        elif sign and option in secret:
+            shown.append(f"{option}={without_secret(value)}")
+        else:
+            shown.append(part)
+        is_secret = not is_secret and part in secret
+    return shlex.join(shown)
+
+
+def without_secret(value: str) -> str:
+    """The value of an option without what may be secret: `Authorization: …`, or the name of a file."""
+    name, colon, _ = value.partition(":")
+    return value if value.startswith("@") else f"{name}: …" if colon else "…"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.commands.catalogue_options import GRID, MEASURE
-from experiments.commands.options import require_none
+from experiments.commands.options import PARQUET, require_none
 
 EPILOG = """\b
 Examples:
@@ -33,28 +33,38 @@ Examples:
     type=click.Path(path_type=Path),
     help="Of a catalogue: results of a measured campaign, to be shown below; may be repeated.",
 )
+@PARQUET
 def report(
-    path: Path, grid: str | None, measure: str | None, out: Path | None, measured: tuple[Path, ...]
+    path: Path,
+    grid: str | None,
+    measure: str | None,
+    out: Path | None,
+    measured: tuple[Path, ...],
+    parquet: bool,
 ) -> int:
     """Draw the report at PATH again: a results directory, a load curve, or the catalogue of a sweep."""
+    from experiments.report.exports import require_parquet
     from experiments.terminal import console_here
 
+    if parquet:
+        require_parquet()
     if path.is_file():
-        return report_catalogue(path, out, grid, measure or "p99", measured)
+        return report_catalogue(path, out, grid, measure or "p99", measured, parquet)
     options = {"grid": grid, "measure": measure, "out": out, "measured": measured}
     require_none(options, "only for the catalogue of a sweep")
-    return report_directory(path, console_here())
+    return report_directory(path, console_here(), parquet)
 
 
-def report_directory(directory: Path, console: Console) -> int:
+def report_directory(directory: Path, console: Console, parquet: bool = False) -> int:
     """Write the report of a results directory or of a load curve; returns 1 when a threshold failed, else 0."""
     from experiments.capacity.curve import is_curve
     from experiments.commands.session import present
 
     if is_curve(directory):
+        require_none({"parquet": parquet}, "not for a load curve; draw each of its rates")
         report_curve(directory, console)
         return 0
-    return present(directory, console)
+    return present(directory, console, parquet)
 
 
 def report_curve(directory: Path, console: Console) -> None:
@@ -76,18 +86,20 @@ def report_catalogue(
     grid: str | None = None,
     measure: str = "p99",
     measured: tuple[Path, ...] = (),
+    parquet: bool = False,
 ) -> int:
     """Write the policy matrix of a catalogue as HTML, PNG, SVG, CSV and JSON, and print its headline and sentences."""
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
-    from experiments.terminal import console_here, print_verdict
+    from experiments.terminal import console_here, make_directory, print_verdict
 
     console, directory = console_here(), out or file.with_name(f"{file.stem}-report")
+    make_directory("--out", directory)
     with to_read(file) as opened, console.status("Drawing the report"):
         beside = measured_matrix(measured, measure) if measured else None
-        facts, matrix = write_page(opened, grid, measure, directory, beside)
+        facts, matrix = write_page(opened, grid, measure, directory, beside, parquet)
     print_verdict(console, is_met(matrix, facts.grid.ours), headline(matrix, facts.grid.ours))
     for sentence in sentences(matrix, facts.grid.ours):
         console.print(Text(sentence))

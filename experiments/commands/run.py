@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from experiments.commands.options import PATIENCE, SIMULATED, campaign_options, chosen_scenario, new_directory
+from experiments.commands.options import (
+    PARQUET,
+    PATIENCE,
+    SIMULATED,
+    campaign_options,
+    chosen_scenario,
+    new_directory,
+)
 from experiments.errors import BadInputError
 from experiments.scenario.files import DEFAULT
 from experiments.scenario.supported import require_live
@@ -34,12 +41,14 @@ oracle-least-work-of-two, oracle-central-queue and oracle-static-split.
 @SIMULATED
 @campaign_options
 @PATIENCE
+@PARQUET
 def run(
     scenario: str,
     simulated: bool,
     policies: str | None,
     out: Path | None,
     patience: str | None,
+    parquet: bool,
     **options: Any,
 ) -> int:
     """Run SCENARIO (default: regions) and report: a name from `experiments list`, or a TOML file."""
@@ -49,8 +58,14 @@ def run(
 
     if simulated and patience is not None:
         raise BadInputError("--patience: only for measured runs; nothing disturbs a simulated one")
+    if parquet:
+        from experiments.report.exports import require_parquet
+
+        require_parquet()
     seconds = 0.0 if patience is None else duration("--patience", patience)
     chosen = chosen_scenario(scenario, policies, options)
     if not simulated:
         require_live(chosen)
-    return run_campaign(chosen, out or new_directory(chosen.name), world_of(simulated), Patience(seconds))
+    return run_campaign(
+        chosen, out or new_directory(chosen.name), world_of(simulated), Patience(seconds), parquet=parquet
+    )

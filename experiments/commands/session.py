@@ -5,6 +5,7 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from experiments.run.patience import Patience
 from experiments.run.progress import Progress
 from experiments.run.world import World
 from experiments.scenario.scenario import Scenario
+from experiments.stats.measures import LAG
 from experiments.terminal import STOPPED, console_here, path_line, print_stopped
 
 
@@ -37,26 +39,39 @@ def world_of(is_simulated: bool) -> World:
     return MeasuredWorld()
 
 
-def run_campaign(scenario: Scenario, directory: Path, world: World, patience: Patience) -> int:
-    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
+def run_campaign(
+    scenario: Scenario,
+    directory: Path,
+    world: World,
+    patience: Patience,
+    during: AbstractContextManager[None] | None = None,
+    command: str | None = None,
+    parquet: bool = False,
+) -> int:
+    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
+
+    `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
+    as it is. With `parquet`, tables and requests are written as Parquet too.
+    """
     console = console_here()
-    campaign = prepare(scenario, command_line(), directory, world.name)
+    campaign = prepare(scenario, command or command_line(), directory, world.name)
     console.print(Text(scenario.question, style="bold"))
     where = " in virtual time" if world.name == "simulated" else ""
-    console.print(path_line(f"{len(campaign.plan)} runs{where} into", directory))
+    count = len(campaign.plan)
+    console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
     try:
-        with Progress(campaign, console) as progress:
+        with during or nullcontext(), Progress(campaign, console) as progress:
             execute(campaign, directory, world, progress, patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):
-            present(directory, console)
+            present(directory, console, parquet)
         return STOPPED
     except ExperimentError:
         if has_runs(directory):
-            present(directory, console)
+            present(directory, console, parquet)
         raise
-    return present(directory, console)
+    return present(directory, console, parquet)
 
 
 def has_runs(directory: Path) -> bool:
@@ -64,13 +79,25 @@ def has_runs(directory: Path) -> bool:
     return any((directory / RUNS).iterdir())
 
 
-def present(directory: Path, console: Console) -> int:
+def present(directory: Path, console: Console, parquet: bool = False) -> int:
     """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
-        summary = write_report(directory)
+        summary = write_report(directory, parquet)
     print_summary(summary, console)
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 1 if summary.failed_thresholds else 0
+
+
+def remedies(summary: Summary) -> list[str]:
+    """What helps against the reasons of invalid runs; empty if nothing is known to."""
+    reasons = [reason for run in summary.runs for reason in run.invalid_reasons]
+    if not any(reason.startswith((LAG, "achieved")) for reason in reasons):
+        return []
+    smaller = "--rate" if summary.scenario.load.mode == "open" else "--batch"
+    return [
+        f"What helps: close other programs, lower {smaller}, or measure disturbed runs again by --patience 60s. "
+        "The generator itself was late."
+    ]
 
 
 def print_summary(summary: Summary, console: Console) -> None:
@@ -78,10 +105,12 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(terminal_table(statistics_table(summary), console.width))
     mark = "" if summary.world == "measured" else "Simulated. "
     console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
-    for sentence in summary.verdict.sentences:
+    for sentence in (*summary.verdict.lines, *summary.verdict.details):
         console.print(Text(sentence))
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))
+    for line in remedies(summary):
+        console.print(Text(line, style="yellow"))
     for judgement in summary.failed_thresholds:
         text = f"THRESHOLD FAILED  {judgement.label}: {judgement.threshold} ({judgement.message})"
         console.print(Text(text, style="bold red"))

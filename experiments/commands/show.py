@@ -13,12 +13,16 @@ from experiments.commands.options import require_none
 from experiments.errors import BadInputError
 from experiments.scenario.events import Event
 from experiments.scenario.files import load_scenario, packaged
+from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Region, Scenario
 from experiments.scenario.supported import complaints
+from policies import registry
+from policies.errors import PoliciesError
 
 EPILOG = """\b
 Examples:
   experiments show regions                      a packaged scenario, or a TOML file
+  experiments show c3                           a policy and its options
   experiments show results/first                a results directory, without drawing its report
   experiments show results/first.sqlite         every policy under every scenario of a sweep, and why cells failed
   experiments show results/first.sqlite --measure p50
@@ -26,26 +30,54 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("what", metavar="SCENARIO|RESULTS|CATALOGUE")
+@click.argument("what", metavar="SCENARIO|POLICY|RESULTS|CATALOGUE")
 @GRID
 @MEASURE
 def show(what: str, grid: str | None, measure: str | None) -> None:
-    """Show what a scenario, a results directory or the catalogue of a sweep holds; writes nothing.
+    """Show what a scenario, a policy, a results directory or the catalogue of a sweep holds; writes nothing.
 
-    A name is a packaged scenario, a file that ends in .toml is a scenario, any other file is a catalogue. --measure
-    adds the ratio of every policy to the best one of each scenario.
+    A name is a packaged scenario, a policy, or a directory below results/. A file that ends in .toml is a scenario, any
+    other file is a catalogue. --measure adds the ratio of every policy to the best one of each scenario.
     """
     from experiments.terminal import console_here
 
-    path = Path(what)
-    if what not in packaged() and not what.endswith(".toml") and not path.is_dir():
+    path = place_of(what)
+    is_scenario = what in packaged() or what.endswith(".toml")
+    if not is_scenario and not path.exists() and what in registry.known():
+        require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
+        show_policy(what, console_here())
+        return
+    if not is_scenario and not path.is_dir():
         show_catalogue(path, grid, measure, console_here())
         return
     require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
-    if what in packaged() or what.endswith(".toml"):
-        show_scenario(load_scenario(what), console_here())
+    if is_scenario:
+        scenario = load_scenario(what)
+        overridden(scenario, Overrides())  # refuses what `run` would refuse
+        show_scenario(scenario, console_here())
     else:
         show_results(path, console_here())
+
+
+def place_of(what: str) -> Path:
+    """The file or directory of that name; else the one below `results`, if it exists."""
+    path, below = Path(what), Path("results") / what
+    return below if not path.exists() and below.exists() else path
+
+
+def show_policy(name: str, console: Console) -> None:
+    """Print a policy: its description, and its options with their defaults."""
+    try:
+        options = registry.options_of(registry.find(name)).values()
+    except PoliciesError as error:  # of a plug-in that cannot be loaded
+        raise BadInputError(str(error)) from None
+    console.print(Text(f"{name}: {registry.describe()[name]}", style="bold"))
+    facts = [
+        (one.name, "needed" if one.default is one.empty else f"{one.default!r} by default") for one in options
+    ]
+    if facts:
+        print_facts(facts, console)
+    console.print(Text("See docs/policies.md."))
 
 
 def show_scenario(scenario: Scenario, console: Console) -> None:
@@ -152,7 +184,9 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
 
     if not file.exists() and not file.suffix:
         known = ", ".join(packaged())
-        raise BadInputError(f"{file}: no such scenario, results directory or catalogue; scenarios: {known}")
+        raise BadInputError(
+            f"{file}: no such scenario, policy, results directory or catalogue; scenarios: {known}"
+        )
     with to_read(file) as opened:
         facts = chosen_grid(opened, grid)
         rows = opened.rows(facts.grid.name)

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from experiments.commands.options import command_line, named, require_none
+from experiments.commands.options import PARQUET, command_line, named, require_none
 from experiments.sweep.grid import EVERYTHING, OURS, Grid, checked_grid, load_grid
+from policies.loading.reference import located_here
 
 EPILOG = """\b
 Examples:
@@ -56,6 +57,7 @@ SEEDS, QUICK_SEEDS = 20, 2
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; as many as processors if not given.")
 @click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that runs already: tcp://host:8786.")
 @click.option("--keep-samples", is_flag=True, help="Keep every request of every cell, compressed.")
+@PARQUET
 @click.option("--dry-run", is_flag=True, help="Only count the cells.")
 def sweep(
     grid: Path | None,
@@ -67,6 +69,7 @@ def sweep(
     workers: int | None,
     scheduler: str | None,
     keep_samples: bool,
+    parquet: bool,
     dry_run: bool,
 ) -> int:
     """Simulate every cell of GRID, a TOML file, that its catalogue does not contain yet.
@@ -80,10 +83,20 @@ def sweep(
 
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers and --scheduler: a cluster that runs already has its own workers")
+    if parquet:
+        from experiments.report.exports import require_parquet
+
+        require_parquet()
     if grid is None:
         chosen = matrix_grid(scenarios, policies, seeds, quick)
     else:
-        matrix_only = {"scenarios": scenarios, "policies": policies, "seeds": seeds, "quick": quick}
+        matrix_only: dict[str, object] = {
+            "scenarios": scenarios,
+            "policies": policies,
+            "seeds": seeds,
+            "quick": quick,
+        }
+        matrix_only["parquet"] = parquet
         require_none(matrix_only, "only without GRID, which states it itself")
         chosen = load_grid(grid)
     console = console_here()
@@ -98,7 +111,7 @@ def sweep(
     )
     code = run_sweep(chosen, options, simulate, console)
     if grid is None and code in (0, FAILED):
-        return report_catalogue(options.out, grid=chosen.name) or code
+        return report_catalogue(options.out, grid=chosen.name, parquet=parquet) or code
     return code
 
 
@@ -108,7 +121,7 @@ def matrix_grid(scenarios: str | None, policies: str | None, seeds: int | None, 
         "name": "matrix-quick" if quick else "matrix",
         "question": "Which policy is best where, and how far from the best are the others?",
         "scenarios": named(scenarios, "--scenarios") or EVERYTHING,
-        "policies": named(policies) or EVERYTHING,
+        "policies": located_here(named(policies)) or EVERYTHING,
         "seeds": seeds or (QUICK_SEEDS if quick else SEEDS),
         "quick": quick,
         "ours": OURS,

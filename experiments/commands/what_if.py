@@ -18,11 +18,14 @@ from rich.text import Text
 from experiments.commands.live import table_in
 from experiments.errors import BadInputError
 from experiments.record.reader import Recording, read_recording
+from experiments.scenario.labels import policy_label
 from experiments.terminal import console_here, plain_table, require_writable, write_json
-from experiments.what_if.answer import Answer, Question, answer, in_words, name_of
+from experiments.what_if.answer import Answer, Question, answer, in_words
 from experiments.what_if.fit import RegionFit, fit
+from experiments.what_if.spans import longest_span
 from policies import registry
 from policies.errors import PoliciesError
+from policies.loading.reference import located_here
 
 EPILOG = """\b
 Examples:
@@ -76,10 +79,12 @@ def what_if(
 
     require_writable("--json", file)
     console = console_here()
-    read = read_recording(recording)
+    read, left_out = longest_span(read_recording(recording))
     regions = [region.with_slots(slots) for region in fit(read)]
     question = Question(checked(lost, regions), chosen(policies, read), blocks, seed)
     introduce(console, read, regions)
+    if left_out:
+        console.print(Text(left_out, style="yellow"))
     with Progress(
         TextColumn("simulating {task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
@@ -119,21 +124,28 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
 
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
     """Policies by label. Raises `BadInputError`."""
-    tables = [table_in(text) if text.lstrip().startswith("{") else {"name": text} for text in policies]
+    tables = [
+        located_here(table_in(text) if text.lstrip().startswith("{") else {"name": text}) for text in policies
+    ]
     for policy in tables or [recording.policy]:
         options = {key: value for key, value in policy.items() if key != "name"}
         try:
             registry.make(policy["name"], options, Random(0))
         except PoliciesError as error:
             raise BadInputError(f"--policy: {error}") from None
-    return {name_of(policy): policy for policy in tables or [recording.policy]}
+    found: dict[str, dict[str, Any]] = {}
+    for policy in tables or [recording.policy]:
+        found[policy_label(policy, found)] = policy
+    return found
 
 
 def introduce(console: Console, recording: Recording, regions: list[RegionFit]) -> None:
     """Print what was recorded and the fitted regions."""
     span = float(recording.instants[-1])
     console.print(
-        Text(f"{len(recording)} requests in {span:.0f} s, as {name_of(recording.policy)} placed them.")
+        Text(
+            f"{len(recording)} requests in {span:.0f} s, as {policy_label(recording.policy, {})} placed them."
+        )
     )
     for region in regions:
         asked = sum(worker.requests for worker in region.workers) / span if span else 0.0

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.errors import BadInputError, FleetFailedError
-from experiments.results.directory import Results, load_results
+from experiments.results.directory import Results, load_results, require_new
 from experiments.stats.samples import Run
 
 RAN = (0, 1)
@@ -44,6 +44,7 @@ def measure(revisions: Sequence[str], plan: RevisionPlan, console: Console) -> l
 
     Raises `BadInputError`, `FleetFailedError`.
     """
+    require_new(plan.out)
     rng = random.Random(plan.seed)
     with working_copies(revisions) as copies:
         for block in range(plan.blocks):

@@ -19,6 +19,7 @@ import numpy as np
 
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import LiveBalancer
+from experiments.live.in_force import PolicyInForce
 from experiments.live.rails import JUDGED, Rails, Watch
 from experiments.live.readings import Reading, Window, between
 
@@ -27,18 +28,6 @@ class RailBroken(ExperimentError):
     """A guard rail was broken and the initial policy was restored."""
 
     exit_code = 1
-
-
-class PolicyChangedExternally(ExperimentError):
-    """The policy in force is not the one that was set here."""
-
-    exit_code = 3
-
-
-class RestoreFailed(ExperimentError):
-    """The initial policy could not be restored; manual action is needed."""
-
-    exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +85,18 @@ class Switchback:
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        self._balancer = balancer
+        self._in_force = PolicyInForce(balancer, now)
         self._plan = plan
         self._observer = observer
         self._now = now
         self._sleep = sleep
-        self._expected: dict[str, Any] = {}
-        self._is_policy_ours = True  # whether the policy in force was set here
         self._watch: Watch | None = None
         self.findings = Findings({})
 
     async def run(self) -> Findings:
         """Run the whole evaluation. Raises `ExperimentError`; `findings` keeps what was measured by then."""
-        for policy in self._plan.policies.values():
-            await self._balancer.check(policy)
-        first = await self._read()
-        self.findings.initial = self._expected = first.policy
+        first = await self._in_force.begin(self._plan.policies.values())
+        self.findings.initial = first.policy
         try:
             await self._measure_initial(first)
             for block in range(self._plan.blocks):
@@ -140,7 +125,7 @@ class Switchback:
         """One period of one policy; sets it even if it is in force already, so that every period starts alike."""
         plan, began = self._plan, self._now()
         self._observer.period_began(block, label)
-        await self._apply(plan.policies[label])
+        await self._in_force.apply(plan.policies[label])
         self._watch = Watch(self.findings.rails) if self.findings.rails is not None else None
         reading = await self._read()
         await self._watch_until(reading, began + plan.washout)
@@ -159,17 +144,7 @@ class Switchback:
         return between(first, last)
 
     async def _read(self) -> Reading:
-        status = await self._balancer.latency()
-        try:
-            reading = Reading.of(status, self._now())
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BadInputError(f"URL: its answer has no latencies: {error!r}") from None
-        if self._expected and reading.policy != self._expected:
-            self._is_policy_ours = False
-            raise PolicyChangedExternally(
-                f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
-                "measured after it counts"
-            )
+        reading = await self._in_force.read()
         problem = self._watch.broken_by(reading) if self._watch is not None else None
         if problem is not None:
             raise RailBroken(
@@ -177,19 +152,6 @@ class Switchback:
             )
         return reading
 
-    async def _apply(self, policy: dict[str, Any]) -> None:
-        await self._balancer.apply(policy)
-        self._expected = policy
-
     async def _restore(self) -> None:
         """Restore the initial policy."""
-        if not self._is_policy_ours:
-            return
-        initial = self.findings.initial
-        try:
-            await self._balancer.apply(initial)
-        except ExperimentError as error:
-            raise RestoreFailed(
-                f"'{initial['name']}' could not be put in force again, '{self._expected['name']}' still is: {error}"
-            ) from None
-        self.findings.is_restored = True
+        self.findings.is_restored = await self._in_force.restore()

@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan
-from experiments.results.verdict import show
+from experiments.results.phrases import show
 from experiments.stats.comparison import Comparison, Interval, compare
 
 MEASURES = ("p99", "p50", "mean")

@@ -9,21 +9,29 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from balancer.upstream.connection import ConnectionOwner, Response, UpstreamConnection, connect
 from experiments.errors import FleetFailedError
 
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+
 CONNECT_TIMEOUT = 10.0
 """Connect timeout in seconds. A loopback handshake takes microseconds; with a full backlog it may take longer."""
 
-Ready = Callable[[UpstreamConnection], None]
+Ready = Callable[[UpstreamConnection], bool]
+"""Takes a connection; returns False if it does not need one any more."""
+
 Refused = Callable[[], None]
 
 
-async def open_connection(owner: ConnectionOwner, host: str, port: int, timeout: float) -> UpstreamConnection:
+async def open_connection(
+    owner: ConnectionOwner, host: str, port: int, timeout: float, tls: ClientTls | None = None
+) -> UpstreamConnection:
     """Open a connection. Raises `FleetFailedError` for every failure."""
     try:
-        return await connect(owner, host, port, timeout)
+        return await connect(owner, host, port, timeout, tls)
     except Exception as error:  # whatever `connect` raises
         raise FleetFailedError(f"no connection to {host}:{port}: {error}") from error
 
@@ -46,22 +54,37 @@ class BodyIgnored:
 
 
 class Connections:
-    """Pool of all connections to `host`:`port`."""
+    """Pool of all connections to `host`:`port`, at most `most` at a time; None: any number.
 
-    def __init__(self, host: str, port: int, spare: int) -> None:
+    A request that finds as many waits for one of them.
+    """
+
+    def __init__(
+        self, host: str, port: int, spare: int, tls: ClientTls | None = None, most: int | None = None
+    ) -> None:
         self._host, self._port, self._spare = host, port, spare
+        self._tls = tls
+        self._most = most
         self._idle: list[UpstreamConnection] = []
         self._waiting: deque[tuple[Ready, Refused]] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._all: set[UpstreamConnection] = set()
 
     async def open(self, count: int) -> None:
-        """Open `count` idle connections before the run. Raises `FleetFailedError` when one fails."""
+        """Open `count` idle connections before the run. Raises `FleetFailedError` when one fails; the others stay."""
         opened = await asyncio.gather(
-            *(open_connection(self, self._host, self._port, CONNECT_TIMEOUT) for _ in range(count))
+            *(
+                open_connection(self, self._host, self._port, CONNECT_TIMEOUT, self._tls)
+                for _ in range(count)
+            ),
+            return_exceptions=True,
         )
-        self._all.update(opened)
-        self._idle += opened
+        kept = [upstream for upstream in opened if isinstance(upstream, UpstreamConnection)]
+        self._all.update(kept)
+        self._idle += kept
+        for failure in opened:
+            if isinstance(failure, BaseException):
+                raise failure
 
     def lease(self, ready: Ready, refused: Refused) -> None:
         """Call `ready` with a connection, at once if one is idle; call `refused` when none can be opened."""
@@ -74,23 +97,29 @@ class Connections:
             self._waiting.append((ready, refused))
             self._open_one()
 
+    def lease_new(self, ready: Ready, refused: Refused) -> None:
+        """Call `ready` with a connection that is opened now, or with the first that becomes free before it is open."""
+        self._waiting.appendleft((ready, refused))
+        self._open_one()
+
     def give_back(self, upstream: UpstreamConnection) -> None:
         """Return a connection after a request: pass it to a waiter, keep it idle, or close it."""
-        if not upstream.is_reusable:
-            upstream.close()
-        elif self._waiting:
-            self._waiting.popleft()[0](upstream)
+        if upstream.is_reusable:
+            self._offer(upstream)
         else:
-            self._idle.append(upstream)
+            upstream.close()
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
         """Remove a closed connection from the pool."""
         self._all.discard(upstream)
         if upstream in self._idle:
             self._idle.remove(upstream)
+        if self._waiting and self._most is not None:
+            self._open_one()  # for a request that waited because there were as many as allowed
 
     async def close(self) -> None:
         """Close all connections; requests in flight get no callback."""
+        self._waiting.clear()
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
@@ -98,19 +127,35 @@ class Connections:
             upstream.close()
 
     def _open_one(self) -> None:
+        if self._most is not None and len(self._all) + len(self._opening) >= self._most:
+            return
         task = asyncio.get_running_loop().create_task(self._opened())
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
     async def _opened(self) -> None:
         try:
-            upstream = await open_connection(self, self._host, self._port, CONNECT_TIMEOUT)
+            upstream = await open_connection(self, self._host, self._port, CONNECT_TIMEOUT, self._tls)
         except FleetFailedError:
+            self._is_opened()
             if self._waiting:
                 self._waiting.popleft()[1]()
+            if self._waiting and self._most is not None:
+                self._open_one()
             return
+        self._is_opened()
         self._all.add(upstream)
-        if self._waiting:
-            self._waiting.popleft()[0](upstream)
-        else:
-            self._idle.append(upstream)
+        self._offer(upstream)
+
+    def _is_opened(self) -> None:
+        """Stop counting the current task as one that opens a connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._opening.discard(task)
+
+    def _offer(self, upstream: UpstreamConnection) -> None:
+        """Pass a connection to the first waiter that still needs one, or keep it idle."""
+        while self._waiting:
+            if self._waiting.popleft()[0](upstream):
+                return
+        self._idle.append(upstream)

@@ -39,14 +39,14 @@ class InFlightRequest(BodyIgnored):
         self.has_ended = False
         self.kind = Kind.OK
 
-    def depart(self, upstream: UpstreamConnection) -> None:
-        """Send the request on a connection."""
-        if self.has_ended:  # timed out while the connection was being made
-            self._generator.connections.give_back(upstream)
-            return
+    def depart(self, upstream: UpstreamConnection) -> bool:
+        """Send the request on a connection; returns False if it timed out while the connection was being made."""
+        if self.has_ended:
+            return False
         self._upstream = upstream
         self._generator.ledger.sent_at[self.number] = time.monotonic()
         upstream.send(self._generator.head(self.number), self, b"GET")
+        return True
 
     def refused(self) -> None:
         """End the request because no connection could be opened."""
@@ -93,7 +93,8 @@ class Generator:
 
     `instants` has shape (m,), m <= count, in seconds from the start. With m == count the loop is open, else it is
     closed and m requests are kept outstanding: a sliding batch. `timeout` in seconds from the due instant. `demand`, if
-    given, holds the X-Service-Times header value of each request, by number.
+    given, holds the X-Service-Times header value of each request, by number. `connections` replaces the pool of plain
+    connections to `address`.
     """
 
     def __init__(
@@ -106,8 +107,9 @@ class Generator:
         timeout: float,
         path: str = "/work",
         demand: Sequence[bytes] = (),
+        connections: Connections | None = None,
     ) -> None:
-        self.connections = Connections(*address, spare=SPARE if len(instants) == count else 0)
+        self.connections = connections or Connections(*address, SPARE if len(instants) == count else 0)
         self.ledger = Ledger(places, time.monotonic())
         self.count = count
         self._timeout = timeout

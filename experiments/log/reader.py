@@ -240,6 +240,8 @@ class Columns:
     endings: Counter[tuple[str, str]] = field(default_factory=Counter)
     least_sample: float = 1.0
     left_out: int = 0
+    unreadable: int = 0
+    first_problem: str = ""
 
     def __len__(self) -> int:
         return len(self.at)
@@ -264,6 +266,11 @@ class Columns:
             self.regions[row.endpoint] = row.region
         self._check_names()
 
+    def skip(self, number: int, problem: object) -> None:
+        """Count a line that cannot be read; the first one is kept in words."""
+        self.unreadable += 1
+        self.first_problem = self.first_problem or f"line {number}: {problem}"
+
     def _check_names(self) -> None:
         for what, names, most in (
             ("endpoint", self.endpoints, MOST_ENDPOINTS),
@@ -275,25 +282,31 @@ class Columns:
 
 
 def read_log(lines: Iterable[str], name: str) -> Columns:
-    """Read all requests of a log called `name`. Raises `BadInputError` that names the line.
+    """Read all requests of a log called `name`. Raises `BadInputError` if no line can be read, or too many names.
 
     Skips control requests and tunnels, the program's own lines on standard output, and an incomplete last line of a log
-    that is being written.
+    that is being written. Other lines that cannot be read are counted: a log on a platform has other programs' lines.
     """
     columns = Columns()
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:
-            raise BadInputError(f"{name}: line {number}: is longer than {LONGEST_LINE >> 20} MiB")
+            columns.skip(number, f"is longer than {LONGEST_LINE >> 20} MiB")
+            continue
         if line.isspace() or line.startswith("balancer ") or not line.endswith("\n"):
             continue
         try:
             row = row_of(line)
-            if row.end in LEFT_OUT:
-                columns.left_out += 1
-            else:
-                columns.add(row)
+        except Problem as problem:
+            columns.skip(number, problem)
+            continue
+        if row.end in LEFT_OUT:
+            columns.left_out += 1
+            continue
+        try:
+            columns.add(row)
         except Problem as problem:
             raise BadInputError(f"{name}: line {number}: {problem}") from None
     if not len(columns):
-        raise BadInputError(f"{name}: holds no request")
+        reason = f", and {columns.first_problem}" if columns.first_problem else ""
+        raise BadInputError(f"{name}: holds no request{reason}")
     return columns

@@ -17,13 +17,15 @@ from experiments.log.runs import LogRuns, alone
 from experiments.log.tables import tables_of_log
 from experiments.report import figures, figures_workers
 from experiments.report.document import Document, Picture, Section, sections_of
-from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.drawings import Drawing, save_drawing, tail_drawing
+from experiments.report.figures_time import bins_of
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write
 from experiments.report.palette import Competitor
 from experiments.report.tables import Table
 from experiments.report.thinning import thinned, thinning
+from experiments.stats.measures import quantiles, success_latency
 
 MOST_ROWS = 40
 """Largest number of endpoints in one figure: those with the most requests."""
@@ -68,13 +70,9 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             f"Level bands are round trips; a slope is a queue that grows.{thinning(policies)}",
             lambda: figures_workers.service_by_request(few),
         ),
-        Drawing(
-            "latency-over-time",
-            "Latency over time",
-            f"By policy, from its first request on.{thinning(policies)}",
-            lambda: figures_workers.latency_over_time(few),
-        ),
     ]
+    if (bins := bins_of(policies)) is not None:
+        made.append(tail_drawing(policies, bins, (), 1.0))
     return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
 
 
@@ -132,6 +130,17 @@ def cautions(log: LogRuns) -> list[str]:
     ]
 
 
+def headline(log: LogRuns) -> str:
+    """Failures and the best supported percentile of the whole log, in one line."""
+    samples, latency = log.whole.samples, success_latency([log.whole])
+    failed = len(samples) - len(latency)
+    known = [one for one in quantiles(latency) if not one.hidden and one.percent <= 99]
+    share = f"{failed} of {len(samples)} requests failed ({100 * failed / len(samples):.2g} %)"
+    if not known:
+        return share
+    return f"{share}; {known[-1].percent:g} % of the others were answered within {1e3 * known[-1].seconds:.3g} ms"
+
+
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
     """The report as a document."""
     heading = f"{len(log.whole.samples)} requests from {log.name}"
@@ -139,6 +148,12 @@ def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Pictur
         title=heading,
         heading=heading,
         eyebrow="Steelyard access log",
-        warnings=[Section("A sample", lines=cautions(log))],
+        headline=headline(log),
+        warnings=[
+            Section(
+                "Lines that could not be read", lines=[log.unreadable_in_words] if log.unreadable else []
+            ),
+            Section("A sample", lines=cautions(log)),
+        ],
         sections=sections_of(tables, pictures, method(log, command)),
     )

@@ -33,10 +33,24 @@ class LogRuns:
     endings: dict[tuple[str, str], int]
     least_sample: float
     left_out: int
+    unreadable: int
+    first_problem: str
 
     @property
     def places(self) -> tuple[Place, ...]:
         return self.whole.facts.places
+
+    @property
+    def unreadable_in_words(self) -> str:
+        """How many lines could not be read, with the first; empty if all could."""
+        if not self.unreadable:
+            return ""
+        part = self.unreadable / (self.unreadable + len(self.whole.samples) + self.left_out)
+        lines, are = ("line", "is") if self.unreadable == 1 else ("lines", "are")
+        return (
+            f"{self.unreadable:,} {lines} ({part:.2%}) could not be read and {are} left out; the first is "
+            f"{self.first_problem}"
+        )
 
     def by_policy(self) -> list[Competitor]:
         """Parts by policy, in order of first appearance."""
@@ -135,6 +149,8 @@ def log_runs(columns: Columns, name: str) -> LogRuns:
         endings=dict(columns.endings.most_common()),
         least_sample=columns.least_sample,
         left_out=columns.left_out,
+        unreadable=columns.unreadable,
+        first_problem=columns.first_problem,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.log.runs import LogRuns
 from experiments.report.palette import Competitor
-from experiments.report.tables import Cell, Table, milliseconds, statistics_cells
+from experiments.report.tables import Cell, Table, statistics_cells, supported
 from experiments.stats import measures
 from experiments.stats.samples import Flags, Floats
 
@@ -28,8 +28,8 @@ def statistics_of_log(log: LogRuns) -> Table:
     heads = ("min", "50th", "75th", "95th", "99th", "99.9th", "max", "mean", "std dev")
     note = (
         "Latency of successes in milliseconds, from the first byte of the request to the last of the response; "
-        "req/s counts successes over the time of the row's own requests. Grey: fewer than 100 samples lie beyond "
-        "that percentile."
+        "req/s counts successes over the time of the row's own requests. A percentile is grey with fewer than 100 "
+        "samples beyond it, and left out with fewer than 10."
     )
     columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
     return Table("Statistics", note, columns, tuple(map(competitor_cells, rows)))
@@ -43,9 +43,8 @@ def competitor_cells(one: Competitor) -> tuple[Cell, ...]:
 
 
 def quantile_cell(values: Floats, percent: float) -> Cell:
-    """Cell of a percentile, grey if few samples lie beyond it."""
-    few = measures.has_few_beyond(len(values), percent)
-    return milliseconds(measures.percentile(values, percent), few)
+    """Cell of a percentile of the values."""
+    return supported(measures.quantile(values, percent))
 
 
 def phase_table(log: LogRuns) -> Table:

@@ -53,6 +53,9 @@ LARGEST_BLOCK = 1 << 20
 MOST_ROWS = 20_000_000
 """Largest number of requests that is read: some 4 GB while they are sorted."""
 
+MOST_CHANGES = 100_000
+"""Largest number of changes of the policy that is read."""
+
 LONGEST = 31 * 86_400.0
 """Largest span of a recording, and duration of a phase, in seconds."""
 
@@ -67,6 +70,13 @@ class Content(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
 
+def named_policy(policy: dict[str, Any]) -> dict[str, Any]:
+    """Check that a policy has a name. Raises `ValueError`."""
+    if not isinstance(policy.get("name"), str):
+        raise ValueError("must have a name")
+    return policy
+
+
 class Start(Content):
     """Start of a recording; `began` is Unix time."""
 
@@ -76,12 +86,16 @@ class Start(Content):
     policy: dict[str, Any]
     home_region: PrintableName | None = None
 
-    @field_validator("policy")
-    @classmethod
-    def _has_a_name(cls, policy: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(policy.get("name"), str):
-            raise ValueError("must have a name")
-        return policy
+    _has_a_name = field_validator("policy")(named_policy)
+
+
+class Change(Content):
+    """Another policy from `at` on, in seconds from the start of the recording."""
+
+    at: Seconds
+    policy: dict[str, Any]
+
+    _has_a_name = field_validator("policy")(named_policy)
 
 
 class Named(Content):
@@ -116,8 +130,9 @@ class Endpoint:
 @dataclass(frozen=True, slots=True)
 class Recording:
     """A merged recording. `rows` has the fields of `ROW`, shape (n,), by arrival; `at` in seconds from the first,
-    `endpoint` is an index into `endpoints`, -1 for none. `policy` and `home_region` are those at its start; `dropped`
-    requests were not recorded. `left_out` earlier recordings in the same files do not overlap with this one.
+    `endpoint` is an index into `endpoints`, -1 for none. `policy` and `home_region` are those at its start; `changes`
+    are the later policies, each with its instant in seconds from the first arrival. `dropped` requests were not
+    recorded. `left_out` earlier recordings in the same files do not overlap with this one.
     """
 
     rows: NDArray[Any]
@@ -127,6 +142,7 @@ class Recording:
     home_region: str | None
     dropped: int
     left_out: int
+    changes: tuple[tuple[float, dict[str, Any]], ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -155,6 +171,7 @@ class Segment:
     about: Start
     endpoints: dict[int, Named] = field(default_factory=dict)
     rows: list[NDArray[Any]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     dropped: int = 0
 
     @property
@@ -230,7 +247,19 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     about = segments[-1].about
     dropped = sum(segment.dropped for segment in segments)
     known = tuple(endpoints.values())
-    return Recording(rows, known, began, about.policy, about.home_region, dropped, left_out)
+    changes = changes_of(segments[-1], began)
+    return Recording(rows, known, began, about.policy, about.home_region, dropped, left_out, changes)
+
+
+def changes_of(segment: Segment, began: float) -> tuple[tuple[float, dict[str, Any]], ...]:
+    """Changes of the policy in order, in seconds from `began` (Unix time); a policy set again is no change."""
+    found: list[tuple[float, dict[str, Any]]] = []
+    policy = segment.about.policy
+    for change in sorted(segment.changes, key=lambda change: change.at):
+        if change.policy != policy:
+            found.append((segment.began + change.at - began, change.policy))
+            policy = change.policy
+    return tuple(found)
 
 
 def merged(known: Endpoint | None, endpoint: Named) -> Endpoint:
@@ -257,6 +286,8 @@ def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
                 elif kind == b"E":
                     endpoint = document(Named, payload)
                     segments[-1].endpoints[endpoint.number] = endpoint
+                elif kind == b"C" and len(segments[-1].changes) < MOST_CHANGES:
+                    segments[-1].changes.append(document(Change, payload))
                 elif kind == b"Z":
                     segments[-1].dropped = document(End, payload).dropped
                 if most < 0:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from experiments.report.palette import GREY, GRID, INK
+from experiments.report.svg import finished
 
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -50,6 +51,9 @@ STYLE: Any = {
 
 PNG_DPI = 120
 
+SVG_DPI = 100
+"""Resolution of dots inside an SVG; a page shows about as many."""
+
 
 WIDTH = 10.6
 """Width of every figure in inches."""
@@ -75,11 +79,11 @@ def settle(figure: Figure) -> Figure:
 
 
 def to_svg(figure: Figure) -> bytes:
-    """Figure as SVG bytes without a date; marked elements are rasterised."""
+    """Figure as SVG bytes without a date, light and dark; marked elements are rasterised."""
     with mpl.rc_context(STYLE):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+        figure.savefig(buffer, format="svg", dpi=SVG_DPI, metadata={"Date": None, "Creator": None})
+    return finished(buffer.getvalue())
 
 
 def to_png(figure: Figure) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +21,21 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Title with a figure, list items and a table, in this order; omitted from the page if it has none of them."""
+    """Title with a figure, list items and a table, in this order; omitted from the page if it has none of them.
+
+    The table of a `folded` section is shown on demand.
+    """
 
     title: str
     picture: Picture | None = None
     lines: Sequence[str] = ()
     table: Table | None = None
+    folded: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """Name of the section in an address: its title in small letters, digits and hyphens."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "section"
 
     @property
     def has_content(self) -> bool:
@@ -34,7 +44,8 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Page with a heading, an optional verdict, warnings and sections. `title` is that of the browser's tab."""
+    """Page with a heading, an optional verdict, warnings and sections. `title` is that of the browser's tab, `details`
+    are shown on demand."""
 
     title: str
     heading: str
@@ -42,6 +53,7 @@ class Document:
     eyebrow: str = ""
     headline: str = ""
     sentences: Sequence[str] = ()
+    details: Sequence[str] = ()
     has_verdict: bool = True
     warnings: Sequence[Section] = ()
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
 from experiments.report.document import Picture
-from experiments.report.palette import MOST_DRAWN, competitors
+from experiments.report.figures_time import Bins, bins_of
+from experiments.report.palette import MOST_DRAWN, Competitor, competitors
 from experiments.report.thinning import thinned, thinning
 from experiments.results.directory import Results
 from experiments.results.summary import Summary
+from experiments.scenario.events import Event
+from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import EQUAL_WITHIN
+from experiments.stats.measures import LEAST_BEYOND
+
+SAME_SHARE = 0.01
+"""Largest difference of a worker's share between entries that counts as none."""
+
+OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
+"""Figures that show single workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +50,32 @@ def save_drawing(drawing: Drawing, directory: Path) -> Picture:
 
 
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
-    """Figures of the campaign; paired ratios only from two blocks on."""
-    field = competitors(results)
-    few = thinned(field)
+    """Figures of the campaign, entries in the order of the verdict; one without information is left out."""
+    field = drawn_field(results, summary)
+    scenario, few = results.scenario, thinned(field)
+    timed = alike(field, scenario)
+    bins = bins_of(timed)
     made = [
-        Drawing(
-            "throughput",
-            "Throughput",
-            "Longer is better. Successes per second over the whole run, the start and the last "
-            "responses included; entries of one policy share its colour and differ by hatching.",
-            lambda: figures.throughput_bars(field),
-        ),
+        *paired_drawing(field, summary),
         Drawing(
             "latency-quantiles",
             "Latency quantiles",
-            "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks "
-            "rest on fewer than 100 samples beyond them and should not be ranked.",
+            "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks have fewer "
+            "than 100 samples beyond them, and those with fewer than 10 are left out.",
             lambda: figures.latency_quantiles(field),
         ),
         Drawing(
             "latency-distribution",
             "Latency distribution",
             "First the share of all requests that were answered within a time: each step is a region, and a "
-            "curve that ends below 100 % had failures. Then the same with the tail enlarged.",
+            "curve that ends below 100 % had failures. Then the same with the tail enlarged, up to the tenth slowest.",
             lambda: figures.latency_distribution(field),
+        ),
+        Drawing(
+            "throughput",
+            "Throughput",
+            "Longer is better. Successes per second over the whole run, the start and the last responses included.",
+            lambda: figures.throughput_bars(field),
         ),
         Drawing(
             "share-per-worker",
@@ -70,47 +85,100 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             lambda: figures_workers.worker_share(field),
         ),
         Drawing(
+            "in-flight-per-worker",
+            "In flight per worker",
+            "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
+            "load; one that climbs alone is a queue that the policy feeds. Of more than "
+            f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
+            lambda: figures_time.in_flight_per_worker(timed, scenario),
+        ),
+        Drawing(
             "service-time-by-request",
             "Service time against request number",
             "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
             f"round trips; a slope is a queue that grows at a worker. Vertical axes are equal.{thinning(field)}",
             lambda: figures_workers.service_by_request(few),
         ),
-        Drawing(
-            "tail-over-time",
-            "p99 over time",
-            "All valid runs of an entry together, by the instant at which a request was due. Shaded: what the scenario "
-            "does to workers. A tail that falls before the shading ends belongs to a policy that avoids the fault.",
-            lambda: figures_time.tail_over_time(field, results.scenario),
-        ),
-        Drawing(
-            "in-flight-per-worker",
-            "In flight per worker",
-            "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
-            "load; one that climbs alone is a queue that the policy feeds. Of more than "
-            f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
-            lambda: figures_time.in_flight_per_worker(field, results.scenario),
-        ),
-        Drawing(
-            "latency-over-time",
-            "Latency over time",
-            "The first run of each entry over its own time; vertical axes are equal. A level band is "
-            "a stable system, a rising one is overloaded.",
-            lambda: figures_workers.latency_over_time(field),
-        ),
     ]
-    return [*made, *paired_drawing(results, summary)]
+    if bins is not None:
+        tail = tail_drawing(timed, bins, scenario.events, scenario.time_scale)
+        made.insert(-2, tail)
+    left_out = {*uniform(summary)}
+    if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
+        left_out |= {*OF_WORKERS}
+    return [drawing for drawing in made if drawing.name not in left_out]
 
 
-def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
-    """The forest plot, if there are paired blocks."""
-    paired = [comparison for comparison in summary.comparisons if comparison.interval.blocks >= 2]
+def drawn_field(results: Results, summary: Summary) -> list[Competitor]:
+    """Entries in the order of the summary, without the A/A control, which looks like the entry that it repeats."""
+    place = {entry.label: index for index, entry in enumerate(summary.entries)}
+    field = sorted(competitors(results), key=lambda one: place[one.label])
+    kept = [one for one in field if results.scenario.entry(one.label).repeat_of is None]
+    return kept or field
+
+
+def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
+    """Entries under the scenario's own load: with another batch runs take another time, and time axes are common."""
+    return [one for one in field if scenario.entry(one.label).batch is None] or list(field)
+
+
+def tail_drawing(field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float) -> Drawing:
+    """The tail over time, with the percentile that the number of requests supports."""
+    name = f"p{bins.percent:g}"
+    why = (
+        ""
+        if bins.percent == 99
+        else f" It is {name} because a point needs {LEAST_BEYOND} requests beyond it."
+    )
+    shading = (
+        " Shaded: what the scenario does to workers. A tail that falls before the shading ends belongs to a policy "
+        "that avoids the fault."
+        if events
+        else ""
+    )
+    caption = (
+        "All valid runs of an entry together, by the instant at which a request was due; a line has a gap where there "
+        f"are too few requests.{why}{shading}"
+    )
+    draw = partial(figures_time.tail_over_time, field, events, scale, bins)
+    return Drawing("tail-over-time", f"{name} over time", caption, draw)
+
+
+def uniform(summary: Summary) -> dict[str, str]:
+    """Figures that are left out because all their bars would be equal: name -> the sentence that replaces it."""
+    found: dict[str, str] = {}
+    rates = [entry.table.rate for entry in summary.entries if entry.table.rate > 0]
+    if not rates or math.log(max(rates) / min(rates)) <= EQUAL_WITHIN:
+        shown = f"{min(rates):.4g} to {max(rates):.4g}" if rates else "0"
+        found["throughput"] = (
+            f"Throughput is equal within 5 %: {shown} successes per second under every entry."
+        )
+    shares = [tuple(entry.share_per_worker.values()) for entry in summary.entries]
+    spreads = [max(parts) - min(parts) for parts in zip(*shares, strict=False)]
+    if spreads and max(spreads) <= SAME_SHARE:
+        part = f" (within {100 * SAME_SHARE:g} points)" if len(shares) > 1 else ""
+        found["share-per-worker"] = (
+            f"Every entry gave each worker the same share{part}, so there is no figure of it."
+        )
+    return found
+
+
+def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:
+    """The forest plot, if there are paired blocks: the deciding measure, then the other measures of latency."""
+    decides = summary.scenario.measure
+    paired = [
+        one
+        for one in summary.comparisons
+        if one.interval.blocks >= 2 and (one.measure == decides or one.measure != "throughput")
+    ]
     if not paired:
         return []
-    field = competitors(results)
+    noise = "a point inside the yellow band differs no more than the same policy run twice. "
     caption = (
-        f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % "
-        "interval. Intervals that touch the grey band are practically equal; those inside the yellow one are noise."
+        f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % interval; "
+        f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal"
+        f"{'; ' + noise if summary.noise_floor else '. '}A filled point is ahead or behind: its p-value, adjusted by "
+        "Holm over all entries, is below 5 %."
     )
     draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
     return [Drawing("paired-ratios", "Against the baseline", caption, draw)]

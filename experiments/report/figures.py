@@ -20,15 +20,15 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import GREY, INK, INVALID, Competitor
-from experiments.stats.measures import quantiles, success_latency, throughput
+from experiments.report.palette import GREY, INK, INVALID, WHITE, Competitor
+from experiments.stats.measures import LEAST_BEYOND, quantiles, success_latency, throughput
 from experiments.stats.samples import Ints
 
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42
 """Height in inches of one entry in a horizontal figure."""
 
-MOST_STEPS = 4000
+MOST_STEPS = 1500
 """Maximum number of steps of a distribution, for each of its two axes: a step per request would take gigabytes for
 millions of requests, without a visible difference.
 """
@@ -38,8 +38,9 @@ millions of requests, without a visible difference.
 def latency_quantiles(field: Sequence[Competitor]) -> Figure:
     """p50 to max of every entry on one log axis, entries as rows."""
     figure, (axes,) = canvas.blank(1.5 + ROW * len(field))
-    shown = [quantiles(success_latency(one.runs)) for one in field]
-    values = [quantile.seconds * 1e3 for row in shown for quantile in row if math.isfinite(quantile.seconds)]
+    shown = [list(quantiles(success_latency(one.runs))) for one in field]
+    shown = [[q for q in row if not q.hidden and math.isfinite(q.seconds)] for row in shown]
+    values = [quantile.seconds * 1e3 for row in shown for quantile in row]
     for y, (one, row) in enumerate(zip(field, shown, strict=True)):
         axes.plot([q.seconds * 1e3 for q in row], [y] * len(row), color=one.colour, linewidth=2.2, alpha=0.45)
         for quantile in row:
@@ -55,7 +56,7 @@ def mark_quantile(axes: Axes, one: Competitor, x: float, y: float, percent: floa
     """Draw one quantile; hollow grey when fewer than 100 samples lie beyond it."""
     mark = QUANTILE_MARKS[percent]
     edge = GREY if few and mark not in "|x" else one.colour
-    face = "white" if few else one.colour
+    face = WHITE if few else one.colour
     size = 9 if mark == "|" else 7
     axes.plot(
         [x], [y], mark, markersize=size, markeredgecolor=edge, markerfacecolor=face, markeredgewidth=1.5
@@ -118,7 +119,7 @@ def draw_distribution(left: Axes, right: Axes, one: Competitor) -> list[float]:
     latency, part = latency[drawn] * 1e3, (drawn + 1) / total
     line: Any = {"color": one.colour, "linestyle": one.dash, "linewidth": 1.9}
     left.step(latency, 100 * part, where="post", **line)
-    inside = part < 1 - 0.5 / total
+    inside = part <= 1 - LEAST_BEYOND / total
     right.step(1 / (1 - part[inside]), latency[inside], where="post", **line)
     return [*latency[:1], *latency[-1:]]
 
@@ -136,12 +137,14 @@ def steps_drawn(count: int) -> Ints:
 
 def spectrum_axis(axes: Axes, total: int) -> None:
     """Axis of percentiles spaced by the number of nines, as far as the samples reach."""
-    percents = [p for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99) if total * (1 - p / 100) >= 1]
+    percents = [
+        p for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99) if p == 0 or total * (1 - p / 100) >= LEAST_BEYOND
+    ]
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([1 / (1 - p / 100) for p in percents]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * (1 - 1 / x):.6g}"))
-    axes.set_xlim(1, total * 1.1)
+    axes.set_xlim(1, max(2.0, total / LEAST_BEYOND))
 
 
 def line_of(one: Competitor) -> Line2D:

@@ -8,59 +8,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.figures import ROW
-from experiments.report.palette import GREY, GRID, Competitor
-from experiments.stats.comparison import EQUAL_WITHIN, Comparison, Interval
+from experiments.report.palette import GREY, GRID, NOISE, WHITE, Competitor, in_legend
+from experiments.stats.comparison import EQUAL_WITHIN, Comparison, Interval, noise
 
 RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
+NEAR_RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3)
 CLOSE_RATIOS = (0.8, 0.9, 1, 1.1, 1.25)
-NOISE = "#F0E442"
 
 
 @mpl.rc_context(STYLE)
 def forest(
     field: Sequence[Competitor], comparisons: Sequence[Comparison], floors: dict[str, Interval]
 ) -> Figure:
-    """Paired ratios to the baseline with their confidence intervals, one panel per measure."""
-    measures = list(dict.fromkeys(comparison.measure for comparison in comparisons))[:2]
-    rows = len(comparisons) // max(1, len({c.measure for c in comparisons}))
-    height = 1.4 + ROW * rows
-    figure, panels = canvas.blank(height, columns=len(measures), sharey=True)
+    """Paired ratios to the baseline with their confidence intervals, a panel per measure, rows as in `comparisons`."""
+    measures = list(dict.fromkeys(comparison.measure for comparison in comparisons))
+    labels = list(dict.fromkeys(comparison.label for comparison in comparisons))
+    figure, panels = canvas.blank(1.4 + ROW * len(labels), columns=len(measures), sharey=True)
     colours = {one.label: one.colour for one in field}
     for axes, measure in zip(panels, measures, strict=True):
         ours = [comparison for comparison in comparisons if comparison.measure == measure]
-        forest_panel(axes, ours, floors.get(measure), colours)
-    handles = [Patch(facecolor=GRID, label="±5 %: practically equal")]
+        forest_panel(axes, ours, labels, floors.get(measure), colours)
+    dot: Any = {"linestyle": "", "marker": "o", "markeredgecolor": GREY}
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], markerfacecolor=GREY, label="ahead or behind", **dot),
+        Line2D([], [], markerfacecolor=WHITE, label="neither", **dot),
+        Patch(facecolor=GRID, label="±5 %: practically equal"),
+    ]
     if floors:
-        handles.append(Patch(facecolor=NOISE, alpha=0.55, label="noise floor (A/A pair)"))
+        handles.append(Patch(facecolor=NOISE, alpha=0.55, label="noise (A/A pair)"))
     canvas.legend_above(figure, handles)
     return figure
 
 
 def forest_panel(
-    axes: Axes, comparisons: Sequence[Comparison], floor: Interval | None, colours: dict[str, str]
+    axes: Axes,
+    comparisons: Sequence[Comparison],
+    labels: Sequence[str],
+    floor: Interval | None,
+    colours: dict[str, str],
 ) -> None:
-    """One measure: a point and its interval per entry, in front of the bands of equality and noise."""
-    axes.axvspan(math.exp(-EQUAL_WITHIN), math.exp(EQUAL_WITHIN), color=GRID, zorder=0)
-    if floor is not None and not math.isnan(floor.low):
-        axes.axvspan(floor.low, floor.high, color=NOISE, alpha=0.55, zorder=1)
+    """One measure: a point and its interval per entry, in front of the bands of noise and equality."""
+    if floor is not None and floor.blocks:
+        axes.axvspan(math.exp(-noise(floor)), math.exp(noise(floor)), color=NOISE, alpha=0.55, zorder=0)
+    axes.axvspan(math.exp(-EQUAL_WITHIN), math.exp(EQUAL_WITHIN), color=GRID, alpha=0.8, zorder=1)
     axes.axvline(1.0, color=GREY, linewidth=1)
-    for y, comparison in enumerate(comparisons):
-        interval, colour = comparison.interval, colours[comparison.label]
+    for comparison in comparisons:
+        y, interval, colour = labels.index(comparison.label), comparison.interval, colours[comparison.label]
+        face = colour if comparison.standing in ("ahead", "behind") else WHITE
         axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
-        axes.plot([interval.ratio], [y], "o", color=colour, markersize=7)
-    axes.set_yticks(range(len(comparisons)), [comparison.label for comparison in comparisons])
-    axes.set_ylim(len(comparisons) - 0.4, -0.6)
+        axes.plot([interval.ratio], [y], "o", color=colour, markerfacecolor=face, markersize=7)
+    axes.set_yticks(range(len(labels)), [in_legend(label) for label in labels])
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     ratio_axis(axes, comparisons)
@@ -70,7 +81,8 @@ def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     """Log axis of ratios with plain labels."""
     ends = np.array([[c.interval.low, c.interval.high, c.interval.ratio] for c in comparisons])
     low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
-    candidates = RATIOS if high / low > 1.6 else CLOSE_RATIOS
+    span = max(high, 1) / min(low, 1)
+    candidates = RATIOS if span > 4 else NEAR_RATIOS if span > 1.5 else CLOSE_RATIOS
     axes.set_xscale("log")
     axes.set_xlim(min(low / 1.1, 0.9), max(high * 1.1, 1.1))
     axes.xaxis.set_major_locator(FixedLocator(list(candidates)))

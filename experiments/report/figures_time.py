@@ -1,12 +1,13 @@
 """Figures over the time of a run: tail latency with the events behind it, and requests in flight per worker.
 
-All entries share one vertical axis, and one time axis where runs are equally long; every event of the scenario is
-shaded where it occurred.
+All entries share one vertical and one time axis; every event of the scenario is shaded where it occurred.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
@@ -24,82 +25,94 @@ from experiments.report.palette import (
     INVALID,
     MOST_DRAWN,
     MOST_NAMED,
+    SHADE,
     Competitor,
     place_handles,
     region_colours,
     worker_colours,
 )
+from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
-from experiments.stats.measures import percentile
+from experiments.stats.measures import LEAST_BEYOND, has_few_beyond, percentile
 from experiments.stats.samples import Floats, Place, Run, Samples
 
-SHADE = "#F6DDB0"
-MOST_BINS = 40
-PER_BIN = 200
-"""Minimum number of requests per point of the tail; with fewer requests there are fewer bins."""
+MOST_BINS, LEAST_BINS = 40, 12
+"""Number of points of a line over time."""
 
-INSTANTS = 400
-"""Points in time at which requests in flight are counted."""
+TAILS = (99.0, 95.0, 90.0, 75.0)
+"""Percentiles over time, of which the highest is drawn that enough requests support."""
+
+MOST_INSTANTS, LEAST_INSTANTS, MOST_POINTS = 240, 60, 24_000
+"""Points in time at which requests in flight are counted: of a panel, and of all lines of the figure together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Equal time bins over the longest run, and the highest percentile that they support in every entry."""
+
+    percent: float
+    edges: Floats
+
+
+def bins_of(field: Sequence[Competitor]) -> Bins | None:
+    """Bins for `tail_over_time`; None if the requests do not suffice for a line."""
+    end = max(float(run.samples.scheduled_at.max()) for one in field for run in one.runs)
+    fewest = min(sum(int(run.samples.ok.sum()) for run in one.runs) for one in field)
+    for percent in TAILS:
+        count = int(fewest * (1 - percent / 100) / LEAST_BEYOND)
+        if count >= LEAST_BINS:
+            return Bins(percent, np.linspace(0, max(end, 1e-3), min(MOST_BINS, count) + 1))
+    return None
 
 
 @mpl.rc_context(STYLE)
-def tail_over_time(field: Sequence[Competitor], scenario: Scenario) -> Figure:
-    """p99 and median by scheduled instant, all valid runs of an entry pooled, events shaded."""
-    figure, panels = multiples(field, sharex=is_alike(scenario))
+def tail_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: float, bins: Bins) -> Figure:
+    """Tail percentile and median by scheduled instant, all valid runs of an entry pooled, events shaded."""
+    figure, panels = multiples(field, sharex=True)
     drawn: list[float] = []
     for axes, one in zip(panels, field, strict=False):
-        edges = bin_edges(field if is_alike(scenario) else [one])
-        drawn += draw_tail(axes, one, edges)
-        frame(axes, one, scenario, float(edges[-1]))
+        drawn += draw_tail(axes, one, bins)
+        frame(axes, one, events, scale, float(bins.edges[-1]))
     canvas.milliseconds(panels[0].yaxis, drawn)
     for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("seconds from the start of the run")
     label_left(panels, "latency, ms (log)")
-    canvas.legend_above(figure, tail_legend(field, scenario))
+    canvas.legend_above(figure, tail_legend(field, bool(events), bins.percent))
     return figure
 
 
-def is_alike(scenario: Scenario) -> bool:
-    """Whether all runs take the same time; a closed loop ends with its requests."""
-    return scenario.load.mode == "open"
-
-
-def frame(axes: Axes, one: Competitor, scenario: Scenario, end: float) -> None:
+def frame(axes: Axes, one: Competitor, events: Sequence[Event], scale: float, end: float) -> None:
     """Draw the events, the entry's name as title, and a time axis from 0 to `end`."""
-    shade_events(axes, scenario, end)
+    shade_events(axes, events, scale, end)
     title(axes, one)
     axes.set_xlim(0, end)
 
 
-def tail_legend(field: Sequence[Competitor], scenario: Scenario) -> list[Line2D | Patch]:
+def tail_legend(field: Sequence[Competitor], has_events: bool, percent: float) -> list[Line2D | Patch]:
     """Legend of the lines, ticks and shades that occur."""
     handles: list[Line2D | Patch] = [
-        Line2D([], [], color=INK, linewidth=2, label="p99"),
+        Line2D([], [], color=INK, linewidth=2, label=f"p{percent:g}"),
         Line2D([], [], color=INK, linewidth=1, alpha=0.6, label="median"),
     ]
     if has_failures(field):
         handles.append(Line2D([], [], linestyle="", marker="|", color=INVALID, label="failed request"))
-    if scenario.events:
+    if has_events:
         handles.append(Patch(facecolor=SHADE, label="event of the scenario"))
     return handles
 
 
-def bin_edges(field: Sequence[Competitor]) -> Floats:
-    """Edges of equal time bins over the longest run, as many as the entry with the fewest requests fills."""
-    end = max(float(run.samples.scheduled_at.max()) for one in field for run in one.runs)
-    fewest = min(sum(len(run.samples) for run in one.runs) for one in field)
-    return np.linspace(0, max(end, 1e-3), max(4, min(MOST_BINS, fewest // PER_BIN)) + 1)
+def draw_tail(axes: Axes, one: Competitor, bins: Bins) -> list[float]:
+    """Draw tail, median and a tick per failure of one entry; returns the values drawn, in ms.
 
-
-def draw_tail(axes: Axes, one: Competitor, edges: Floats) -> list[float]:
-    """Draw p99, median and a tick per failure of one entry; returns the values drawn, in ms."""
+    A bin with too few requests for the percentile leaves a gap in its line.
+    """
     due = np.concatenate([run.samples.scheduled_at[run.samples.ok] for run in one.runs])
     taken = np.concatenate([run.samples.latency[run.samples.ok] for run in one.runs]) * 1e3
-    which = np.clip(np.digitize(due, edges) - 1, 0, len(edges) - 2)
-    filled = [index for index in range(len(edges) - 1) if np.any(which == index)]
-    middle = (edges[:-1] + edges[1:])[filled] / 2
-    tail = [percentile(taken[which == index], 99) for index in filled]
-    median = [percentile(taken[which == index], 50) for index in filled]
+    count = len(bins.edges) - 1
+    which = np.clip(np.digitize(due, bins.edges) - 1, 0, count - 1)
+    middle = (bins.edges[:-1] + bins.edges[1:]) / 2
+    parts = [taken[which == index] for index in range(count)]
+    tail, median = ([shown(part, percent) for part in parts] for percent in (bins.percent, 50.0))
     axes.plot(middle, tail, color=one.colour, linestyle=one.dash, linewidth=2, marker="o", markersize=2.5)
     axes.plot(middle, median, color=one.colour, linewidth=1, alpha=0.6)
     failed = np.concatenate([run.samples.scheduled_at[~run.samples.ok] for run in one.runs])
@@ -107,14 +120,21 @@ def draw_tail(axes: Axes, one: Competitor, edges: Floats) -> list[float]:
     axes.plot(
         failed, np.full(len(failed), 0.97), "|", color=INVALID, markersize=8, transform=top, rasterized=True
     )
-    return [*tail, *median]
+    return [value for value in (*tail, *median) if math.isfinite(value)]
 
 
-def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
+def shown(values: Floats, percent: float) -> float:
+    """Percentile, nan if too few values lie beyond it; half the least number suffices, as bins are unequally full."""
+    return (
+        math.nan if has_few_beyond(len(values), percent, LEAST_BEYOND // 2) else percentile(values, percent)
+    )
+
+
+def shade_events(axes: Axes, events: Sequence[Event], scale: float, end: float) -> None:
     """Shade each event from its beginning to its end, in measured seconds, with a label at the bottom."""
-    for number, event in enumerate(scenario.events):
-        begins = event.at * scenario.time_scale
-        ends = end if event.lasts is None else (event.at + event.lasts) * scenario.time_scale
+    for number, event in enumerate(events):
+        begins = event.at * scale
+        ends = end if event.lasts is None else (event.at + event.lasts) * scale
         axes.axvspan(begins, min(ends, end), color=SHADE, alpha=0.7, linewidth=0, zorder=0)
         axes.annotate(
             f"{event.kind} {event.target}",
@@ -133,12 +153,14 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Fig
 
     One line per worker; with too many workers, the median of each region in a band from least to most.
     """
-    figure, panels = multiples(field, sharex=is_alike(scenario))
+    figure, panels = multiples(field, sharex=True)
     places = field[0].runs[0].facts.places
+    end = max(one.runs[0].samples.span for one in field)
+    count = min(MOST_INSTANTS, MOST_POINTS // (len(field) * min(len(places), MOST_DRAWN)))
+    instants = np.linspace(0, end, max(LEAST_INSTANTS, count))
     for axes, one in zip(panels, field, strict=False):
-        end = max(other.runs[0].samples.span for other in (field if is_alike(scenario) else [one]))
-        draw_in_flight(axes, one.runs[0], places, end)
-        frame(axes, one, scenario, end)
+        draw_in_flight(axes, one.runs[0], places, instants)
+        frame(axes, one, scenario.events, scenario.time_scale, end)
     for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("seconds from the start of the run")
     label_left(panels, "requests in flight")
@@ -147,9 +169,9 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Fig
     return figure
 
 
-def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], end: float) -> None:
-    """Draw one run; lines are thin where there are many."""
-    instants = np.linspace(0, end, INSTANTS)
+def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], instants: Floats) -> None:
+    """Draw one run up to its end; lines are thin where there are many."""
+    instants = instants[instants <= run.samples.span]
     lying = in_flight(run.samples, len(places), instants)
     if len(places) <= MOST_DRAWN:
         width = 1.5 if len(places) <= MOST_NAMED else 0.6

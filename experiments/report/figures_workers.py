@@ -1,4 +1,4 @@
-"""Figures of single runs: share per worker, service time per request, latency over time.
+"""Figures of workers: share of the answers, service time per request.
 
 Small multiples, one panel per entry in the scenario's order, with a common vertical axis. Dots are rasterised inside
 the SVG to keep the file small.
@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -22,8 +21,9 @@ from experiments.report.figures import ROW, entry_rows
 from experiments.report.palette import (
     GREY,
     INK,
-    INVALID,
     MOST_DRAWN,
+    ON_DARK,
+    ON_LIGHT,
     Competitor,
     place_handles,
     region_colours,
@@ -35,14 +35,12 @@ from experiments.stats.samples import Run
 READABLE_SHARE = 0.07
 """Minimum share (0..1) of a bar segment that carries a number."""
 
-BINS = 48
-
 
 @mpl.rc_context(STYLE)
 def worker_share(field: Sequence[Competitor]) -> Figure:
     """Stacked bars of the share of answers per worker, a hue per region; with too many workers, per region."""
     places = field[0].runs[0].facts.places
-    figure, (axes,) = canvas.blank(1.4 + ROW * len(field) + 0)
+    figure, (axes,) = canvas.blank(1.4 + ROW * len(field))
     colours = worker_colours(places)
     if len(places) > MOST_DRAWN:
         colours = list(region_colours(places).values())
@@ -64,9 +62,9 @@ def share_bar(axes: Axes, y: int, shares: Sequence[float], colours: Sequence[str
     left = 0.0
     for share, colour in zip(shares, colours, strict=True):
         axes.barh(y, 100 * share, left=100 * left, height=0.7, color=colour, edgecolor="white", linewidth=1)
-        if share >= READABLE_SHARE * 1:
+        if share >= READABLE_SHARE:
             middle = 100 * (left + share / 2)
-            tint = "white" if is_dark(colour) else INK
+            tint = ON_DARK if is_dark(colour) else ON_LIGHT
             axes.text(middle, y, f"{100 * share:.0f}", ha="center", va="center", color=tint, fontsize=9)
         left += share
 
@@ -105,41 +103,6 @@ def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
     failed = ~samples.ok
     ended = np.nan_to_num(samples.service_time[failed] * 1e3)
     axes.scatter(samples.sequence[failed], ended, s=26, marker="x", color=GREY, linewidths=1.2, zorder=3)
-
-
-@mpl.rc_context(STYLE)
-def latency_over_time(field: Sequence[Competitor]) -> Figure:
-    """Median line in a band from p5 to p95 over the time of one run; each panel has its own time axis."""
-    figure, panels = multiples(field, sharex=False)
-    for axes, one in zip(panels, field, strict=False):
-        draw_over_time(axes, one)
-        title(axes, one)
-    for axes in panels[: len(field)]:
-        axes.set_xlim(left=0)
-    for axes in outer_bottom(panels, len(field)):
-        axes.set_xlabel("seconds from the start of the run")
-    label_left(panels, "latency, ms")
-    panels[0].set_ylim(bottom=0)
-    handles = [Line2D([], [], color=INK, label="median"), Patch(facecolor=INK, alpha=0.2, label="p5 to p95")]
-    failed = Line2D([], [], linestyle="", marker="|", color=INVALID, label="failed request")
-    canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])])
-    return figure
-
-
-def draw_over_time(axes: Axes, one: Competitor) -> None:
-    """Bin successes by scheduled instant; failures are ticks along the top."""
-    samples = one.runs[0].samples
-    at, taken = samples.scheduled_at[samples.ok], samples.latency[samples.ok] * 1e3
-    edges = np.linspace(0, max(float(samples.scheduled_at.max()), 1e-3), BINS + 1)
-    which = np.clip(np.digitize(at, edges) - 1, 0, BINS - 1)
-    filled = [index for index in range(BINS) if np.any(which == index)]
-    bands = np.array([np.percentile(taken[which == index], [5, 50, 95]) for index in filled]).reshape(-1, 3)
-    middle = (edges[:-1] + edges[1:])[filled] / 2
-    axes.fill_between(middle, bands[:, 0], bands[:, 2], color=one.colour, alpha=0.22, linewidth=0)
-    axes.plot(middle, bands[:, 1], color=one.colour, linewidth=1.8)
-    failed = samples.scheduled_at[~samples.ok]
-    top = axes.get_xaxis_transform()
-    axes.plot(failed, np.full(len(failed), 0.97), "|", color=GREY, markersize=8, transform=top)
 
 
 def multiples(field: Sequence[Competitor], sharex: bool) -> tuple[Figure, list[Axes]]:

@@ -1,18 +1,21 @@
 """Render a document as one self-contained HTML file, with the Jinja2 templates in `templates`.
 
 The page has no script, and its Content-Security-Policy forbids scripts and external resources. It never scrolls
-sideways; tables and figures scroll inside their own frame. It follows the reader's light or dark setting; figures keep
-a white background, for which their colours were chosen.
+sideways; tables and figures scroll inside their own frame. It follows the reader's light or dark setting, and so do the
+figures (`svg.py`).
 """
 
 from __future__ import annotations
 
-import base64
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from experiments.printable import printable
 from experiments.report.document import Document
+
+UNCHANGED = " !$()*+,-./:;=?@[]^_{|}~"
+"""Characters that need no encoding in a data URI inside an attribute in double quotes."""
 
 
 def to_html(document: Document) -> str:
@@ -26,8 +29,8 @@ def shown(value: object) -> object:
 
 
 def data_uri(svg: bytes) -> str:
-    """Encode SVG as a base64 data URI."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"
+    """Encode SVG as a data URI, percent-encoded: a fifth smaller than base64."""
+    return f"data:image/svg+xml,{quote(svg, safe=UNCHANGED)}"
 
 
 TEMPLATES = Environment(

@@ -12,7 +12,7 @@ from experiments.report.tables import Cell, Table
 def to_markdown(document: Document) -> str:
     """The complete Markdown text."""
     parts = [f"# {document.title}", document.eyebrow, document.headline and f"**{document.headline}**"]
-    parts += [" ".join(document.sentences)]
+    parts += [" ".join(document.sentences), "\n".join(f"- {line}" for line in document.details)]
     parts += [f"> **{box.title}**: {line}" for box in document.warnings for line in box.lines]
     parts += [part for section in document.sections if section.has_content for part in section_parts(section)]
     return printable("\n\n".join(part for part in parts if part) + "\n")

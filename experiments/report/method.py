@@ -8,6 +8,7 @@ from __future__ import annotations
 from experiments.results.summary import Summary
 from experiments.results.verdict import noise_line
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.service import ServiceScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.measures import ACHIEVED_LIMIT, LAG_LIMIT
 
@@ -17,10 +18,9 @@ def method_lines(summary: Summary) -> list[str]:
     scenario = summary.scenario
     lines = [
         f"Repeat it: {summary.command}",
-        f"Set-up: {regions_text(scenario)}; home region {scenario.home_region}.",
+        *setup_lines(scenario),
         load_text(scenario),
         blocks_text(summary),
-        f"Warm-up: {scenario.warmup} requests per worker before each run, kept out of every figure.",
         "Latency runs from the instant at which a request was due to its last byte, service time from the "
         "instant at which it was sent.",
         f"A run is invalid when its generator lag exceeds {LAG_LIMIT * 1e3:g} ms at p99, when it was "
@@ -31,6 +31,19 @@ def method_lines(summary: Summary) -> list[str]:
         "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",
     ]
     return [*world_line(summary), *source_line(scenario), *lines, *scale_line(scenario)]
+
+
+def setup_lines(scenario: Scenario) -> list[str]:
+    """What gets the load, and its warm-up."""
+    if isinstance(scenario, ServiceScenario):
+        return [
+            f"Set-up: a service that ran already. {scenario.service.in_words}.",
+            f"Warm-up: {scenario.service.warmup:g} s of the same rate before each run, kept out of every figure.",
+        ]
+    return [
+        f"Set-up: {regions_text(scenario)}; home region {scenario.home_region}.",
+        f"Warm-up: {scenario.warmup} requests per worker before each run, kept out of every figure.",
+    ]
 
 
 def world_line(summary: Summary) -> list[str]:
@@ -83,8 +96,9 @@ def blocks_text(summary: Summary) -> str:
     """Numbers of planned and measured blocks."""
     planned = summary.scenario.blocks
     missing = f", {summary.missing_runs} planned runs are missing" if summary.missing_runs else ""
+    is_fresh = not isinstance(summary.scenario, ServiceScenario)
+    fresh = ", with fresh workers and a fresh balancer for every run" if is_fresh else ""
     return (
         f"Randomised complete blocks: {planned} planned, {summary.blocks} with valid runs{missing}. Each "
-        "block runs every entry once in a fresh random order, with fresh workers and a fresh balancer for "
-        f"every run. An interval takes {ENOUGH_BLOCKS} blocks."
+        f"block runs every entry once in a fresh random order{fresh}. An interval takes {ENOUGH_BLOCKS} blocks."
     )

@@ -3,7 +3,9 @@
 `write_report` works on any directory with at least one run, any number of times, and the same runs give the same
 summary byte for byte. It writes, beside the raw samples:
 
-    summary.json  summary.csv  report.md  report.html  figures/*.svg  figures/*.png
+    summary.json  summary.csv  shares.csv  comparisons.csv  report.md  report.html  figures/*.svg  figures/*.png
+
+and, with `parquet`, the tables of the CSV files and all requests as *.parquet.
 """
 
 from __future__ import annotations
@@ -12,26 +14,39 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.errors import BadInputError
-from experiments.report.document import Document, Picture, Section, sections_of
-from experiments.report.drawings import drawings, save_drawing
+from experiments.report.document import Document, Picture, Section
+from experiments.report.drawings import drawings, save_drawing, uniform
+from experiments.report.exports import data_tables, write_parquet, write_requests
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.method import method_lines
-from experiments.report.tables import tables_of
-from experiments.report.text import invalid_lines, to_csv, to_json
+from experiments.report.tables import (
+    comparison_table,
+    run_table,
+    share_table,
+    statistics_table,
+    tail_table,
+    threshold_table,
+)
+from experiments.report.text import invalid_lines, to_json
 from experiments.results.directory import load_results
 from experiments.results.summary import Summary, summarise
 
 
-def write_report(directory: Path) -> Summary:
-    """Write every output beside the runs. Raises `BadInputError` when it cannot."""
+def write_report(directory: Path, parquet: bool = False) -> Summary:
+    """Write every output beside the runs, with `parquet` also as Parquet. Raises `BadInputError` when it cannot."""
     results = load_results(directory)
     summary = summarise(results)
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in drawings(results, summary)]
         document = document_of(summary, pictures)
         write(directory / "summary.json", to_json(summary))
-        write(directory / "summary.csv", to_csv(summary))
+        for table in data_tables(results, summary):
+            write(directory / f"{table.name}.csv", table.csv)
+            if parquet:
+                write_parquet(table, directory)
+        if parquet:
+            write_requests(results, directory)
         write(directory / "report.md", to_markdown(document))
         write(directory / "report.html", to_html(document))
     except OSError as error:
@@ -53,11 +68,37 @@ def document_of(summary: Summary, pictures: Sequence[Picture]) -> Document:
         heading=scenario.question,
         eyebrow=f"Steelyard {kind} · {scenario.name}",
         headline=verdict.headline,
-        sentences=verdict.sentences,
+        sentences=verdict.lines,
+        details=verdict.details,
         has_verdict=verdict.has_verdict,
         warnings=warnings(summary),
-        sections=sections_of(tables_of(summary), pictures, method_lines(summary)),
+        sections=campaign_sections(summary, pictures),
     )
+
+
+def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Section]:
+    """Comparisons, statistics, figures, details and method, in the order of reading."""
+    drawn = {picture.name: picture for picture in pictures}
+    replaced, paired, share = uniform(summary), comparison_table(summary), share_table(summary)
+    beside = {"paired-ratios", "share-per-worker"}
+    statistics, tail = statistics_table(summary), tail_table(summary)
+    thresholds, runs = threshold_table(summary), run_table(summary)
+    lines = [replaced["throughput"]] if "throughput" in replaced else []
+    shares = [replaced["share-per-worker"]] if "share-per-worker" in replaced else []
+    framed = [
+        Section(paired.title, drawn.get("paired-ratios"), table=paired if paired.rows else None),
+        Section(thresholds.title, table=thresholds if thresholds.rows else None),
+        Section(statistics.title, lines=lines, table=statistics),
+        Section(tail.title, table=tail),
+    ]
+    figures = [Section(picture.title, picture) for picture in pictures if picture.name not in beside]
+    return [
+        *framed,
+        *figures,
+        Section(share.title, drawn.get("share-per-worker"), shares, share),
+        Section(f"{runs.title} ({len(runs.rows)})", table=runs, folded=True),
+        Section("Method", lines=method_lines(summary)),
+    ]
 
 
 def warnings(summary: Summary) -> list[Section]:

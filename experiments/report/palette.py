@@ -1,11 +1,12 @@
-"""Colours and marks: a policy looks the same in every figure of every report.
+"""Colours and marks: a policy has one colour in every figure of every report.
 
-The colours are Okabe and Ito's, which the common kinds of colour blindness keep apart, fixed by policy name, with a
-dash for related policies. Entries of one policy differ by dash and hatch; an invalid entry is grey.
+The most used policies have the colours of Okabe and Ito, which the common kinds of colour blindness keep apart. Entries
+of one policy differ by dash and hatch; an invalid entry is grey.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,39 +17,43 @@ from matplotlib.patches import Patch
 from experiments.results.directory import Results, believable
 from experiments.stats.samples import Place, Run
 
+WHITE = "#ffffff"
 INK = "#222222"
 GREY = "#8a8a8a"
 GRID = "#e3e3e3"
 INVALID = "#a8a8a8"
 
-BLUE, SKY, PINK, AMBER = "#0072B2", "#56B4E9", "#CC79A7", "#E69F00"
-VERMILION, GREEN, BLACK, OLIVE = "#D55E00", "#009E73", "#000000", "#B8A600"
-
-POLICY_LOOKS = {
-    "random": (BLUE, 0),
-    "round-robin": (SKY, 0),
-    "smooth-round-robin": (SKY, 1),
-    "edf-round-robin": (SKY, 2),
-    "region-round-robin": (PINK, 0),
-    "single-region": (AMBER, 0),
-    "region-aware": (VERMILION, 0),
-    "steelyard": (VERMILION, 1),
-    "latency-weighted": (GREEN, 0),
-    "peak-ewma": (GREEN, 1),
-    "least-time": (GREEN, 2),
-    "least-in-flight": (BLACK, 0),
-    "join-idle-queue": (BLACK, 1),
-    "aperture": (BLACK, 2),
-    "prequal": (PINK, 1),
-    "c3": (PINK, 2),
-    "reported-load": (AMBER, 1),
-    "ring-hash": (BLUE, 1),
-    "maglev": (BLUE, 2),
-    "rendezvous": (AMBER, 2),
+POLICY_COLOURS = {
+    "random": "#0072b2",
+    "round-robin": "#56b4e9",
+    "smooth-round-robin": "#3f7f93",
+    "edf-round-robin": "#8ca6db",
+    "region-round-robin": "#cc79a7",
+    "single-region": "#e69f00",
+    "region-aware": "#d55e00",
+    "steelyard": "#b2182b",
+    "latency-weighted": "#009e73",
+    "peak-ewma": "#66a61e",
+    "least-time": "#1b5e20",
+    "least-in-flight": "#101010",
+    "join-idle-queue": "#6e6e6e",
+    "aperture": "#a6761d",
+    "prequal": "#882255",
+    "c3": "#aa66cc",
+    "reported-load": "#8d8300",
+    "ring-hash": "#332288",
+    "maglev": "#5c6bc0",
+    "rendezvous": "#7f5539",
 }
-"""Colour and line style: related policies share a colour, and no two policies share both."""
+"""Colour of each policy, in every figure of every report."""
 
-SPARE_COLOURS = (OLIVE, "#6A3D9A", "#7F5539", "#4D4D4D")
+SPARE_COLOURS = ("#b8a600", "#6a3d9a", "#e7298a", "#4d4d4d")
+"""Colours of policies that are not registered, in the order of their appearance."""
+
+SHADE = "#f6ddb0"
+NOISE = "#f0e442"
+ON_DARK, ON_LIGHT = "#fefefe", "#212121"
+"""Text on coloured areas, which stay as they are in dark figures."""
 
 REGION_COLOURS = (
     ("#0072B2", "#56B4E9"),
@@ -68,7 +73,7 @@ MOST_DRAWN = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Competitor:
-    """An entry as drawn. `turn` is its dash and hatch; entries of one policy continue from the policy's own."""
+    """An entry as drawn. `turn` is its dash and hatch, counted among the entries of its policy."""
 
     label: str
     colour: str
@@ -103,32 +108,17 @@ def competitors(results: Results) -> list[Competitor]:
         runs = tuple(believable(results.runs_of(entry.label)))
         is_valid = any(run.facts.is_valid for run in runs)
         turn = turns[entry.policy.name] = turns.get(entry.policy.name, -1) + 1
-        colour, first = policy_look(entry.policy.name, list(turns))
-        shown = colour if is_valid else INVALID
-        found.append(Competitor(entry.label, shown, first + turn, runs, is_valid))
+        shown = policy_colour(entry.policy.name, list(turns)) if is_valid else INVALID
+        found.append(Competitor(entry.label, shown, turn, runs, is_valid))
     return found
 
 
-def policy_look(name: str, seen: Sequence[str]) -> tuple[str, int]:
-    """Fixed look of a known policy; an unknown one takes a spare colour by order of appearance, then a dash."""
-    if name in POLICY_LOOKS:
-        return POLICY_LOOKS[name]
-    turn, place = divmod(
-        [other for other in seen if other not in POLICY_LOOKS].index(name), len(SPARE_COLOURS)
-    )
-    return SPARE_COLOURS[place], turn
-
-
 def policy_colour(name: str, seen: Sequence[str]) -> str:
-    """Colour of a policy in figures without dashes: of related policies among `seen`, one keeps the shared colour."""
-    names = list(dict.fromkeys([*seen, name]))
-    looks = {other: policy_look(other, names) for other in names}
-    colours: dict[str, str] = {}
-    for other in sorted(names, key=lambda other: looks[other][1]):
-        used = colours.values()
-        free = (spare for spare in SPARE_COLOURS if spare not in used)
-        colours[other] = next(free, looks[other][0]) if looks[other][0] in used else looks[other][0]
-    return colours[name]
+    """Colour of a policy; one that is not registered takes a spare colour by its place among those `seen`."""
+    if name in POLICY_COLOURS:
+        return POLICY_COLOURS[name]
+    foreign = [other for other in dict.fromkeys([*seen, name]) if other not in POLICY_COLOURS]
+    return SPARE_COLOURS[foreign.index(name) % len(SPARE_COLOURS)]
 
 
 def place_handles(places: Sequence[Place]) -> list[Patch]:
@@ -165,3 +155,31 @@ def between(dark: str, light: str, part: float) -> str:
     """Interpolated colour at `part` (0..1) from `dark` to `light`."""
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (dark, light)]
     return "#" + "".join(f"{round(a + part * (b - a)):02X}" for a, b in zip(*ends, strict=True))
+
+
+def lighter(colour: str) -> str:
+    """The colour mixed with white until it stands out from a dark page (relative luminance of 0.25)."""
+    part = 0.0
+    while luminance(mixed := between(colour, WHITE, part)) < 0.25:
+        part += 0.05
+    return mixed.lower()
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.2, with a plain exponent)."""
+    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return sum(
+        weight * math.pow(part, 2.2) for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True)
+    )
+
+
+DARK = {
+    WHITE: "#1d2024",
+    INK: "#e8eaec",
+    GREY: "#a5abb1",
+    GRID: "#3a3f45",
+    SHADE: "#4d3d17",
+    NOISE: "#8f8500",
+    **{colour: lighter(colour) for colour in (*POLICY_COLOURS.values(), *SPARE_COLOURS)},
+}
+"""Colour in a dark figure by that in a light one."""

@@ -11,11 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from experiments.results.phrases import show
 from experiments.results.summary import EntrySummary, Summary
-from experiments.results.verdict import show
 from experiments.scenario.places import places_of
 from experiments.stats.comparison import Interval
-from experiments.stats.measures import Quantile, StatisticsRow, share_per_region
+from experiments.stats.measures import (
+    LEAST_BEYOND,
+    Quantile,
+    StatisticsRow,
+    has_few_beyond,
+    share_per_region,
+)
 from experiments.stats.run_summary import RunSummary
 
 Mark = Literal["", "few", "bad", "good"]
@@ -45,19 +51,6 @@ class Table:
     prose: bool = False
 
 
-def tables_of(summary: Summary) -> list[Table]:
-    """Every table that has rows, in the order of the report."""
-    made = [
-        statistics_table(summary),
-        tail_table(summary),
-        comparison_table(summary),
-        share_table(summary),
-        threshold_table(summary),
-        run_table(summary),
-    ]
-    return [table for table in made if table.rows]
-
-
 def statistics_table(summary: Summary) -> Table:
     """Gatling's statistics table, one row per entry."""
     heads = ("min", "50th", "75th", "95th", "99th", "max", "mean", "std dev")
@@ -65,7 +58,7 @@ def statistics_table(summary: Summary) -> Table:
     note = (
         "Latency of successes in milliseconds, from the instant at which the request was due; req/s counts "
         "successes. "
-        "Grey: fewer than 100 samples lie beyond that percentile."
+        "A percentile is grey with fewer than 100 samples beyond it, and left out with fewer than 10."
     )
     rows = tuple(
         statistics_cells(
@@ -142,7 +135,12 @@ def tail_cells(entry: EntrySummary) -> tuple[Cell, ...]:
 def quantile_cell(quantiles: Sequence[Quantile], percent: float) -> Cell:
     """Quantile in milliseconds, greyed where it rests on few samples."""
     found = next(quantile for quantile in quantiles if quantile.percent == percent)
-    return milliseconds(found.seconds, found.few)
+    return supported(found)
+
+
+def supported(quantile: Quantile) -> Cell:
+    """Quantile in milliseconds: grey where it rests on few samples, a dash where it rests on too few to be shown."""
+    return milliseconds(math.nan if quantile.hidden else quantile.seconds, quantile.few)
 
 
 def comparison_table(summary: Summary) -> Table:
@@ -153,7 +151,7 @@ def comparison_table(summary: Summary) -> Table:
             Cell(comparison.label),
             Cell(comparison.measure),
             Cell(show(comparison.interval)),
-            Cell(f"{comparison.p_value:.4f}" if comparison.interval.blocks > 1 else "–"),
+            Cell(p_text(comparison.p_value) if comparison.interval.blocks > 1 else "–"),
             Cell(str(comparison.interval.blocks)),
             Cell(comparison.standing, "good" if comparison.standing == "ahead" else ""),
         )
@@ -164,9 +162,15 @@ def comparison_table(summary: Summary) -> Table:
     note = (
         f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
         "Student's interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
-        "map failures to the deadline. Nothing is ranked inside the noise floor or within ±5 %."
+        "map failures to the deadline. An entry is ahead or behind if p after Holm's adjustment is below 5 %, the "
+        "interval is not within ±5 %, and the ratio lies outside the noise floor."
     )
     return Table("Against the baseline", note, columns, tuple(rows))
+
+
+def p_text(p_value: float) -> str:
+    """Format a p-value with four digits, or as smaller than they show."""
+    return f"{p_value:.4f}" if p_value >= 0.0001 else "< 0.0001"
 
 
 def floor_cells(measure: str, floor: Interval) -> tuple[Cell, ...]:
@@ -180,12 +184,16 @@ def share_table(summary: Summary) -> Table:
     workers = tuple(dict.fromkeys(worker for entry in summary.entries for worker in entry.share_per_worker))
     if len(workers) > MOST_COLUMNS:
         return region_table(summary)
-    rows = tuple(
-        (
-            name_cell(entry),
-            *(Cell(f"{100 * entry.share_per_worker.get(worker, 0):.1f}") for worker in workers),
+    rows = (
+        ()
+        if not workers
+        else tuple(
+            (
+                name_cell(entry),
+                *(Cell(f"{100 * entry.share_per_worker.get(worker, 0):.1f}") for worker in workers),
+            )
+            for entry in summary.entries
         )
-        for entry in summary.entries
     )
     columns = ("entry", *(f"{worker} %" for worker in workers))
     return Table("Share per worker", "Part of the answered requests.", columns, rows)
@@ -243,7 +251,7 @@ def run_cells(run: RunSummary) -> tuple[Cell, ...]:
         Cell(str(run.requests)),
         Cell(str(run.ko), "bad" if run.ko else ""),
         Cell(f"{run.throughput:.1f}"),
-        milliseconds(run.p99),
+        milliseconds(math.nan if has_few_beyond(run.requests, 99.0, LEAST_BEYOND) else run.p99),
         Cell("closed" if run.offered_rate is None else f"{run.offered_rate:.1f}"),
         Cell(f"{run.achieved_rate:.1f}"),
         milliseconds(run.lag_p50),

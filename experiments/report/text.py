@@ -43,12 +43,6 @@ def plainly(value: Any) -> Any:
     return json_value(value, digits=9)
 
 
-def to_csv(summary: Summary) -> str:
-    """CSV with a row per entry."""
-    rows = map(csv_row, summary.entries)
-    return csv_text(CSV_COLUMNS, ([row[column] for column in CSV_COLUMNS] for row in rows))
-
-
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """CSV with a head line and LF line ends."""
     text = io.StringIO()

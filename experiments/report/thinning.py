@@ -13,39 +13,49 @@ import numpy as np
 from experiments.report.palette import Competitor
 from experiments.stats.samples import Flags, Run, Samples
 
-MOST_DOTS = 30_000
+MOST_DOTS = 10_000
 """Maximum number of drawn successes per panel, and of drawn failures."""
+
+MOST_ALTOGETHER = 50_000
+"""The same for all panels of a figure together."""
 
 
 def thinned(field: Sequence[Competitor]) -> list[Competitor]:
     """First run of each entry, thinned. Failures are thinned separately, so that a rare failure stays visible."""
-    return [replace(one, runs=(thinned_run(one.runs[0]),)) for one in field]
+    most = most_dots(field)
+    return [replace(one, runs=(thinned_run(one.runs[0], most),)) for one in field]
 
 
-def thinned_run(run: Run) -> Run:
-    """Run with at most `MOST_DOTS` successes and failures."""
+def most_dots(field: Sequence[Competitor]) -> int:
+    """Maximum number of drawn successes in each panel of these entries."""
+    return min(MOST_DOTS, MOST_ALTOGETHER // max(1, len(field)))
+
+
+def thinned_run(run: Run, most: int) -> Run:
+    """Run with at most `most` successes and failures."""
     samples = run.samples
-    if step_of(samples) == 1:
+    if step_of(samples, most) == 1:
         return run
-    chosen = np.sort(np.concatenate([every_so_many(samples.ok), every_so_many(~samples.ok)]))
+    chosen = np.sort(np.concatenate([every_so_many(samples.ok, most), every_so_many(~samples.ok, most)]))
     return Run(
         run.facts, Samples(**{each.name: getattr(samples, each.name)[chosen] for each in fields(Samples)})
     )
 
 
-def every_so_many(mine: Flags) -> np.ndarray:
+def every_so_many(mine: Flags, most: int) -> np.ndarray:
     """Indices of the requests that are kept."""
     places = np.flatnonzero(mine)
-    return places[:: max(1, -(-len(places) // MOST_DOTS))]
+    return places[:: max(1, -(-len(places) // most))]
 
 
-def step_of(samples: Samples) -> int:
+def step_of(samples: Samples, most: int) -> int:
     """Thinning step: every how many successes one is drawn, or failures where those are more."""
     successes = int(np.count_nonzero(samples.ok))
-    return max(1, -(-max(successes, len(samples) - successes) // MOST_DOTS))
+    return max(1, -(-max(successes, len(samples) - successes) // most))
 
 
 def thinning(field: Sequence[Competitor]) -> str:
     """Caption sentence about the thinning; empty if there is none."""
-    step = max((step_of(one.runs[0].samples) for one in field if one.runs), default=1)
+    most = most_dots(field)
+    step = max((step_of(one.runs[0].samples, most) for one in field if one.runs), default=1)
     return "" if step == 1 else f" There are many: of the largest panel every {step}th request is drawn."

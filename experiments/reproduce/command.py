@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from experiments.command_line import LazyGroup
 from experiments.reproduce.headers import Headers
 from experiments.reproduce.keepalive import Keepalive
 from experiments.reproduce.regions import Regions
 from experiments.reproduce.reproduction import Options, Reproduction, run_reproduction
 from experiments.reproduce.reuse import Reuse
 from experiments.reproduce.third_party import ThirdParty
-from experiments.terminal import STOPPED, require_writable
+from experiments.terminal import STOPPED, make_directory
 
 REPRODUCTIONS: tuple[type[Reproduction], ...] = (Keepalive, Headers, Reuse, Regions, ThirdParty)
 """In the order of `all`."""
@@ -43,7 +44,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=LazyGroup, epilog=EPILOG)
 def reproduce() -> None:
     """Repeat published measurements, with both results side by side."""
 
@@ -84,7 +85,7 @@ for one in REPRODUCTIONS:
 @click.option("--out", type=FOLDER, default=Path(), help="Where figures and NAME.json go.  [default: here]")
 def all_(seed: int, quick: bool, check: bool, out: Path) -> int:
     """Run every reproduction in order; the exit code is the worst of theirs."""
-    require_writable("--out", out / "any")
+    make_directory("--out", out)
     worst = 0
     for kind in REPRODUCTIONS:
         code = run_reproduction(kind, Options(seed, quick, out, out / f"{kind.name}.json", check))

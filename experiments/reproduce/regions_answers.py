@@ -182,7 +182,7 @@ def rankings(spans: dict[str, float]) -> Iterator[Verdict]:
     slowest = sorted(theirs, key=lambda policy: -theirs[policy])[:2]
     best = min(theirs.values())
     yield Verdict(
-        slowest == ["random, batch 10", "single-region"],
+        slowest == ["random (batch 10)", "single-region"],
         f"of the source's policies the slowest are {slowest[0]}, then {slowest[1]}, as there",
     )
     yield Verdict(

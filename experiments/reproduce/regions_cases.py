@@ -23,7 +23,7 @@ SERVICE = SCENARIO.regions[0].service
 PATIENCE = 30.0
 """Seconds after which the source's platform answered 503 instead of the worker."""
 
-SOURCE_POLICIES = ("random", "random, batch 10", "single-region", "round-robin", "region-round-robin")
+SOURCE_POLICIES = ("random", "random (batch 10)", "single-region", "round-robin", "region-round-robin")
 OURS = "region-aware"
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from experiments.errors import BadInputError
 from experiments.printable import PrintableName
 from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.service import ServiceScenario
 from experiments.stats.samples import Run, WorldName, load_run, save_run
 
 CAMPAIGN_FILE = "campaign.json"
@@ -42,7 +43,7 @@ class Campaign(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     world: WorldName = "measured"
-    scenario: Scenario
+    scenario: Scenario | ServiceScenario
     command: str = Field(description="command line that repeats the campaign")
     started_at: str = Field(description="UTC, ISO 8601")
     versions: dict[str, str]
@@ -82,8 +83,24 @@ def believable(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.facts.is_valid] or list(runs)
 
 
+def require_new(directory: Path) -> None:
+    """Check that a directory for results is absent or empty, so that no result set mixes with another.
+
+    Raises `BadInputError`.
+    """
+    try:
+        is_free = not any(directory.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInputError(f"--out: {directory}: {error.strerror}") from None
+    if not is_free:
+        raise BadInputError(f"--out: {directory} is not empty; name another directory")
+
+
 def save_campaign(campaign: Campaign, directory: Path) -> None:
-    """Write `campaign.json`. Raises `BadInputError` when it cannot be written or already exists."""
+    """Write `campaign.json` into a new directory. Raises `BadInputError` when it is not empty or not writable."""
+    require_new(directory)
     try:
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
         with (directory / CAMPAIGN_FILE).open("x", encoding="utf-8") as file:

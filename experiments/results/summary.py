@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from experiments.results.directory import Results, believable
-from experiments.results.verdict import Verdict, conclude
+from experiments.results.verdict import Evidence, Verdict, conclude
+from experiments.results.winner import candidates, choose, losing_more
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.thresholds import Judgement, judge, parse_threshold
 from experiments.stats import measures
@@ -73,12 +74,17 @@ class Summary:
         return tuple(judgement for judgement in self.thresholds if not judgement.passed)
 
 
+Labelled = TypeVar("Labelled", EntrySummary, Comparison)
+
+
 def summarise(results: Results) -> Summary:
     """Compute the summary of a results directory."""
     campaign, scenario = results.campaign, results.scenario
     runs = tuple(summarise_run(run) for run in results.runs)
     comparisons, floors = compared(scenario, runs)
-    entries = tuple(summarise_entry(results, entry) for entry in results.entries())
+    verdict = conclude(evidence(scenario, campaign.world, runs, comparisons, floors.get(scenario.measure)))
+    labels = [label for label, _ in verdict.order]
+    entries = [summarise_entry(results, entry) for entry in results.entries()]
     return Summary(
         world=campaign.world,
         scenario=scenario,
@@ -88,13 +94,61 @@ def summarise(results: Results) -> Summary:
         machine=campaign.machine,
         blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
         missing_runs=results.missing,
-        verdict=conclude(scenario, ranking(scenario, runs), comparisons, floors.get(scenario.measure)),
-        entries=entries,
-        comparisons=comparisons,
+        verdict=verdict,
+        entries=tuple(best_first(entries, labels)),
+        comparisons=tuple(
+            sorted(
+                best_first(comparisons, labels),
+                key=lambda one: (one.measure != scenario.measure, one.measure == "throughput", one.measure),
+            )
+        ),
         noise_floor=floors,
         thresholds=judgements(results),
         runs=runs,
     )
+
+
+def evidence(
+    scenario: Scenario,
+    world: WorldName,
+    runs: Sequence[RunSummary],
+    comparisons: Sequence[Comparison],
+    floor: Interval | None,
+) -> Evidence:
+    """What the verdict is reached from, in the scenario's measure."""
+    order = ranking(scenario, runs)
+    able = candidates(scenario, order)
+    ours = [comparison for comparison in comparisons if comparison.measure == scenario.measure]
+    others = [
+        one
+        for one in comparisons
+        if one.measure not in (scenario.measure, "throughput") and one.label in able
+    ]
+    reasons = dict.fromkeys(reason for run in runs for reason in run.invalid_reasons)
+    return Evidence(
+        scenario=scenario,
+        world=world,
+        order=order,
+        comparisons=best_first(ours, [label for label, _ in order]),
+        floor=floor,
+        choice=choose(scenario, order, ours, floor, runs),
+        explaining=others,
+        failed={label: failures_of(label, runs) for label, _ in order},
+        losing=losing_more(scenario, runs),
+        invalid=tuple(reasons),
+    )
+
+
+def best_first(found: Sequence[Labelled], labels: Sequence[str]) -> list[Labelled]:
+    """Entries or comparisons in the order of `labels`, followed by those of other entries."""
+    place = {label: index for index, label in enumerate(labels)}
+    return sorted(found, key=lambda one: place.get(one.label, len(place)))
+
+
+def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:
+    """Failed and all requests of an entry, over its valid runs."""
+    mine = [run for run in runs if run.label == label and run.valid]
+    return sum(run.ko for run in mine), sum(run.requests for run in mine)
 
 
 def summarise_entry(results: Results, entry: Entry) -> EntrySummary:

@@ -18,6 +18,7 @@ from rich.text import Text
 from experiments.load.ledger import Ledger
 from experiments.results.directory import Campaign, PlannedRun
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.service import ServiceScenario
 from experiments.stats.measures import statistics_row
 from experiments.stats.samples import Run
 from experiments.terminal import LivePanel, clock, in_ms
@@ -91,7 +92,15 @@ class Progress(LivePanel):
             return [*title, ("waiting", others_take(self._taken))]
         if ledger is None:
             is_simulated = self._campaign.world == "simulated"
-            return [*title, ("state", "simulating" if is_simulated else "starting and warming the fleet")]
+            is_service = isinstance(self._campaign.scenario, ServiceScenario)
+            words = (
+                "simulating"
+                if is_simulated
+                else "warming up"
+                if is_service
+                else "starting and warming the fleet"
+            )
+            return [*title, ("state", words)]
         return [*title, *live_facts(self._campaign.scenario, planned, ledger)]
 
 
@@ -124,7 +133,7 @@ def run_line(campaign: Campaign, number: int, run: Run) -> Text:
     line = Text.assemble(
         f"[{number}/{len(campaign.plan)}] ",
         (facts.label, "bold"),
-        f": {row.rate:.1f}/s, p50 {row.p50 * 1e3:.0f} ms, p99 {row.p99 * 1e3:.0f} ms, {row.ko} failed",
+        f": {row.rate:.1f}/s, p50 {in_ms(row.p50)}, p99 {in_ms(row.p99)}, {row.ko} failed",
     )
     if not facts.is_valid:
         line.append(f"  INVALID: {'; '.join(facts.invalid_reasons)}", "bold red")
@@ -143,6 +152,8 @@ def expected_seconds(scenario: Scenario, planned: PlannedRun) -> float:
     """Rough estimate of one run's seconds, fleet included; for a closed loop from its mean round trip."""
     entry = scenario.entry(planned.label)
     load = scenario.load_of(entry)
+    if isinstance(scenario, ServiceScenario):
+        return scenario.service.warmup + load.duration
     if load.mode == "open":
         return OVERHEAD + load.duration * scenario.time_scale
     workers = sum(region.workers for region in scenario.regions)

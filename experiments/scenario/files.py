@@ -13,8 +13,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from experiments.errors import BadInputError
+from experiments.scenario.labels import require_plain_labels
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.toml_files import read_toml
+from policies.loading.reference import located
 
 DEFAULT = "regions"
 
@@ -55,13 +57,23 @@ def load_scenario(name_or_path: str) -> Scenario:
             f"unknown scenario {name_or_path!r}; known: {', '.join(known)}, or a path that ends in .toml"
         )
     try:
-        return Scenario.model_validate(beside(read_toml(source, name_or_path), source))
+        scenario = Scenario.model_validate(beside(read_toml(source, name_or_path), source))
     except ValidationError as error:
         raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
+    require_plain_labels(name_or_path, [entry.label for entry in scenario.entries])
+    return scenario
 
 
 def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
-    """Resolve the file of a replay relative to the scenario file."""
+    """Resolve the file of a replay, and the files of policies, relative to the scenario file."""
+    if isinstance(source, Path) and isinstance(raw.get("entries"), list):
+        directory = str(source.absolute().parent)
+        raw["entries"] = [
+            entry | {"policy": located(entry["policy"], directory)}
+            if isinstance(entry, dict) and "policy" in entry
+            else entry
+            for entry in raw["entries"]
+        ]
     load = raw.get("load")
     if isinstance(load, dict) and isinstance(load.get("file"), str) and isinstance(source, Path):
         load["file"] = str(source.absolute().parent / load["file"])

@@ -59,6 +59,8 @@ class Load(Model):
             raise ValueError(f"lasts: must be shorter than every ({self.every:g} s)")
         if self.every is not None and self.duration / self.every > MOST_SPELLS:
             raise ValueError(f"every: more than {MOST_SPELLS:,} times in {self.duration:g} s")
+        if self.mode == "open" and self.arrivals != "replay" and "rate" not in self.model_fields_set:
+            raise ValueError("rate: needed by mode = 'open', in requests per second")
         if self.mode == "open" and self.arrivals != "replay" and self.planned > MOST_REQUESTS:
             raise ValueError(f"rate: {self.planned:,} requests; a run has at most {MOST_REQUESTS:,}")
         return self

@@ -19,6 +19,7 @@ from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import Entry, PolicySpec, Scenario
 from policies import registry
 from policies.errors import PoliciesError
+from policies.loading.reference import is_reference, labels_of, located_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ def chosen_mode(scenario: Scenario, given: Overrides) -> str:
             f"--{closed[0]} and --{opened[0]}: choose a closed loop (--requests, --batch) or an open one "
             "(--rate, --duration)"
         )
+    if opened == ["duration"] and scenario.load.mode == "closed":
+        raise BadInputError("--duration: this scenario is a closed loop; an open one needs --rate too")
     return "closed" if closed else "open" if opened else scenario.load.mode
 
 
@@ -79,7 +82,15 @@ def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entr
     """
     entries = [entry for entry in scenario.entries if mode == "closed" or entry.batch is None]
     if wanted:
-        entries = [entry for name in wanted for entry in entries_named(entries, name)]
+        wanted = [located_here(name) for name in wanted]
+        labels_of_files = dict(
+            zip(files := [n for n in wanted if is_reference(n)], labels_of(files), strict=True)
+        )
+        entries = [
+            entry
+            for name in wanted
+            for entry in entries_named(entries, name, labels_of_files.get(name, name))
+        ]
     labels = [entry.label for entry in entries]
     kept = [entry for entry in entries if entry.repeat_of is None or entry.repeat_of in labels]
     if len(set(labels)) < len(labels):
@@ -87,16 +98,19 @@ def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entr
     return kept
 
 
-def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
-    """Entries with this label, else with this policy (A/A controls aside), else a new entry if the policy exists."""
+def entries_named(entries: Sequence[Entry], name: str, label: str) -> list[Entry]:
+    """Entries with this label, else with this policy (A/A controls aside), else a new entry if the policy exists.
+
+    A new entry has the given label: of FILE.py:CLASS the class.
+    """
     by_label = [entry for entry in entries if entry.label == name]
     by_policy = [entry for entry in entries if entry.policy.name == name and entry.repeat_of is None]
     if by_label or by_policy:
         return by_label or by_policy
-    if name not in registry.known() and not is_oracle(name):
+    if name not in registry.known() and not is_oracle(name) and not is_reference(name):
         labels = ", ".join(dict.fromkeys([*(entry.label for entry in entries), *registry.known()]))
         raise BadInputError(f"--policies: unknown {name!r}; known: {labels}")
-    return [Entry(label=name, policy=PolicySpec(name=name))]
+    return [Entry(label=label, policy=PolicySpec(name=name))]
 
 
 def checked(raw: dict[str, Any]) -> Scenario:

@@ -6,7 +6,7 @@ Arrays are allocated once, as in the load generator's ledger; each row is comple
 from __future__ import annotations
 
 from struct import pack
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ WORKERS: Final = (1 << 20) - 1
 """Request number and worker number share one integer in the buffer: 20 bits for the worker, so at most 2^20 workers."""
 
 
-Codes = NDArray[np.int32]
+Codes: TypeAlias = NDArray[np.int32]
 
 
 def code_of(kind: int, status: int, attempts: int) -> int:

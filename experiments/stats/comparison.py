@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal
 
 from experiments.stats.estimates import Estimate, Method, logarithms, paired_student
@@ -112,6 +113,42 @@ def compare(
         Comparison(label, baseline, measure, interval, p, standing(interval, p, floor, more_is_better))
         for label, (interval, _), p in zip(labels, found, adjusted, strict=True)
     ], floor
+
+
+def compare_all(
+    measure: str,
+    values: dict[str, dict[int, float]],
+    labels: Sequence[str],
+    floor: Interval | None,
+    seed: int = 0,
+    method: Method = paired_student,
+) -> dict[tuple[str, str], Comparison]:
+    """Compare each of `labels` with each other, in both directions; Holm's adjustment is over all pairs.
+
+    A claim about the best of them, found in the same blocks, therefore keeps the error rate.
+    """
+    pairs = list(combinations(labels, 2))
+    found = [paired(values, *pair, seed, method) for pair in pairs]
+    adjusted = holm([p_value for _, p_value in found])
+    more_is_better = measure == "throughput"
+    forward = [
+        Comparison(*pair, measure, interval, p, standing(interval, p, floor, more_is_better))
+        for pair, (interval, _), p in zip(pairs, found, adjusted, strict=True)
+    ]
+    return {(one.label, one.baseline): one for found in forward for one in (found, inverted(found))}
+
+
+def inverted(comparison: Comparison) -> Comparison:
+    """The same comparison seen from the baseline."""
+    of, ratio = comparison.interval, comparison.interval.ratio
+    swapped: dict[Standing, Standing] = {"ahead": "behind", "behind": "ahead"}
+    return replace(
+        comparison,
+        label=comparison.baseline,
+        baseline=comparison.label,
+        interval=Interval(1 / ratio, 1 / of.high, 1 / of.low, of.blocks),
+        standing=swapped.get(comparison.standing, comparison.standing),
+    )
 
 
 def paired(

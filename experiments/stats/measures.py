@@ -18,6 +18,9 @@ PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 ENOUGH_BEYOND = 100
 """Minimum number of samples beyond a quantile; with fewer, it is shown greyed as unreliable."""
 
+LEAST_BEYOND = 10
+"""Minimum number of samples beyond a quantile for which it is shown at all: a p99 takes 1000 requests."""
+
 LAG_LIMIT = 0.001
 """Maximum p99 lag of a valid load generator, in seconds."""
 
@@ -30,11 +33,15 @@ ACHIEVED_LIMIT = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """A percentile: `percent` % of the samples lie at or below `seconds`; `few` when too few lie beyond it."""
+    """A percentile: `percent` % of the samples lie at or below `seconds`; `few` when too few lie beyond it.
+
+    `hidden` when so few lie beyond it that reports do not show it.
+    """
 
     percent: float
     seconds: float
     few: bool
+    hidden: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +70,23 @@ def percentile(values: Floats, percent: float) -> float:
 
 def quantiles(values: Floats) -> tuple[Quantile, ...]:
     """Quantiles at `PERCENTS` and, as percent 100, the maximum. `values` of shape (n,) in seconds."""
-    body = tuple(
-        Quantile(percent, percentile(values, percent), has_few_beyond(len(values), percent))
-        for percent in PERCENTS
+    none = len(values) == 0
+    return (
+        *(quantile(values, percent) for percent in PERCENTS),
+        Quantile(100.0, percentile(values, 100.0), none, none),
     )
-    return (*body, Quantile(100.0, percentile(values, 100.0), len(values) == 0))
 
 
-def has_few_beyond(count: int, percent: float) -> bool:
-    """Whether fewer than `ENOUGH_BEYOND` of `count` samples lie beyond the quantile."""
-    return round(count * (100.0 - percent) / 100.0, 6) < ENOUGH_BEYOND
+def quantile(values: Floats, percent: float) -> Quantile:
+    """One percentile below 100 and how well it is supported."""
+    few = has_few_beyond(len(values), percent)
+    hidden = has_few_beyond(len(values), percent, LEAST_BEYOND)
+    return Quantile(percent, percentile(values, percent), few, hidden)
+
+
+def has_few_beyond(count: int, percent: float, enough: int = ENOUGH_BEYOND) -> bool:
+    """Whether fewer than `enough` of `count` samples lie beyond the quantile."""
+    return round(count * (100.0 - percent) / 100.0, 6) < enough
 
 
 def statistics_row(runs: Sequence[Run]) -> StatisticsRow:

@@ -32,6 +32,7 @@ from experiments.sweep.knobs import (
 )
 from policies import registry
 from policies.errors import PoliciesError
+from policies.loading.reference import is_reference, references_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ class Cell:
 
 def cells_of(grid: Grid, code: str) -> list[Cell]:
     """Cells of a grid, seed by seed, so that a stopped sweep has complete blocks. Raises `BadInputError`."""
-    require_owners(grid.knobs, known_policies(grid))
+    try:
+        require_owners(grid.knobs, known_policies(grid))
+    except PoliciesError as error:
+        raise BadInputError(f"policies: {error}") from None
     pairs = [
         (scenario, entry, around + within)
         for scenario, around in scenarios_of(grid)
@@ -82,7 +86,7 @@ def known_policies(grid: Grid) -> list[str]:
     """Policy names of the grid. Raises `BadInputError` for an unknown one."""
     names = [competitor.policy.name for competitor in grid.policies]
     for name in names:
-        if name not in registry.known() and not is_oracle(name):
+        if name not in registry.known() and not is_oracle(name) and not is_reference(name):
             raise BadInputError(f"policies: unknown {name!r}; known: {', '.join(registry.known())}")
     return names
 
@@ -142,7 +146,14 @@ def alone(scenario: Scenario, entry: Entry, seed: int) -> Scenario:
 def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
     """Content that determines the result besides seed and code."""
     raw = scenario.model_dump(mode="json", exclude={*DESCRIPTIVE, "entries"})
-    return {"scenario": raw, "entry": entry.model_dump(mode="json"), "replayed": replayed(scenario)}
+    content: dict[str, Any] = {
+        "scenario": raw,
+        "entry": entry.model_dump(mode="json"),
+        "replayed": replayed(scenario),
+    }
+    if references_in(entry.policy.model_dump()):
+        content["files"] = registry.LIBRARY.versions  # a changed file is another policy
+    return content
 
 
 def replayed(scenario: Scenario) -> str | None:

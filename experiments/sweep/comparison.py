@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from experiments.errors import BadInputError
 from experiments.report.tables import Cell, Mark, Table
-from experiments.results.verdict import show
+from experiments.results.phrases import show
 from experiments.stats.comparison import Interval, Standing, holm, paired, standing
 from experiments.stats.estimates import paired_student
 from experiments.sweep.catalogue import Row

@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import GRID, INK
+from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
 from experiments.sweep.matrix import Matrix, Square
 
 MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": ""}
@@ -123,7 +123,7 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
 def ink_on(shade: Sequence[float]) -> str:
     """White or ink, whichever has more contrast by relative luminance (WCAG 2.2)."""
     luminance = sum(part * value**2.2 for part, value in zip((0.2126, 0.7152, 0.0722), shade, strict=False))
-    return "white" if luminance < 0.21 else INK
+    return ON_DARK if luminance < 0.21 else ON_LIGHT
 
 
 def tick(ratio: float, _: object) -> str:

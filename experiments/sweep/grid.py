@@ -17,6 +17,7 @@ from experiments.scenario.files import first_complaint, grouped, packaged
 from experiments.scenario.scenario import Policy, require_unique
 from experiments.scenario.toml_files import read_toml
 from policies import registry
+from policies.loading.reference import label_of, located
 
 EVERYTHING = "all"
 OURS = "steelyard"
@@ -48,7 +49,7 @@ class Competitor(Model):
     @property
     def name(self) -> str:
         """Label in all tables: the given one, or the policy's name."""
-        return self.label or self.policy.name
+        return self.label or label_of(self.policy.name)
 
 
 def everything(value: object) -> object:
@@ -130,7 +131,10 @@ class Grid(Model):
 
 def load_grid(path: Path) -> Grid:
     """Read a grid file; relative scenario paths are resolved against its directory. Raises `BadInputError`."""
-    grid = checked_grid(read_toml(path, str(path)), str(path))
+    raw = read_toml(path, str(path))
+    if "policies" in raw:
+        raw["policies"] = located(raw["policies"], str(path.absolute().parent))
+    grid = checked_grid(raw, str(path))
     places = tuple(name if name in packaged() else str(path.parent / name) for name in grid.scenarios)
     unknown = next((name for name in grid.scenarios if name not in packaged() and not is_file(name)), None)
     if unknown is not None:

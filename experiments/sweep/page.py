@@ -18,9 +18,9 @@ from experiments.errors import BadInputError
 from experiments.json_values import json_value
 from experiments.report.document import Document, Section
 from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.exports import DataTable, write_parquet
 from experiments.report.html import to_html
 from experiments.report.pages import write
-from experiments.report.text import csv_text
 from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 from experiments.sweep.equality import chosen_grid
 from experiments.sweep.figure import heat_map
@@ -44,7 +44,12 @@ WARNINGS = {
 
 
 def write_page(
-    catalogue: Catalogue, grid: str | None, measure: str, directory: Path, measured: Matrix | None = None
+    catalogue: Catalogue,
+    grid: str | None,
+    measure: str,
+    directory: Path,
+    measured: Matrix | None = None,
+    parquet: bool = False,
 ) -> tuple[GridFacts, Matrix]:
     """Write every output. Raises `BadInputError` when nothing can be compared or written."""
     facts = chosen_grid(catalogue, grid)
@@ -58,7 +63,10 @@ def write_page(
             sections.insert(2, measured_section(measured, facts.grid.ours, directory / "figures"))
         write(directory / "matrix.html", to_html(document_of(facts, matrix, len(rows), sections)))
         write(directory / "matrix.json", to_json(facts, matrix, measured))
-        write(directory / "matrix.csv", to_csv(matrix))
+        table = data_table(matrix)
+        write(directory / "matrix.csv", table.csv)
+        if parquet:
+            write_parquet(table, directory)
     except OSError as error:
         raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
     return facts, matrix
@@ -136,11 +144,11 @@ def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
     return json.dumps(json_value(content), indent=1, ensure_ascii=False) + "\n"
 
 
-def to_csv(matrix: Matrix) -> str:
-    """CSV with a line per square."""
+def data_table(matrix: Matrix) -> DataTable:
+    """Table with a row per square."""
     ratios = ("ratio", "low", "high")
     columns = ("scenario", "policy", f"{matrix.measure}_seconds", *ratios, "mark", "seeds", "failed")
-    return csv_text(columns, map(csv_row, matrix.squares.values()))
+    return DataTable("matrix", columns, [csv_row(square) for square in matrix.squares.values()])
 
 
 def csv_row(square: Square) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from experiments.results.verdict import show
+from experiments.results.phrases import show
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from experiments.report.tables import Cell, Mark, Table
-from experiments.results.verdict import show
+from experiments.results.phrases import show
 from experiments.sweep.catalogue import GridFacts, Row
 from experiments.sweep.equality import cell_text
 from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from experiments.errors import BadInputError
 from experiments.record.reader import OK, Recording
+from experiments.results.phrases import show
 from experiments.results.plan import plan_block
-from experiments.results.verdict import show
 from experiments.scenario.files import first_complaint
+from experiments.scenario.labels import policy_label
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
 from experiments.stats.comparison import Comparison, compare
@@ -69,10 +70,14 @@ class Answer:
     utilisation: float
 
     @property
-    def error(self) -> tuple[float, float]:
-        """Relative error of the simulation of what was recorded, in p50 and p99."""
+    def error(self) -> tuple[float, float, float]:
+        """Relative error of the simulation of what was recorded, in p50, p99 and mean."""
         recorded, simulated = self.lines[:2]
-        return simulated.p50 / recorded.p50 - 1, simulated.p99 / recorded.p99 - 1
+        return (
+            simulated.p50 / recorded.p50 - 1,
+            simulated.p99 / recorded.p99 - 1,
+            simulated.mean / recorded.mean - 1,
+        )
 
     @property
     def sentences(self) -> list[str]:
@@ -90,13 +95,17 @@ class Answer:
         for line in self.lines[2:]:
             yield (
                 f"{where}, under {line.label}, this traffic would see a p99 of {line.p99 * 1e3:.0f} ms "
-                f"(×\u00a0{line.p99 / before.p99:.2f} of what it is) and {line.failed:.1%} failures."
+                f"(×\u00a0{line.p99 / before.p99:.2f} of what it is), a mean of {line.mean * 1e3:.0f} ms "
+                f"(×\u00a0{line.mean / before.mean:.2f}) and {line.failed:.1%} failures."
             )
 
     def _trust(self) -> str:
-        p50, p99 = self.error
-        words = f"Simulated, what was recorded has a p50 {p50:+.0%} and a p99 {p99:+.0%} off what it was"
-        if max(abs(p50), abs(p99)) <= CLOSE:
+        p50, p99, mean = self.error
+        words = (
+            f"Simulated, what was recorded has a p50 {p50:+.0%}, a p99 {p99:+.0%} and a mean {mean:+.0%} off what "
+            "it was"
+        )
+        if max(abs(p50), abs(p99), abs(mean)) <= CLOSE:
             return f"{words}: close."
         return f"{words}: smaller differences mean nothing."
 
@@ -108,7 +117,7 @@ class Answer:
             "regions": [described(region) for region in self.regions],
             "lines": [asdict(line) for line in self.lines],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
-            "error": dict(zip(("p50", "p99"), self.error, strict=True)),
+            "error": dict(zip(("p50", "p99", "mean"), self.error, strict=True)),
             "answer": self.sentences,
         }
 
@@ -144,8 +153,8 @@ def in_words(region: RegionFit, rate: float) -> str:
 def compared(comparison: Comparison) -> str:
     """Comparison of two simulated policies as a sentence."""
     return (
-        f"p99 of {comparison.label} would be {show(comparison.interval)} times that of {comparison.baseline}: "
-        f"{comparison.standing}."
+        f"{comparison.measure} of {comparison.label} would be {show(comparison.interval)} times that of "
+        f"{comparison.baseline}: {comparison.standing}."
     )
 
 
@@ -162,7 +171,7 @@ def answer(
     Raises `BadInputError`.
     """
     left = [region for region in regions if region.name not in question.lost]
-    was = {name_of(recording.policy): recording.policy}
+    was = {policy_label(recording.policy, {}): recording.policy}
     before = scenario_of(recording, path, regions, was, question)
     after = scenario_of(recording, path, left, question.policies, question)
     everywhere, elsewhere = names_in(regions), names_in(left)
@@ -171,8 +180,10 @@ def answer(
     lines = [recorded_line(recording)]
     lines += [line_of(label, everywhere, runs) for label, runs in runs_before.items()]
     lines += [line_of(label, elsewhere, runs) for label, runs in runs_after.items()]
-    values = {label: {run.facts.block: p99_of(run) for run in runs} for label, runs in runs_after.items()}
-    comparisons, _ = compare("p99", values, after.baseline, None, question.seed)
+    comparisons: list[Comparison] = []
+    for measure, value in (("p99", p99_of), ("mean", mean_of)):
+        values = {label: {run.facts.block: value(run) for run in runs} for label, runs in runs_after.items()}
+        comparisons += compare(measure, values, after.baseline, None, question.seed)[0]
     utilisation = lines[0].rate / sum(region.capacity for region in left)
     return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation)
 
@@ -244,12 +255,6 @@ def plain(name: str) -> str:
     return word if word[:1].isalpha() else f"r-{word}"
 
 
-def name_of(policy: dict[str, Any]) -> str:
-    """Label of a policy: its name, and its options if any."""
-    options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
-    return f"{policy['name']} ({options})"[:40] if options else str(policy["name"])
-
-
 def names_in(regions: Sequence[RegionFit]) -> str:
     """Region names for a table."""
     return " ".join(region.name for region in regions)
@@ -262,7 +267,7 @@ def recorded_line(recording: Recording) -> Line:
     if not len(good) or not span:
         raise BadInputError("the recording holds no success, or a single instant")
     return Line(
-        name_of(recording.policy), "recorded", " ".join(recording.regions), len(recording),
+        policy_label(recording.policy, {}), "recorded", " ".join(recording.regions), len(recording),
         len(recording) / span, percentile(good, 50), percentile(good, 99), float(good.mean()),
         1 - len(good) / len(recording),
     )  # fmt: skip
@@ -281,3 +286,8 @@ def line_of(label: str, regions: str, runs: Sequence[Run]) -> Line:
 def p99_of(run: Run) -> float:
     """p99 of successes in seconds."""
     return percentile(run.samples.latency[run.samples.ok], 99)
+
+
+def mean_of(run: Run) -> float:
+    """Mean latency of successes in seconds."""
+    return float(np.mean(run.samples.latency[run.samples.ok]))

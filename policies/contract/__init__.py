@@ -2,8 +2,8 @@
 
 The contract imports nothing of the policies it tests.
 
-`check` tests what every policy must satisfy. `Trial` is the test bench, and `spread` has tests whose bounds depend on
-the policy.
+`check` tests what every policy must satisfy, and `python -m policies.contract FILE.py:CLASS` does so as a command.
+`Trial` is the test bench, and `spread` has tests whose bounds depend on the policy.
 """
 
 from policies.contract.broken import ContractBroken
@@ -33,6 +33,7 @@ from policies.contract.spread import (
     weight_error,
 )
 from policies.contract.trial import REGION, Answer, ManualClock, Trial, endpoints, steady
+from policies.loading.construction import maker_of
 from policies.policy import PolicyMaker
 
 RULES = (
@@ -49,9 +50,9 @@ RULES = (
 
 
 def check(make: PolicyMaker) -> None:
-    """Test a policy against all rules. Raises ContractBroken with the violation."""
+    """Test a policy against all rules; `make` is its class, or makes it. Raises ContractBroken with the violation."""
     for rule in RULES:
-        rule(make)
+        rule(maker_of(make))
 
 
 __all__ = [

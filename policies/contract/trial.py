@@ -14,6 +14,7 @@ from random import Random
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
+from policies.loading.construction import maker_of
 from policies.policy import PolicyMaker
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
@@ -58,7 +59,9 @@ class Trial:
         health: Health | None = None,
     ) -> None:
         self.clock = ManualClock()
-        self.router = Router(members, make(Random(seed)), self.clock, Random(seed + 1), health=health)
+        self.router = Router(
+            members, maker_of(make)(Random(seed)), self.clock, Random(seed + 1), health=health
+        )
         self.facts = RequestFacts(region=REGION)
         self.log: list[tuple[float, str, float]] = []
         self._answer = answer

@@ -29,11 +29,21 @@ class CheckRules:
 class CheckState:
     """State of one endpoint as its active checks found it.
 
-    `due_at` is when the next check is due, in seconds of the caller's clock. `last_fault` describes the last failure.
-    The very first check decides alone, as there is no earlier result.
+    `due_at` is when the next check is due, in seconds of the caller's clock. `last_fault` describes the last failure,
+    recorded at `failed_at`. The very first check decides alone, as there is no earlier result.
     """
 
-    __slots__ = ("_against", "_rng", "due_at", "failed", "is_healthy", "last_fault", "passed", "rules")
+    __slots__ = (
+        "_against",
+        "_rng",
+        "due_at",
+        "failed",
+        "failed_at",
+        "is_healthy",
+        "last_fault",
+        "passed",
+        "rules",
+    )
 
     def __init__(self, rules: CheckRules, rng: Random, now: float) -> None:
         self.rules = rules
@@ -42,6 +52,7 @@ class CheckState:
         self.is_healthy = True
         self.passed = self.failed = 0
         self.last_fault: str | None = None
+        self.failed_at = now
         self.due_at = now + rng.random() * rules.fast_interval
 
     @property
@@ -56,7 +67,7 @@ class CheckState:
             self.passed += 1
         else:
             self.failed += 1
-            self.last_fault = fault
+            self.last_fault, self.failed_at = fault, now
         has_changed = self._weigh(fault is None, is_first)
         self.due_at = now + self._interval()
         return has_changed

@@ -21,21 +21,26 @@ Pick = Callable[[RequestFacts, Available, float], EndpointState]
 class ActivePolicy:
     """A policy with its hooks, and the `fallback`.
 
-    `fallback_picks` counts the fallback picks, `last_fault` describes the policy's last fault. `trace` records
-    explanations, if set. `pick`, `observe`, `probes` and the other hooks must be read again after `install` and
-    `explain`; all but `pick` are None where the policy has no such hook.
+    `fallback_picks` counts the fallback picks of the policy in force, `last_fault` describes its last fault;
+    `installations` is the number of policies so far, `earlier_fallback_picks` the fallback picks of those before.
+    `trace` records explanations, if set. `pick`, `observe`, `probes` and the other hooks must be read again after
+    `install` and `explain`; all but `pick` are None where the policy has no such hook.
     """
 
     def __init__(self, policy: Policy, fallback: Policy) -> None:
         self._fallback = fallback
-        self.fallback_picks = 0
+        self.installations = self.fallback_picks = self.earlier_fallback_picks = 0
         self.last_fault: str | None = None
         self.trace: Trace | None = None
         self.install(policy)
 
     def install(self, policy: Policy) -> None:
-        """Make `policy` the active one and look up its hooks."""
+        """Make `policy` the active one, look up its hooks, and begin its count of faults."""
         self.policy = policy
+        self.installations += 1
+        self.earlier_fallback_picks += self.fallback_picks
+        self.fallback_picks = 0
+        self.last_fault = None
         self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
         self.observe: Callable[..., None] | None = getattr(policy, "observe", None)
         self.tick: Callable[..., None] | None = getattr(policy, "tick", None)

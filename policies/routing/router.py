@@ -220,13 +220,23 @@ class Router(EndpointSet):
 
     @property
     def fallback_picks(self) -> int:
-        """Number of fallback picks: the policy raised, took too long or picked an endpoint not selectable."""
+        """Fallback picks of the policy in force: it raised, took too long or picked an endpoint not selectable."""
         return self._active.fallback_picks
 
     @property
+    def all_fallback_picks(self) -> int:
+        """Fallback picks since the start, of all policies."""
+        return self._active.earlier_fallback_picks + self._active.fallback_picks
+
+    @property
     def last_fault(self) -> str | None:
-        """Description of the policy's last fault."""
+        """Description of the last fault of the policy in force."""
         return self._active.last_fault
+
+    @property
+    def policy_installations(self) -> int:
+        """Number of policies so far, the one in force included."""
+        return self._active.installations
 
     def _take_hooks(self) -> None:
         in_force = self._active

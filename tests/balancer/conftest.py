@@ -393,7 +393,13 @@ class Stage:
             }
             for i, address in enumerate(addresses)
         ]
-        defaults = {"listen": "127.0.0.1:0", "policy": "round-robin", "seed": 1, "endpoints": endpoints}
+        defaults = {
+            "listen": "127.0.0.1:0",
+            "policy": "round-robin",
+            "seed": 1,
+            "endpoints": endpoints,
+            "health_checks": {"first_connect": False},
+        }
         self.settings = Settings(**{**defaults, **settings})
         self.server = Server(self.settings, self.clock, self._read)
         await self.server.start()

@@ -44,7 +44,7 @@ async def test_probes(stage: Stage) -> None:
     for path in (b"/-/health", b"/-/ready", b"/-/ready?x=1"):
         client = await stage.client()
         answer = await client.ask(get(path, b"X-Forwarded-For: 192.0.2.1"))
-        assert (answer.status, json.loads(answer.body)) == (200, {"healthy": True})
+        assert (answer.status, json.loads(answer.body)) == (200, {"healthy": True, "reason": "serving"})
         assert answer.value(b"Connection") == b"close"
         assert await client.rest() == b""
     stage.proxy.router.set_enabled("w0", False)
@@ -397,7 +397,7 @@ async def test_unknown_paths_and_methods(stage: Stage) -> None:
     worker = await stage.worker(response())
     await stage.serve(worker)
     assert (await stage.ask(local(b"/-/nothing"))).status == 404
-    assert (await stage.ask(local(b"/-/"))).status == 404
+    assert (await stage.ask(local(b"/-/", method=b"POST"))).status == 405
     assert (await stage.ask(local(b"/-/status", method=b"DELETE"))).status == 405
     assert worker.connections == []
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.membership.active_checks import CheckPlan
+from balancer.config.sections import EndpointConfig
+from balancer.membership.active_checks import FIRST_AT_ONCE, CheckPlan
 from policies.facts import AdminState
 from policies.health.active_checks import CheckRules
 from tests.balancer.certificates import Shelf
@@ -80,6 +82,58 @@ async def test_no_checks_by_default(stage: Stage) -> None:
     for _ in range(5):
         await check(stage)
     assert worker.connections == []
+
+
+async def test_first_connect_to_each_endpoint(stage: Stage) -> None:
+    """At the start and after it is added, without a request; the first request uses that connection."""
+    worker, other = await stage.worker(response()), await stage.worker(response())
+    await stage.serve(worker, stage.dead_port(), health_checks={"first_connect": True})
+    await stage.eventually(lambda: stage.pool("w0").idle == 1 and stage.pool("w1").is_unreachable)
+    assert (stage.pool("w0").is_unreachable, worker.requests) == (False, [])
+    added = EndpointConfig(id="added", address=f"http://127.0.0.1:{other.port}")
+    stage.control_plane.registry.add(added)
+    await check(stage, 0.25)
+    assert stage.pool("added").idle == 1
+    stage.proxy.router.set_enabled("w1", False)  # a retry opens a connection of its own
+    for _ in range(4):
+        assert (await stage.ask(get())).status == 200
+        await check(stage, 0.25)
+    assert (len(worker.connections), len(other.connections)) == (1, 1)
+
+
+async def test_first_connects_are_bounded(stage: Stage) -> None:
+    """A few at a time, however many endpoints there are."""
+    ports = [stage.deaf_port()] * (FIRST_AT_ONCE + 3)
+    await stage.serve(*ports, health_checks={"first_connect": True})
+    pools = stage.proxy.pools
+    assert sum(pool.opening for pool in pools.by_id.values()) == FIRST_AT_ONCE
+    await check(stage, 1.0)
+    stage.advance(0.25)
+    assert sum(pool.is_untried for pool in pools.by_id.values()) == 0
+    await pools.close()
+
+
+async def test_unreachable_endpoint_that_is_not_ejected_is_connected_to_again(stage: Stage) -> None:
+    """The only endpoint is never ejected; without requests a connect every two seconds shows that it is back."""
+    worker = ScriptedWorker(answering(response()))
+    port = stage.dead_port()
+    await stage.serve(port)
+    for _ in range(3):
+        assert (await stage.ask(get())).status == 502
+    assert (stage.state().is_ejected, stage.pool().is_unreachable) == (False, True)
+    stage.advance(0.0)
+    await check(stage, 3.0)
+    await check(stage, 3.0)
+    assert checks(stage)[:2] == (0, 2)
+    stage.held_sockets.pop().close()
+    listening = socket.create_server(("127.0.0.1", port))
+    await worker.start(listening)
+    stage.started_workers.append(worker)
+    await check(stage, 3.0)
+    assert not stage.pool().is_unreachable
+    before = checks(stage)
+    await check(stage, 6.0)
+    assert checks(stage) == before
 
 
 async def test_unhealthy_endpoint_is_not_available(stage: Stage) -> None:
@@ -398,4 +452,9 @@ async def test_status_of_an_ejection(stage: Stage) -> None:
     assert shown["ejection"]["cause"] == "unreachable"
     assert 27 <= shown["ejection"]["seconds_left"] <= 30
     assert (shown["ejection"]["times"], shown["reachable"]) == (1, False)
-    assert json.loads((await stage.ask(local(b"/-/health"))).body) == {"healthy": True}
+    assert json.loads((await stage.ask(local(b"/-/health"))).body) == {
+        "healthy": True,
+        "reason": "serving",
+        "endpoints": {"ready": 1, "unreachable": 1},
+        "summary": "serving: 2 endpoints (1 ready, 1 unreachable)",
+    }

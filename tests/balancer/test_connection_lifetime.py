@@ -318,6 +318,7 @@ async def test_last_error_keeps_no_references(stage: Stage, transport: str) -> N
 def test_backoff_allows_one_dial_at_a_time() -> None:
     """After `FAILURES` failures one request at a time dials, after a pause; others fail, until a dial succeeds."""
     with Wireless(retries=0, seed=1) as stage:
+        stage.control_plane.checks.stop()  # they also dial while an endpoint is unreachable
         pool = stage.proxy.pools.by_id["w0"]
         stage.dialling = "refuse"
         send_gets(stage, FAILURES)

@@ -101,6 +101,19 @@ async def test_request_is_a_row(stage: Stage, recorded: RecordedStage) -> None:
     assert b"secret" not in b"".join(json.dumps(document).encode() for _, document in recorded.blocks())
 
 
+async def test_change_of_the_policy_is_a_block(stage: Stage, recorded: RecordedStage) -> None:
+    await recorded.serve(await stage.worker(response()))
+    await stage.ask(get())
+    stage.clock.at += 3
+    body = b'{"name": "least-in-flight", "choices": 3}'
+    put = b"PUT /-/policy HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    assert (await stage.ask(put)).status == 200
+    stage.clock.at += 1
+    await stage.ask(get())
+    changes = [content for kind, content in recorded.blocks() if kind == "C"]
+    assert changes == [{"at": 3, "policy": {"name": "least-in-flight", "choices": 3}}]
+
+
 async def test_keys_are_hashed_with_a_salt_per_recording(stage: Stage, recorded: RecordedStage) -> None:
     """A user has the same key within a recording and another in the next."""
     await recorded.serve(await stage.worker(response()), sticky={"header": "X-User"})

@@ -279,6 +279,7 @@ class AdminStub:
     """In place of the admin application: admits every request, and closes connections that it takes over."""
 
     is_ready = True
+    readiness = "serving"
 
     def admits(self, head: bytes, entrance: Entrance) -> bool:
         return True
@@ -295,7 +296,13 @@ class AdminStub:
 def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
     """Validated settings, cached because validation takes longer than a run."""
     endpoints = [{"id": f"w{i}", "address": f"http://192.0.2.1{i}:80", "region": "r"} for i in range(workers)]
-    defaults: dict[str, Any] = {"policy": "round-robin", "seed": 1, "endpoints": endpoints}
+    checks = {"first_connect": False}
+    defaults: dict[str, Any] = {
+        "policy": "round-robin",
+        "seed": 1,
+        "endpoints": endpoints,
+        "health_checks": checks,
+    }
     tables = {name: dict(value) if isinstance(value, tuple) else value for name, value in options}
     return Settings(**defaults | tables)
 

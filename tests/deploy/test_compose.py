@@ -49,7 +49,7 @@ class Condition(Strict):
 
 class Service(Strict):
     image: str
-    build: str
+    build: str | None = None
     restart: Literal["no", "always", "on-failure", "unless-stopped"]
     read_only: bool
     cap_drop: list[str]
@@ -118,6 +118,11 @@ def test_workers_accept_their_options(name: str) -> None:
     assert CliRunner().invoke(workers_cli, [*words[1:], "--help"]).exit_code == 0
     known = {option for command in workers_cli.commands.values() for p in command.params for option in p.opts}
     assert set(options_of(service)) <= known
+
+
+def test_one_service_builds_the_image_of_all() -> None:
+    assert [name for name, service in COMPOSE.services.items() if service.build is not None] == ["balancer"]
+    assert {service.image for service in COMPOSE.services.values()} == {BALANCER.image}
 
 
 def test_balancer_starts_as_the_image_defines() -> None:

@@ -111,7 +111,7 @@ def test_balancer_starts_from_the_environment_alone() -> None:
     endpoints = json.dumps([{"id": "a", "address": "http://127.0.0.1:9"}])
     environment = {**os.environ, "PORT": str(free_port()), "BALANCER_ENDPOINTS": endpoints}
     with Program([sys.executable, "-m", "balancer", "serve"], environment) as unit:
-        assert "1 endpoint)" in unit.line()
+        assert "1 endpoint, " in unit.line()
         assert unit.stop() == 0
 
 

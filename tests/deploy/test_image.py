@@ -25,6 +25,7 @@ from tests.deploy.programs import Program, free_port
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BUILD, FINAL = stages(DOCKERFILE)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = ("policies", "balancer", "workers")
 """Packages that run in a container; experiments do not."""
 
@@ -74,17 +75,26 @@ def test_image_installs_exactly_the_imported_packages() -> None:
 
 def extras() -> set[str]:
     """Packages that users ask for by name, imported only on demand."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted_by_users = {
-        name: needs for name, needs in project["optional-dependencies"].items() if name != "dev"
-    }
-    return {re.split(r"[<>=\[ ]", need)[0] for needs in wanted_by_users.values() for need in needs}
+    needs = [
+        need for name, needs in PROJECT["optional-dependencies"].items() if name != "dev" for need in needs
+    ]
+    return {name_of(need) for need in needs} - {"steelyard"}
 
 
 def wanted() -> set[str]:
-    """The packages that the Dockerfile installs besides the project."""
-    environment = dict(word.split("=", 1) for i in BUILD if i.name == "ENV" for word in i.words())
-    return set(environment["NEEDED"].split())
+    """The packages that the project's core depends on."""
+    return {name_of(need) for need in PROJECT["dependencies"]}
+
+
+def name_of(need: str) -> str:
+    return re.split(r"[<>=\[; ]", need)[0]
+
+
+def test_each_dependency_is_stated_once_and_bounded() -> None:
+    everywhere = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    needs = [need for group in everywhere for need in group if name_of(need) != "steelyard"]
+    assert len({name_of(need) for need in needs}) == len(needs)
+    assert [need for need in needs if not re.search(r">=.+,<", need)] == []
 
 
 def imported() -> set[str]:
@@ -139,7 +149,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_instructions_build_a_balancer_that_serves(source: Path, tmp_path: Path) -> None:
     """In a clean directory, as pure Python: every RUN and COPY, then the image's command."""
     skip_without_index(tmp_path)
-    image = LocalBuild(tmp_path / "root", source, {"COMPILE": "0"})
+    image = LocalBuild(tmp_path / "root", source, {"PURE": "1"})
     image.run(BUILD)
     image.run(FINAL)
     check_that_it_serves(image, tmp_path, "pure")

@@ -76,6 +76,14 @@ def test_invalid_object_is_found(change: Object, message: str) -> None:
     assert any(message in problem for problem in problems(bad)), problems(bad)
 
 
+def test_needed_version_is_named() -> None:
+    """`preStop.sleep` is on by default since 1.30 (KEP-3960)."""
+    assert "sleep" in CONTAINER["lifecycle"]["preStop"]
+    needs = "Needs Kubernetes 1.30 or newer, for `preStop.sleep`"
+    assert needs in (HERE / "kustomization.yaml").read_text(encoding="utf-8")
+    assert needs in (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
 def test_every_file_is_in_a_kustomization() -> None:
     """Otherwise it would not be applied."""
     named = {

@@ -52,6 +52,7 @@ class Tape:
     began: float = 1_700_000_000.0
     about: dict[str, Any] = field(default_factory=dict)
     dropped: int = 0
+    changes: Sequence[tuple[float, dict[str, Any]]] = ()
 
     @property
     def data(self) -> bytes:
@@ -67,7 +68,8 @@ class Tape:
             block(b"R", b"".join(row.packed for row in part)) for part in (self.rows[:half], self.rows[half:])
         )
         end = block(b"Z", {"written": len(self.rows), "dropped": self.dropped})
-        return block(b"S", start) + named + rows + end
+        changed = b"".join(block(b"C", {"at": at, "policy": policy}) for at, policy in self.changes)
+        return block(b"S", start) + named + rows + changed + end
 
     def write(self, path: Path) -> Path:
         path.write_bytes(self.data)

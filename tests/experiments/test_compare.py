@@ -164,7 +164,7 @@ def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.Mon
     assert two.campaign.command.startswith("two ")
     assert len(list((repository / ".git" / "worktrees").glob("*"))) == 0
     with pytest.raises(BadInputError, match=r"--rev: git worktree: .*nothing"):
-        measure(("one", "nothing"), plan, Console(quiet=True))
+        measure(("one", "nothing"), replace(plan, out=tmp_path / "other"), Console(quiet=True))
 
 
 FAKE = """

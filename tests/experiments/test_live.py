@@ -16,17 +16,16 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.commands.live import percent, policies_chosen
+from experiments.commands.live import percent, policies_chosen, usual_washout
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
+from experiments.live.in_force import PolicyChangedExternally, RestoreFailed
 from experiments.live.rails import Rails
 from experiments.live.readings import BalancerRestarted, Reading, Window, between
 from experiments.live.switchback import (
     Findings,
     Plan,
-    PolicyChangedExternally,
     RailBroken,
-    RestoreFailed,
     Switchback,
 )
 from experiments.live.verdict import conclude
@@ -294,6 +293,11 @@ async def test_too_little_traffic_ends_the_evaluation() -> None:
     with pytest.raises(BadInputError, match="--block must be long enough"):
         await switchback(balancer, plan(4, period=0.25, washout=0.1)).run()
     assert balancer.put == [{"name": "old"}]
+
+
+@pytest.mark.parametrize(("period", "washout"), [(60.0, 10.0), (6.0, 2.0), (2.0, 1.0), (0.5, 0.25)])
+def test_washout_follows_the_period(period: float, washout: float) -> None:
+    assert usual_washout(period) == washout
 
 
 # --- over HTTP

@@ -64,6 +64,12 @@ def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
         (("run", "--policies", "p2x"), "--policies: unknown 'p2x'; known: "),
         (("run", "--batch", "0"), "'--batch': 0 is not in the range x>=1"),
         (("run", "--batch", "5", "--rate", "3"), "--batch and --rate: choose"),
+        (("run", "steady", "--rate", "nan"), "'--rate': nan is not a finite number"),
+        (
+            ("run", "regions", "--duration", "5"),
+            "--duration: this scenario is a closed loop; an open one needs --rate",
+        ),
+        (("capacity", "steady", "--curve", "--rates", "nan,60"), "--rates: 'nan,60': positive rates"),
         (("report", "/nonexistent"), "/nonexistent: no results here"),
         (("rum",), "No such command 'rum'"),
     ],

@@ -28,7 +28,7 @@ def test_number_of_connections_opened_before_the_load() -> None:
     regions, steady = load_scenario("regions"), load_scenario("steady")
     by_label = {entry.label: entry for entry in regions.entries}
     assert first_connections(regions, by_label["random"]) == 100
-    assert first_connections(regions, by_label["random, batch 10"]) == 10
+    assert first_connections(regions, by_label["random (batch 10)"]) == 10
     assert first_connections(steady, steady.entries[0]) == round(180 * 0.58)
 
 

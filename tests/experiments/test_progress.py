@@ -38,7 +38,7 @@ def test_the_estimate_follows_the_durations_of_runs(campaign: Campaign) -> None:
 def test_a_small_batch_is_expected_to_take_longer(campaign: Campaign) -> None:
     """Ten in flight need ten times as many round trips as a hundred."""
     planned = {run.label: run for run in campaign.plan}
-    narrow, wide = (expected_seconds(campaign.scenario, planned[x]) for x in ("random, batch 10", "random"))
+    narrow, wide = (expected_seconds(campaign.scenario, planned[x]) for x in ("random (batch 10)", "random"))
     assert narrow > wide
 
 

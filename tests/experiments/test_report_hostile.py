@@ -114,7 +114,7 @@ def test_a_page_has_nothing_but_text_of_it(reported: Path) -> None:
 def test_figures_have_nothing_but_outlines_of_it(reported: Path) -> None:
     """No formula is made of dollar signs: matplotlib would refuse most."""
     figures = [*(reported / "figures").glob("*.svg")]
-    assert len(figures) >= 8
+    assert len(figures) >= 6
     assert [found for figure in figures for found in strange_in(figure.read_bytes())] == []
 
 
@@ -194,12 +194,12 @@ BROKEN: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_hostile_line_is_refused_in_one_line(case: str) -> None:
+def test_a_hostile_line_is_left_out_and_named_in_one_line(case: str) -> None:
     bad, problem = BROKEN[case]
-    with pytest.raises(BadInputError) as caught:
-        read_log([line(), bad], "a.log")
-    message = str(caught.value)
-    assert message.startswith(f"a.log: line 2: {problem}")
+    columns = read_log([line(), bad], "a.log")
+    assert (len(columns), columns.unreadable) == (1, 1)
+    message = columns.first_problem
+    assert message.startswith(f"line 2: {problem}")
     assert message.isprintable()
     assert len(message) < 400
 

@@ -32,7 +32,7 @@ from experiments.reproduce.regions_runs import concurrency_of, policy_scenario
 from experiments.stats.samples import Kind, Samples
 from tests.experiments.reproduced import quick_run
 
-SPANS = {"random": 9.0, "random, batch 10": 78.0, "single-region": 16.0, "round-robin": 8.5}
+SPANS = {"random": 9.0, "random (batch 10)": 78.0, "single-region": 16.0, "round-robin": 8.5}
 SPANS |= {"region-round-robin": 8.4, OURS: 8.2}
 
 

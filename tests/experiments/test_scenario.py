@@ -58,7 +58,7 @@ def test_the_default_scenario() -> None:
     ]
     assert {entry.label: scenario.load_of(entry).batch for entry in scenario.entries} == {
         "random": 100,
-        "random, batch 10": 10,
+        "random (batch 10)": 10,
         "single-region": 100,
         "round-robin": 100,
         "region-round-robin": 100,
@@ -181,11 +181,11 @@ def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:
 
 
 def test_a_rate_opens_the_loop_and_drops_entries_of_other_batches() -> None:
-    """`random, batch 10` would be `random` a second time."""
+    """`random (batch 10)` would be `random` a second time."""
     scenario = overridden(load_scenario("regions"), Overrides(rate=50.0, duration=2.0))
     assert scenario.load.mode == "open"
     assert scenario.load.planned == 100
-    assert "random, batch 10" not in [entry.label for entry in scenario.entries]
+    assert "random (batch 10)" not in [entry.label for entry in scenario.entries]
 
 
 def test_a_plan_has_complete_blocks_in_random_order() -> None:

@@ -14,6 +14,7 @@ from experiments.__main__ import cli
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario, packaged
 from experiments.scenario.scenario import Scenario
+from tests.command_line import run_in_process
 
 
 def shown(*text: str) -> str:
@@ -55,3 +56,30 @@ def test_help_imports_no_large_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+def test_policy_is_shown_with_its_options() -> None:
+    done = run_in_process(cli, "experiments", "show", "least-in-flight")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("least-in-flight: ")
+    assert "choices" in done.stdout
+    assert "2 by default" in done.stdout
+    assert run_in_process(cli, "experiments", "show", "least-in-flight", "--measure", "p50").returncode == 2
+
+
+def test_name_below_results_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_results: Callable[..., Scenario]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_results(tmp_path / "results" / "mine", blocks=1, requests=60)
+    done = run_in_process(cli, "experiments", "show", "mine")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("regions: ")
+
+
+@pytest.mark.parametrize("group", [(), ("reproduce",)])
+def test_help_of_a_group_has_a_whole_line_for_each_command(group: tuple[str, ...]) -> None:
+    done = run_in_process(cli, "experiments", *group, "--help")
+    rows = done.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert "..." not in rows
+    assert sum(row.startswith("  ") and row[2] != " " for row in rows.splitlines()) >= 6

@@ -24,9 +24,9 @@ MakeResults = Callable[..., Scenario]
 
 def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_results: MakeResults) -> None:
     """Invalid runs are counted and not compared."""
-    scenario = make_results(tmp_path / "run", blocks=9, requests=60, late="random, batch 10")
+    scenario = make_results(tmp_path / "run", blocks=9, requests=60, late="random (batch 10)")
     matrix = measured_matrix([tmp_path / "run"], "p99")
-    left = ("random, batch 10", *(scenario.control_pair or ())[1:])  # the A/A control repeats another entry
+    left = ("random (batch 10)", *(scenario.control_pair or ())[1:])  # the A/A control repeats another entry
     labels = [entry.label for entry in scenario.entries if entry.label not in left]
     assert matrix.scenarios == (scenario.name,)
     assert [square.policy for square in matrix.column(scenario.name)] == labels

@@ -22,6 +22,7 @@ from experiments.scenario.scenario import Entry, Scenario
 from experiments.stats.samples import Run, RunFacts, Samples
 from experiments.what_if.answer import Answer, Question, answer, in_words, plain, scenario_of
 from experiments.what_if.fit import fit
+from experiments.what_if.spans import longest_span
 from tests.experiments.tapes import Row, Tape
 from tests.experiments.test_record import served
 
@@ -128,13 +129,14 @@ def test_the_answer_begins_with_the_recorded_situation(taped: Path, tmp_path: Pa
         ("random", "simulated", "EMEA"),
         ("round-robin", "simulated", "EMEA"),
     ]
-    assert list(found.error) == pytest.approx([0, 0], abs=0.03)
-    first, second, beside, trust = found.sentences
+    assert list(found.error) == pytest.approx([0, 0, 0], abs=0.03)
+    first, second, beside, in_mean, trust = found.sentences
     assert first.startswith(
         "Without ASIA, under random, this traffic would see a p99 of 630 ms (×\u00a02.00 of what it is)"
     )
     assert "round-robin" in second
     assert beside.startswith("p99 of round-robin would be 0.80 [0.80–0.80] times that of random: ahead.")
+    assert in_mean.startswith("mean of round-robin would be 0.80 [0.80–0.80] times that of random: ahead.")
     assert trust.endswith("close.")
     assert json.loads(json.dumps(found.as_dict()))["without"] == ["ASIA"]
 
@@ -143,7 +145,7 @@ def test_a_large_error_of_the_simulation_is_reported(tmp_path: Path) -> None:
     rows = [Row(row.at, row.endpoint, row.service * 2, row.reported) for row in traffic()]
     path = Tape(rows, [("a", "emea", 0.0), ("b", "asia", 0.0)]).write(tmp_path / "r")
     found = answered(path, tmp_path, question())
-    assert found.error == pytest.approx((-0.5, -0.5), abs=0.05)
+    assert found.error == pytest.approx((-0.5, -0.5, -0.5), abs=0.05)
     assert "close" not in found.sentences[-1]
 
 
@@ -233,3 +235,28 @@ def test_a_simulated_recording_gives_the_simulated_results(tmp_path: Path) -> No
     )
     assert without["p99"] > simulated_["p99"]
     assert "close." in ran.output
+
+
+def test_only_the_longest_span_under_one_policy_is_used(tmp_path: Path) -> None:
+    """Of 80 s: 20 s under random, 45 s under c3 although it is set again, and 15 s under random."""
+    c3, other = {"name": "c3"}, {"name": "random"}
+    changes = [(20.0, c3), (30.0, c3), (65.0, other)]
+    endpoints = [("emea-0", "EMEA", 0.1), ("asia-0", "ASIA", 0.3)]
+    path = Tape(traffic(), endpoints, changes=changes).write(tmp_path / "changed.recording")
+    read, words = longest_span(read_recording([path]))
+    assert read.policy == c3
+    assert len(read) == 45 * 50
+    assert (read.instants[0], read.changes) == (0.0, ())
+    assert words == (
+        "The policy changed 2 times during the recording: only the requests from 20 s to 65 s are used, all under c3."
+    )
+    done = CliRunner().invoke(cli, ["what-if", str(path), "--blocks", "1"])
+    assert done.exit_code == 0, done.output
+    assert "2250 requests in 45 s, as c3 placed them" in done.output
+    assert words in " ".join(done.output.split())
+    assert "a mean" in done.output
+
+
+def test_recording_under_one_policy_is_used_as_a_whole(taped: Path) -> None:
+    whole = read_recording([taped])
+    assert longest_span(whole) == (whole, "")

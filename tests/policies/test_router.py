@@ -230,6 +230,23 @@ def test_first_endpoint_is_picked_if_policy_and_fallback_raise() -> None:
     assert r.fallback_picks == 1
 
 
+def test_faults_are_counted_anew_for_each_policy() -> None:
+    """Also under the same policy installed again; the total only grows."""
+    policy = First()
+    policy.raises = True
+    r = router(policy)
+    r.route(FACTS)
+    assert (r.policy_installations, r.fallback_picks, r.all_fallback_picks) == (1, 1, 1)
+    policies: list[Policy] = [RoundRobin(Random(1)), policy]
+    for number, each in enumerate(policies, 2):
+        r.set_policy(each)
+        assert (r.policy_installations, r.fallback_picks, r.last_fault) == (number, 0, None)
+        assert r.all_fallback_picks == 1
+    r.route(FACTS)
+    assert (r.fallback_picks, r.all_fallback_picks) == (1, 2)
+    assert "First" in str(r.last_fault)
+
+
 def test_fallback_policy_can_be_chosen() -> None:
     policy = First()
     policy.raises = True

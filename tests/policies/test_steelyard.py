@@ -10,7 +10,8 @@ import pytest
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.insight.explanation import Trace
-from policies.steelyard import EXPLORED, Steelyard, expected_cost
+from policies.least_cost import EXPLORED, expected_cost
+from policies.steelyard import Steelyard
 
 HOME = RequestFacts(region="near")
 

@@ -62,7 +62,6 @@ def test_measured_run_rejects_an_oracle(
             ("catalogue", "list"),
             "'catalogue' is no command any more; use: experiments show, report and compare",
         ),
-        (("load", "steady"), "'load' is no command any more; use: experiments capacity --curve"),
         (("run", "steady", "--simulated", "--patience", "4m"), "--patience: only for measured runs"),
     ],
 )

@@ -92,7 +92,10 @@ def test_report_of_a_catalogue(catalogue: Path) -> None:
             ("show", "nowhere.sqlite"),
             "nowhere.sqlite: no such file; `experiments sweep` makes one",
         ),
-        (("show", "nowhere"), "nowhere: no such scenario, results directory or catalogue; scenarios: "),
+        (
+            ("show", "nowhere"),
+            "nowhere: no such scenario, policy, results directory or catalogue; scenarios: ",
+        ),
         (("show", "regions", "--grid", "small"), "--grid: only for the catalogue of a sweep"),
         (("report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
         (("report", "nowhere", "--measure", "p50"), "--measure: only for the catalogue of a sweep"),

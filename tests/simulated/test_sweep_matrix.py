@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
+from experiments.report.palette import ON_DARK, ON_LIGHT
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Row, State
 from experiments.sweep.cells import cells_of
@@ -201,7 +202,7 @@ def test_strips_are_nearly_equal() -> None:
 
 
 def test_text_is_readable_on_every_shade() -> None:
-    assert (ink_on((1, 0.9, 0.2, 1)), ink_on((0, 0.13, 0.3, 1))) == ("#222222", "white")
+    assert (ink_on((1, 0.9, 0.2, 1)), ink_on((0, 0.13, 0.3, 1))) == (ON_LIGHT, ON_DARK)
 
 
 def test_page_is_complete_and_self_contained(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_page_is_complete_and_self_contained(tmp_path: Path) -> None:
     assert "1 of 18 cells failed" in page
     assert "ValueError: &lt;no&gt;" in page
     assert "experiments &lt;sweep&gt;" in page
-    assert not re.search(r"""(?:src|href)=["'](?!data:)""", page)
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", page)
     assert not re.search(r"""https?://(?!www\.w3\.org)""", page)
     content = json.loads((tmp_path / "out" / "matrix.json").read_text(encoding="utf-8"))
     assert [square["mark"] for square in content["squares"]] == ["best", "behind"]

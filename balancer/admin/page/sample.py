@@ -1,0 +1,116 @@
+"""What one process contributes to a snapshot of the live page: the keys of /-/status that the page shows.
+
+Values come from the functions of /-/status, so the page and the status cannot differ. `/-/status` itself is three times
+as expensive: it lists names, routes and single connections, which the page does not show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import cache
+from importlib.metadata import version
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from balancer.admin.health import endpoint_condition, readiness
+from balancer.admin.policy_report import process_policy_status
+from balancer.admin.queue_report import level_status, queue_status
+from balancer.admin.routes_report import events_status
+from balancer.admin.status import ejection_status, hedging_status, panic_status, reload_status
+from balancer.build import build
+
+if TYPE_CHECKING:
+    from balancer.control_plane import ControlPlane
+    from balancer.exchange.explaining import Explanations
+    from policies.endpoint.state import EndpointState
+
+PICKS = 8
+"""Explained picks that the page shows, the newest."""
+
+SLICE = 32
+"""Endpoints that are read without a break; requests are served between two slices."""
+
+
+async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return this process's sample. Latency is in raw buckets, which grow only, as in /-/latency."""
+    proxy, explanations = control_plane.proxy, control_plane.explanations
+    endpoints = []
+    for number, state in enumerate(list(proxy.router.states), 1):
+        if state.id in proxy.pools.by_id:  # else it was removed during a break
+            endpoints.append(endpoint_sample(control_plane, state))
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
+    counts = proxy.counts
+    return {
+        "at": proxy.now(),
+        "pid": os.getpid(),
+        "version": package_version(),
+        "build": build(),
+        "uptime": round(proxy.now() - proxy.started_at, 3),
+        "draining": proxy.is_draining,
+        "readiness": readiness(control_plane),
+        "clients": len(proxy.downstreams),
+        "in_flight": proxy.in_flight,
+        "queued": len(proxy.queue),
+        "queue": queue_status(proxy),
+        "levels": level_status(proxy),
+        "connections": counts.connections,
+        "requests": counts.requests,
+        "retried": counts.retried,
+        "retries_denied": proxy.retries.budget.denied,
+        "hedging": hedging_status(proxy),
+        "abandoned": counts.abandoned,
+        "errors": dict(counts.errors),
+        "tunnels": {"open": len(proxy.tunnels), "opened": proxy.tunnels.opened},
+        "reload": reload_status(control_plane),
+        "policy": process_policy_status(control_plane),
+        "panic": panic_status(proxy),
+        "explaining": explanations.status(),
+        "picks": recent_picks(explanations, proxy.now()),
+        "events": events_status(proxy),
+        "endpoints": endpoints,
+    }
+
+
+def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+    """Return one endpoint with its raw buckets."""
+    proxy = control_plane.proxy
+    endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
+    return {
+        "id": endpoint.id,
+        "address": endpoint.address,
+        "region": endpoint.region,
+        "weight": endpoint.weight,
+        "max_in_flight": endpoint.max_in_flight,
+        "state": state.admin_state.value,
+        "limit": int(state.limit) if state.limit < inf else None,
+        "available": state.available,
+        "healthy": state.passes_checks,
+        "reachable": state.is_reachable and not state.record.is_unreachable,
+        "share": round(state.share, 3),
+        **endpoint_condition(control_plane, state),
+        "ejection": ejection_status(proxy, state),
+        "in_flight": state.in_flight_here,
+        "connections": {
+            "idle": pool.idle,
+            "leased": pool.leased,
+            "opening": pool.opening,
+            "opened": pool.counts.opened,
+        },
+        "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+        "buckets": list(state.histogram.counts),
+    }
+
+
+def recent_picks(explanations: Explanations, now: float) -> list[dict[str, Any]]:
+    """Return the last explained picks, newest first; `age` in seconds."""
+    recent = islice(reversed(explanations.trace.recent), PICKS)
+    return [{"age": round(now - pick.now, 3), **pick.as_dict()} for pick in recent]
+
+
+@cache
+def package_version() -> str:
+    """Return the version of the installed package; reading it takes a millisecond."""
+    return version("steelyard")

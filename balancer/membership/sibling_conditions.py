@@ -1,0 +1,47 @@
+"""Conditions of endpoints in the sibling processes, for the one process that writes the log for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from balancer.membership.condition import DOWN, Condition
+from balancer.shared_counters import key_of
+
+if TYPE_CHECKING:
+    from balancer.shared_counters import Page, SharedCounters
+    from policies.endpoint.state import EndpointState
+
+RANKED = tuple(Condition)
+"""Conditions by the number that stands for them in the shared memory."""
+
+RANKS = {condition: rank for rank, condition in enumerate(RANKED)}
+
+
+class SiblingConditions:
+    """Writes the conditions to page `index` of `board`, and reads those of the other pages."""
+
+    def __init__(self, board: SharedCounters, index: int) -> None:
+        self._own = board.pages[index]
+        self._others = [page for at, page in enumerate(board.pages) if at != index]
+        self._rows: list[tuple[Page, dict[int, int]]] = []
+        self._keys: dict[str, int] = {}
+
+    def begin(self, states: Sequence[EndpointState]) -> None:
+        """Look up the rows of the other processes; call it before a round of `worst`. O(endpoints)."""
+        self._rows = [(page, page.rows()) for page in self._others]
+        self._keys = {state.id: self._keys.get(state.id) or key_of(state.id) for state in states}
+
+    def publish(self, state: EndpointState, condition: Condition) -> None:
+        """Publish the condition that an endpoint has in this process."""
+        if state.published is not None:
+            self._own.conditions[state.published_at] = RANKS[condition]
+
+    def worst(self, state: EndpointState) -> tuple[Condition, int] | None:
+        """Return the worst condition that other processes find an endpoint down with, and in how many it is; None if
+        it is down in none.
+        """
+        key = self._keys[state.id]
+        ranks = [page.conditions[rows[key]] for page, rows in self._rows if key in rows]
+        down = [rank for rank in ranks if RANKED[rank] in DOWN]
+        return (RANKED[max(down)], down.count(max(down))) if down else None

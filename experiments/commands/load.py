@@ -1,0 +1,313 @@
+"""The command `experiments load`: an open-loop load on URLs, or on a running balancer under several policies."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from balancer.admin.options import refuse_renamed_variables
+from experiments.commands.live import percent, policies_chosen
+from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
+from experiments.errors import BadInputError
+from experiments.load.generator import SPARE
+from experiments.results.directory import load_results, require_new
+from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
+from experiments.service.plan import Contestant, contestants_of, service_scenario
+from experiments.service.target import Message, parse_body, parse_fields, reach, tls_of
+from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.terminal import clock, console_here, duration
+
+EPILOG = """\b
+Examples:
+  experiments load http://127.0.0.1:8080/                    50 requests per second for 10 s
+  experiments load https://api.example.org/ping --rate 200 --duration 30s --cacert ca.pem
+  experiments load old=http://10.0.0.1/ new=http://10.0.0.2/  two services, in blocks of random order
+  experiments load http://127.0.0.1:8080/ http://127.0.0.1:8080/   an A/A control: the noise
+  experiments load http://127.0.0.1:8080/ --policies round-robin,steelyard
+  experiments load https://api.example.org/orders --method POST --data @order.json \\
+      --header 'Content-Type: application/json' --header @token.header
+  experiments load http://127.0.0.1:8080/ --threshold 'p99 < 200 ms' --threshold 'errors < 0.1 %'
+
+\b
+Latency counts from the instant at which a request was due. Statuses from 400 on and requests without a complete answer
+are failures; redirects are answers and are not followed. Values of --header, --data and --token are not written.
+Exit codes: 0 done, 1 a threshold failed or a guard rail broke, 2 bad input, 3 no connection, 130 stopped.
+"""
+
+RATE, MOST_RATE = 50.0, 10_000.0
+"""Default and largest rate per second. One generator sends some thousands per second on time."""
+
+MOST_SENT = 20_000_000
+CONNECTIONS = 1000
+RESERVED_FILES = 100
+SECRET = ("--header", "--data", "--token")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("urls", metavar="[NAME=]URL…", nargs=-1, required=True)
+@click.option(
+    "--rate",
+    type=Number(0, MOST_RATE, min_open=True),
+    default=RATE,
+    show_default=True,
+    help="Requests per second.",
+)
+@click.option("--duration", "span", default="10s", show_default=True, metavar="DURATION", help="Of each run.")
+@click.option(
+    "--warmup",
+    default="1s",
+    show_default=True,
+    metavar="DURATION",
+    help="Same load before each run, not counted; 0: none.",
+)
+@click.option(
+    "--blocks",
+    type=click.IntRange(1, 1000),
+    help=f"Runs of each.  [default: 1, or {ENOUGH_BLOCKS} to compare several: a verdict]",
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant"]),
+    default="poisson",
+    show_default=True,
+    help="Spacing.",
+)
+@click.option(
+    "--timeout", default="10s", show_default=True, metavar="DURATION", help="Then a request has failed."
+)
+@click.option(
+    "--slo",
+    default="1s",
+    show_default=True,
+    metavar="DURATION",
+    help="Within it an answer is good (goodput).",
+)
+@click.option(
+    "--threshold",
+    "thresholds",
+    multiple=True,
+    metavar="TEXT",
+    help="As 'p99 < 200 ms'; exit code 1 if missed.",
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(1, MOST_CONNECTIONS),
+    help=f"Most open at a time to each URL; further requests wait.  [default: {CONNECTIONS}]",
+)
+@click.option(
+    "--method", type=click.Choice(METHODS, case_sensitive=False), help="[default: GET, with --data POST]"
+)
+@click.option(
+    "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Or @FILE, a field per line."
+)
+@click.option("--data", metavar="TEXT", help="Body of each request, or @FILE.")
+@click.option("--cacert", type=click.Path(path_type=Path), help="PEM; authorities that are trusted.")
+@click.option("--insecure", is_flag=True, help="Accept any certificate.")
+@click.option("--policies", default=None, metavar="A,B,…", help="Of the balancer at URL; each in turn.")
+@click.option(
+    "--policy", "tables", multiple=True, metavar="JSON", help="A policy with options; may be repeated."
+)
+@click.option("--admin", metavar="URL", help="Where the balancer takes commands.  [default: URL]")
+@click.option(
+    "--token", envvar="BALANCER_ADMIN__TOKEN", callback=refuse_renamed_variables, help="Its admin.token."
+)
+@click.option(
+    "--max-p99", metavar="DURATION", help="With policies: stop beyond it.  [default: twice the p99 before]"
+)
+@click.option(
+    "--max-errors", metavar="PERCENT", help="With policies: stop beyond it.  [default: 2% more than before]"
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Of order and arrivals."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
+@PATIENCE
+def load(
+    urls: tuple[str, ...],
+    out: Path | None,
+    patience: str | None,
+    cacert: Path | None,
+    insecure: bool,
+    policies: str | None,
+    tables: tuple[str, ...],
+    admin: str | None,
+    token: str | None,
+    max_p99: str | None,
+    max_errors: str | None,
+    connections: int | None,
+    method: str | None,
+    headers: tuple[str, ...],
+    data: str | None,
+    warmup: str,
+    **given: Any,
+) -> int:
+    """Send requests to URL at fixed instants, and report latency, failures and throughput.
+
+    Several URLs are compared in blocks: each has one run per block, in random order. With --policies the balancer at
+    URL gets each policy in turn; its own policy is restored at the end, also on Ctrl-C and on any error.
+    """
+    from experiments.commands.session import run_campaign
+    from experiments.live.balancer import HttpBalancer
+    from experiments.run.patience import Patience
+    from experiments.service.turns import PolicyTurns
+    from experiments.service.world import ServiceWorld
+
+    if cacert is not None and insecure:
+        raise BadInputError("--cacert: without effect with --insecure")
+    body = parse_body(data)
+    message = Message(method or ("GET" if data is None else "POST"), parse_fields(headers), body)
+    seconds = 0.0 if patience is None else duration("--patience", patience)
+    contestants = contestants_of(urls)
+    is_in_turns = policies is not None or bool(tables)
+    if is_in_turns:
+        contestants = in_turns(contestants, policies or "", tables)
+    else:
+        only = {"admin": admin, "max_p99": max_p99, "max_errors": max_errors}
+        require_none(only, "only with --policies or --policy")
+    most = allowed_connections(connections, given["rate"], duration("--timeout", given["timeout"]))
+    service = {
+        "method": message.method,
+        "fields": message.names,
+        "body": len(body),
+        "connections": most,
+        "warmup": 0.0 if warmup.strip() in ("0", "0s") else duration("--warmup", warmup),
+        "verifies": not insecure,
+    }
+    scenario = scenario_of(contestants, service, **given)
+    directory = out or new_directory("load")
+    require_new(directory)
+    console = console_here()
+    tls = {one.url: tls_of(one.target, cacert, insecure) for one in contestants}
+    destinations = {
+        one.label: asyncio.run(reach(one.target, tls[one.url], message, min(10.0, scenario.timeout)))
+        for one in contestants
+    }
+    turns: PolicyTurns | None = None
+    if is_in_turns:
+        turns = PolicyTurns(
+            HttpBalancer(admin or contestants[0].target.origin, token),
+            None if max_p99 is None else duration("--max-p99", max_p99),
+            None if max_errors is None else percent("--max-errors", max_errors),
+            lambda line: console.print(Text(line)),
+        )
+        turns.begin([one.policy for one in contestants])
+    announce(console, scenario, is_in_turns)
+    try:
+        return run_campaign(
+            scenario, directory, ServiceWorld(destinations, turns), Patience(seconds),
+            None if turns is None else turns.restoring(), command_line(SECRET),
+        )  # fmt: skip
+    finally:
+        print_statuses(console, directory)
+
+
+def in_turns(contestants: Sequence[Contestant], policies: str, tables: tuple[str, ...]) -> list[Contestant]:
+    """An entry for each policy of the balancer at the only URL. Raises `BadInputError`."""
+    if len(contestants) > 1:
+        raise BadInputError("--policies: one URL, of a balancer, is needed")
+    chosen, control = policies_chosen(policies, tables)
+    return [
+        replace(
+            contestants[0],
+            label=label,
+            policy=policy,
+            repeat_of=control[0] if control is not None and label == control[1] else None,
+        )
+        for label, policy in chosen.items()
+    ]
+
+
+def scenario_of(
+    contestants: Sequence[Contestant],
+    service: dict[str, Any],
+    *,
+    rate: float,
+    span: str,
+    blocks: int | None,
+    arrivals: str,
+    timeout: str,
+    slo: str,
+    thresholds: tuple[str, ...],
+    seed: int,
+) -> ServiceScenario:
+    """The scenario of the options. Raises `BadInputError`."""
+    several = len(contestants) > 1
+    scenario = service_scenario(
+        contestants,
+        {"rate": rate, "duration": duration("--duration", span), "arrivals": arrivals},
+        service,
+        blocks=blocks or (ENOUGH_BLOCKS if several else 1),
+        timeout=duration("--timeout", timeout),
+        slo=duration("--slo", slo),
+        thresholds=thresholds,
+        seed=seed,
+    )
+    if requests_in(scenario) > MOST_SENT:
+        raise BadInputError(
+            f"--duration: {requests_in(scenario):,} requests in all; at most {MOST_SENT:,} are sent"
+        )
+    return scenario
+
+
+def requests_in(scenario: ServiceScenario) -> int:
+    """Number of requests of the whole campaign, warm-up included."""
+    seconds = scenario.load.duration + scenario.service.warmup
+    return round(len(scenario.entries) * scenario.blocks * scenario.load.rate * seconds)
+
+
+def allowed_connections(wanted: int | None, rate: float, timeout: float) -> int:
+    """Most connections: as wanted, or what the load can need at most. Raises `BadInputError`.
+
+    The limit of open files is raised as far as this process may.
+    """
+    most = wanted or max(SPARE, min(CONNECTIONS, round(2 * rate * timeout)))
+    if sys.platform == "win32":
+        return most
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = most + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            if wanted is not None:
+                raise BadInputError(
+                    f"--connections: {wanted} need {needed} open files; this system allows {hard}"
+                )
+            return max(1, hard - RESERVED_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return most
+
+
+def announce(console: Console, scenario: ServiceScenario, is_in_turns: bool) -> None:
+    """Print what will be sent, and for how long."""
+    runs = len(scenario.entries) * scenario.blocks
+    seconds = runs * (scenario.load.duration + scenario.service.warmup)
+    first = scenario.load.duration if is_in_turns else 0.0  # under the initial policy, for the guard rails
+    requests = requests_in(scenario) + round(first * scenario.load.rate)
+    words = f"{scenario.service.in_words}: {requests:,} requests in about {clock(seconds + first)}"
+    console.print(Text(words))
+
+
+def print_statuses(console: Console, directory: Path) -> None:
+    """Print how many responses had which status, for each entry of the results, if there are any."""
+    try:
+        results = load_results(directory)
+    except BadInputError:
+        return
+    for entry in results.entries():
+        runs = results.runs_of(entry.label)
+        found = Counter(int(status) for run in runs for status in run.samples.status[run.samples.status > 0])
+        words = ", ".join(f"{status} × {count}" for status, count in sorted(found.items())) or "none"
+        note = ""
+        if any(300 <= status < 400 for status in found):
+            note = "; redirects count as answers and are not followed"
+        console.print(Text(f"Statuses of {entry.label}: {words}{note}"))

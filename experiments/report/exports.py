@@ -1,0 +1,115 @@
+"""Tables of numbers that are written beside a report: as CSV, and as Parquet on request.
+
+docs/results.md describes every column; a test compares it with what is written.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.errors import BadInputError
+from experiments.report.text import CSV_COLUMNS, csv_row, csv_text, plainly
+from experiments.results.directory import Results
+from experiments.results.summary import Summary
+from experiments.stats.comparison import Comparison
+from experiments.stats.samples import Samples
+
+SHARE_COLUMNS = ("entry", "policy", "region", "worker", "share")
+COMPARISON_COLUMNS = (
+    "kind", "measure", "decides", "entry", "other", "ratio", "low", "high", "p_value", "blocks", "standing",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DataTable:
+    """A table of plain values; `name` is its file name without suffix."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+
+    @property
+    def csv(self) -> str:
+        return csv_text(self.columns, self.rows)
+
+
+def data_tables(results: Results, summary: Summary) -> list[DataTable]:
+    """Summary, shares and comparisons of a campaign."""
+    entries = [csv_row(entry) for entry in summary.entries]
+    return [
+        DataTable("summary", CSV_COLUMNS, [[row[name] for name in CSV_COLUMNS] for row in entries]),
+        DataTable("shares", SHARE_COLUMNS, [*share_rows(results, summary)]),
+        DataTable("comparisons", COMPARISON_COLUMNS, [*comparison_rows(summary)]),
+    ]
+
+
+def share_rows(results: Results, summary: Summary) -> Iterator[tuple[object, ...]]:
+    """A row for each entry and worker."""
+    regions = {place.worker: place.region for run in results.runs for place in run.facts.places}
+    for entry in summary.entries:
+        for worker, share in entry.share_per_worker.items():
+            yield (entry.label, entry.policy["name"], regions[worker], worker, plainly(share))
+
+
+def comparison_rows(summary: Summary) -> Iterator[tuple[object, ...]]:
+    """Comparisons with the baseline, those of the winner with its rivals, and the A/A control of each measure."""
+    decides, choice = summary.scenario.measure, summary.verdict.choice
+    kinds = [("baseline", one) for one in summary.comparisons]
+    kinds += [("rival", one) for one in (choice.rivals if choice else ())]
+    for kind, one in kinds:
+        yield comparison_row(kind, one, decides)
+    original, repeated = summary.scenario.control_pair or ("", "")
+    for measure, floor in summary.noise_floor.items():
+        numbers = map(plainly, (floor.ratio, floor.low, floor.high, None, floor.blocks))
+        yield ("control", measure, measure == decides, repeated, original, *numbers, "noise floor")
+
+
+def comparison_row(kind: str, one: Comparison, decides: str) -> tuple[object, ...]:
+    """Values of `COMPARISON_COLUMNS`; the p-value is empty where there is no interval."""
+    of = one.interval
+    p_value = one.p_value if of.blocks > 1 else None
+    numbers = map(plainly, (of.ratio, of.low, of.high, p_value, of.blocks))
+    return (kind, one.measure, one.measure == decides, one.label, one.baseline, *numbers, one.standing)
+
+
+def require_parquet() -> None:
+    """Raise `BadInputError` unless pyarrow is installed."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise BadInputError("--parquet: pyarrow is not installed: pip install 'steelyard[parquet]'")
+
+
+def write_parquet(table: DataTable, directory: Path) -> None:
+    """Write a table as `name.parquet`."""
+    columns = zip(*table.rows, strict=True) if table.rows else ([] for _ in table.columns)
+    save_parquet(
+        dict(zip(table.columns, map(list, columns), strict=True)), directory / f"{table.name}.parquet"
+    )
+
+
+def write_requests(results: Results, directory: Path) -> None:
+    """Write the samples of all runs as `requests.parquet`, a row per request."""
+    runs = results.runs
+    sizes = [len(run.samples) for run in runs]
+    columns: dict[str, Any] = {
+        "entry": np.repeat([run.facts.label for run in runs], sizes),
+        "block": np.repeat([run.facts.block for run in runs], sizes),
+        "order": np.repeat([run.facts.order for run in runs], sizes),
+        "valid": np.repeat([run.facts.is_valid for run in runs], sizes),
+    }
+    for field in fields(Samples):
+        columns[field.name] = np.concatenate([getattr(run.samples, field.name) for run in runs])
+    save_parquet(columns, directory / "requests.parquet")
+
+
+def save_parquet(columns: dict[str, Any], path: Path) -> None:
+    """Write columns as one Parquet file."""
+    import pyarrow  # optional, and a quarter of a second of imports
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)

@@ -1,0 +1,87 @@
+"""Ratios and differences in words, for verdicts."""
+
+from __future__ import annotations
+
+import math
+
+from experiments.stats.comparison import Comparison, Interval
+
+UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "mean latency"}
+SUBJECTS = {
+    "throughput": "it completes",
+    "p99": "the slowest 1 % of requests are",
+    "mean": "the average request is",
+}
+"""Beginning of a sentence about a measure that `difference` continues."""
+
+TWICE = math.log(2)
+"""Absolute logarithm of a ratio from which on it is given as "n times" instead of a percentage."""
+
+
+def show(interval: Interval) -> str:
+    """Format as `1.52 [1.48–1.57]`, or the ratio alone for one block."""
+    if math.isnan(interval.low):
+        return f"{interval.ratio:.2f}"
+    return f"{interval.ratio:.2f} [{interval.low:.2f}–{interval.high:.2f}]"
+
+
+def in_words(measure: str, value: float) -> str:
+    """Format a measure with its unit."""
+    return f"{value:.0f}/s" if measure == "throughput" else f"{value * 1e3:.0f} ms"
+
+
+def difference(comparison: Comparison, other: str | None = None) -> str:
+    """Text such as `25 % faster than under random (22–28 %)`; `other` replaces the name of the baseline."""
+    interval, name = comparison.interval, other or comparison.baseline
+    is_rate = comparison.measure == "throughput"
+    words = ("more requests per second", "fewer requests per second") if is_rate else ("slower", "faster")
+    preposition = "" if is_rate else "under "
+    word = words[interval.ratio < 1]
+    if abs(math.log(interval.ratio)) >= TWICE:
+        shown = f"{times(interval.ratio)} times as {'many' if is_rate and interval.ratio > 1 else words_of_times(word)}"
+        return f"{shown} as {preposition}{name}{times_span(interval)}"
+    return f"{percent(interval.ratio)} {word} than {preposition}{name}{percent_span(interval, words)}"
+
+
+def words_of_times(word: str) -> str:
+    """Positive form of a comparative."""
+    return {"slower": "slow", "faster": "fast"}.get(word, "few")
+
+
+def times(ratio: float) -> str:
+    """Factor without a sign, such as `3.2` or `12`, for a ratio or its reciprocal."""
+    factor = max(ratio, 1 / ratio)
+    return f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"
+
+
+def times_span(interval: Interval) -> str:
+    """Interval of a factor such as ` (2.9–3.5)`, empty without one."""
+    if math.isnan(interval.low):
+        return ""
+    ends = sorted(max(end, 1 / end) for end in (interval.low, interval.high))
+    if interval.low < 1 < interval.high:
+        return f" ({interval.low:.2f}–{interval.high:.2f} times)"
+    near, far = map(times, ends)
+    return "" if near == far else f" ({near}–{far} times)"
+
+
+def percent(ratio: float) -> str:
+    """Distance of a ratio from 1, such as `25 %` or `2.4 %`."""
+    return f"{number(ratio)}\u00a0%"
+
+
+def number(ratio: float) -> str:
+    """Distance of a ratio from 1 in percent, without the sign of percent."""
+    distance = abs(ratio - 1) * 100
+    return f"{distance:.1f}" if distance < 9.95 else f"{distance:.0f}"
+
+
+def percent_span(interval: Interval, words: tuple[str, str]) -> str:
+    """Interval of a difference such as ` (22–28 %)`, with words where its ends differ in sign; empty without one."""
+    if math.isnan(interval.low):
+        return ""
+    if interval.low < 1 < interval.high:
+        short = [word.split()[0] for word in words]
+        return f" (between {percent(interval.low)} {short[1]} and {percent(interval.high)} {short[0]})"
+    near, far = (number(end) for end in sorted((interval.low, interval.high), key=lambda end: abs(end - 1)))
+    return "" if near == far else f" ({near}–{far}\u00a0%)"

@@ -1,0 +1,106 @@
+"""Which entry of a campaign to run, by rules that are fixed before the campaign.
+
+1. Candidates are entries that a balancer can run (no oracles), under the baseline's load, whose requests do not fail
+   more often than the baseline's.
+2. The winner is the candidate with the best observed value among those that stand ahead of the baseline, otherwise the
+   baseline itself. The standing is that of `stats.comparison`: Holm's adjustment is over all entries.
+3. The runner-up is the best observed candidate apart from the winner. Both are compared by a test that is adjusted over
+   all pairs of candidates, because the blocks that choose the two also compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.scenario.oracles import is_oracle
+from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import Comparison, Interval, compare_all, inverted
+from experiments.stats.estimates import paired_student
+from experiments.stats.run_summary import RunSummary, values_per_block
+
+MORE_FAILURES = 0.001
+"""Share of requests (0..1) that an entry may fail more than the baseline and still win: what `capacity` allows, too."""
+
+DOUBTFUL = ("undecided", "within the noise floor")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The winner and its comparisons in the deciding measure. `gain` is with the baseline, None if that is the winner.
+
+    `rivals` are the comparisons of the winner with the other candidates, the runner-up first. `doubtful` are candidates
+    whose observed value is better than that of the winner, but not proven to be.
+    """
+
+    winner: str
+    gain: Comparison | None
+    rivals: tuple[Comparison, ...]
+    doubtful: tuple[Comparison, ...]
+
+    @property
+    def lead(self) -> Comparison | None:
+        """Comparison with the runner-up."""
+        return self.rivals[0] if self.rivals else None
+
+    @property
+    def equals(self) -> list[str]:
+        """Labels of the candidates that are practically equal to the winner."""
+        return [rival.baseline for rival in self.rivals if rival.standing == "practically equal"]
+
+
+def choose(
+    scenario: Scenario,
+    order: Sequence[tuple[str, float]],
+    comparisons: Sequence[Comparison],
+    floor: Interval | None,
+    runs: Sequence[RunSummary],
+) -> Choice | None:
+    """Choose by the comparisons with the baseline in the deciding measure; None where none of them has a verdict."""
+    against = {one.label: one for one in comparisons if one.standing != "no verdict"}
+    losing = losing_more(scenario, runs)
+    labels = [label for label in candidates(scenario, order) if label not in losing]
+    labels = [label for label in labels if label in against or label == scenario.baseline]
+    if not against or scenario.baseline not in labels:
+        return None
+    ahead = [label for label in labels if label in against and against[label].standing == "ahead"]
+    winner = ahead[0] if ahead else scenario.baseline
+    values = values_per_block(labels, runs, scenario.measure)
+    pairs: Mapping[tuple[str, str], Comparison] = {
+        **compare_all(scenario.measure, values, labels, floor, scenario.seed),
+        **{(label, one.baseline): one for label, one in against.items()},
+        **{(one.baseline, label): inverted(one) for label, one in against.items()},
+    }
+    rivals = tuple(pairs[winner, label] for label in labels if label != winner)
+    before = labels[: labels.index(winner)]
+    doubtful = tuple(pairs[label, winner] for label in before if pairs[label, winner].standing in DOUBTFUL)
+    return Choice(winner, against.get(winner), rivals, doubtful)
+
+
+def candidates(scenario: Scenario, order: Iterable[tuple[str, float]]) -> list[str]:
+    """Labels of `order` that may win: no oracle, no A/A control, and the load of the baseline."""
+    load = scenario.load_of(scenario.entry(scenario.baseline))
+    entries = [scenario.entry(label) for label, _ in order]
+    return [
+        entry.label
+        for entry in entries
+        if not is_oracle(entry.policy.name) and scenario.load_of(entry) == load and entry.repeat_of is None
+    ]
+
+
+def losing_more(scenario: Scenario, runs: Sequence[RunSummary]) -> dict[str, float]:
+    """Entries that fail more requests than the baseline: label -> by how much, as a share (0..1).
+
+    The difference of a block counts: its mean exceeds `MORE_FAILURES`, and its 95 % interval lies above 0.
+    """
+    shares = {(run.label, run.block): run.ko / max(1, run.requests) for run in runs if run.valid}
+    found: dict[str, float] = {}
+    for label in dict.fromkeys(run.label for run in runs):
+        blocks = [block for other, block in shares if other == label and (scenario.baseline, block) in shares]
+        more = np.array([shares[label, block] - shares[scenario.baseline, block] for block in blocks])
+        estimate = paired_student(more)
+        if estimate.mean > MORE_FAILURES and estimate.low > 0:
+            found[label] = estimate.mean
+    return found

@@ -1,0 +1,68 @@
+"""Scenario of `experiments load`: URLs, or the policies of a running balancer, instead of workers that are started.
+
+It is written to `campaign.json` like any other scenario; scenario files cannot contain it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from experiments.printable import PrintableLine
+from experiments.scenario.scenario import Entry, Region, Scenario, require_known, require_unique
+from experiments.scenario.table import Model, Seconds
+
+METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+Method = Literal["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
+
+MOST_CONNECTIONS = 10_000
+
+
+class Service(Model):
+    """How requests are sent. Values of header fields and the body are not kept, because they may be secret."""
+
+    method: Method = "GET"
+    fields: tuple[PrintableLine, ...] = Field(default=(), description="names of further header fields")
+    body: int = Field(default=0, ge=0, description="length of the body in bytes")
+    connections: int = Field(ge=1, le=MOST_CONNECTIONS, description="most open at a time, to each URL")
+    warmup: Seconds = Field(default=1.0, description="seconds of the same load before each run")
+    verifies: bool = Field(default=True, description="whether certificates are verified")
+
+    @property
+    def in_words(self) -> str:
+        """Description such as `GET with Authorization, over at most 1000 connections`."""
+        fields = f" with {', '.join(self.fields)}" if self.fields else ""
+        body = f", a body of {self.body} bytes" if self.body else ""
+        trust = "" if self.verifies else ", certificates not verified"
+        return f"{self.method}{fields}{body}, over at most {self.connections} connections{trust}"
+
+
+class ServiceEntry(Entry):
+    """An entry with the URL that its requests go to. Where URLs are compared, the policy's name is the label."""
+
+    url: PrintableLine
+
+
+class ServiceScenario(Scenario):
+    """Scenario without regions: the service runs already."""
+
+    home_region: str = ""
+    regions: tuple[Region, ...] = ()
+    service: Service
+    entries: tuple[ServiceEntry, ...] = Field(min_length=1, max_length=1000)
+
+    @model_validator(mode="after")
+    def names_agree(self) -> Self:
+        """Check that labels are unique and every reference resolves."""
+        labels = [entry.label for entry in self.entries]
+        require_unique("entries", labels)
+        require_known("baseline", self.baseline, labels)
+        for entry in self.entries:
+            require_known("repeat_of", entry.repeat_of or labels[0], labels)
+        if self.regions or self.events:
+            raise ValueError("regions, events: a service that runs already has none")
+        return self
+
+    def entry(self, label: str) -> ServiceEntry:
+        return next(entry for entry in self.entries if entry.label == label)

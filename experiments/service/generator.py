@@ -1,0 +1,78 @@
+"""Load generator for a service: open loop, over TLS or not, to one address.
+
+A request counts as sent when the generator takes it up, so opening or waiting for a connection belongs to its service
+time. A request on a connection that the server closes while it is idle is sent once more on another, as HTTP clients do
+(RFC 9112 section 9.3.1), if its method is idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from balancer.upstream.connection import UpstreamConnection
+from experiments.errors import FleetFailedError
+from experiments.load.connections import Connections
+from experiments.load.generator import SPARE, Generator, InFlightRequest, ignore_start
+from experiments.load.ledger import Ledger
+from experiments.service.target import Destination
+from experiments.stats.samples import Floats
+
+IDEMPOTENT = (b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
+
+
+class ServiceRequest(InFlightRequest):
+    """One request to the service."""
+
+    __slots__ = ("_destination", "_is_on_used_connection", "_was_repeated")
+
+    def __init__(self, generator: ServiceGenerator, number: int) -> None:
+        super().__init__(generator, number)
+        self._destination = generator.destination
+        self._is_on_used_connection = self._was_repeated = False
+
+    def depart(self, upstream: UpstreamConnection) -> bool:
+        """Send the request on a connection; returns False if it timed out while the connection was being made."""
+        if self.has_ended:
+            return False
+        self._upstream = upstream
+        self._is_on_used_connection = upstream.announced >= 0  # it has carried a response
+        upstream.send(self._destination.request, self, self._destination.method)
+        return True
+
+    def response_failed(self, error: Exception) -> None:
+        upstream = self._upstream
+        may_repeat = self._is_on_used_connection and self._destination.method in IDEMPOTENT
+        if (
+            self.has_ended
+            or self._was_repeated
+            or not may_repeat
+            or upstream is None
+            or not upstream.has_died
+        ):
+            super().response_failed(error)
+            return
+        self._was_repeated, self._upstream = True, None
+        self._generator.connections.lease_new(self.depart, self.refused)
+
+
+class ServiceGenerator(Generator):
+    """Sends requests to `destination` at `instants`, over at most `most` connections."""
+
+    def __init__(self, destination: Destination, instants: Floats, timeout: float, most: int) -> None:
+        pool = Connections(*destination.address, SPARE, destination.tls, most)
+        super().__init__(destination.address, "load", (), instants, len(instants), timeout, connections=pool)
+        self.destination = destination
+
+    async def run(self, connections: int, begun: Callable[[float], None] = ignore_start) -> Ledger:
+        """Open `connections` as far as the service accepts them, send all requests, wait for every end."""
+        with suppress(FleetFailedError):
+            await self.connections.open(connections)
+        return await super().run(0, begun)
+
+    def _send(self, at: float) -> None:
+        flight = ServiceRequest(self, self.ledger.due(at))
+        self.ledger.sent_at[flight.number] = time.monotonic()
+        self._flights.append(flight)
+        self.connections.lease(flight.depart, flight.refused)

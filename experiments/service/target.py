@@ -1,0 +1,155 @@
+"""Target of `experiments load`: a URL, the bytes of a request for it, and the address that answers there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from balancer.config.sections import UpstreamTlsConfig
+from balancer.errors import ConnectFailed
+from balancer.probe.target import BadTarget, Target, target_of
+from balancer.tls.contexts import ClientTls, TlsProblem, UpstreamTls
+from balancer.upstream.connection import UpstreamConnection, connect
+from experiments.errors import BadInputError, ExperimentError
+from experiments.printable import one_line
+
+FIELD = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[\t -~\x80-\xff]*)")
+"""A header field as RFC 9110 section 5.5 allows it."""
+
+OURS = {"host", "content-length", "transfer-encoding", "connection", "upgrade", "expect", "te", "trailer"}
+"""Fields that decide the framing or the connection; a Host may be given."""
+
+LARGEST_BODY = 1 << 20
+"""Limit of a body in bytes: each request in flight may have a copy in a write buffer."""
+
+
+class ServiceUnreachable(ExperimentError):
+    """No connection to a URL could be opened before the load."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Method, header fields and body of all requests."""
+
+    method: str
+    fields: tuple[tuple[str, str], ...]
+    body: bytes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields, without their values."""
+        return tuple(name for name, _ in self.fields)
+
+    def for_target(self, target: Target) -> bytes:
+        """The request as bytes."""
+        given = {name.lower() for name, _ in self.fields}
+        usual = {"Host": target.authority, "User-Agent": "steelyard-load", "Accept": "*/*"}
+        fields = [(name, value) for name, value in usual.items() if name.lower() not in given]
+        fields += self.fields
+        if self.body or self.method in ("POST", "PUT", "PATCH"):
+            fields.append(("Content-Length", str(len(self.body))))
+        lines = [f"{self.method} {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+        return "\r\n".join((*lines, "", "")).encode("latin-1") + self.body
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A target whose address is known, with the bytes of a request for it."""
+
+    address: tuple[str, int]
+    tls: ClientTls | None
+    method: bytes
+    request: bytes
+
+
+class NoOwner:
+    """Owner of a connection that is only opened and closed."""
+
+    def give_back(self, upstream: UpstreamConnection) -> None: ...
+    def connection_closed(self, upstream: UpstreamConnection) -> None: ...
+
+
+def parse_target(url: str) -> Target:
+    """Parse a URL. Raises `BadInputError`."""
+    try:
+        return target_of(url)
+    except BadTarget as error:
+        raise BadInputError(f"URL: {error}") from None
+
+
+def parse_fields(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Parse header fields `Name: value`; `@file` stands for those in a file, one per line. Raises `BadInputError`.
+
+    A message never quotes a value, which may be a password.
+    """
+    lines = [line for text in texts for line in (lines_of(text[1:]) if text.startswith("@") else [text])]
+    found = []
+    for line in lines:
+        match = FIELD.fullmatch(line)
+        name, colon, _ = line.partition(":")
+        if match is None:
+            shown = f"{name[:40]!r} and a value" if colon else "no colon"
+            raise BadInputError(f"--header: must be 'Name: value' in one line, got {shown}")
+        if match["name"].lower() in OURS - {"host"}:
+            raise BadInputError(f"--header: {name}: the load generator sets it itself")
+        found.append((match["name"], match["value"].strip()))
+    return tuple(found)
+
+
+def lines_of(path: str) -> list[str]:
+    """Lines of a file that are not blank."""
+    text = bytes_of(path, "--header").decode("latin-1")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def parse_body(text: str | None) -> bytes:
+    """Body from `--data`; `@file` stands for the bytes of a file. Raises `BadInputError`."""
+    if text is None:
+        return b""
+    data = bytes_of(text[1:], "--data") if text.startswith("@") else text.encode(errors="surrogateescape")
+    if len(data) > LARGEST_BODY:
+        raise BadInputError(f"--data: must have at most {LARGEST_BODY >> 20} MiB")
+    return data
+
+
+def bytes_of(path: str, option: str) -> bytes:
+    """Content of a file, one byte more than allowed at most. Raises `BadInputError`."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(LARGEST_BODY + 1)
+    except (OSError, ValueError) as error:  # a NUL in the path
+        problem = getattr(error, "strerror", None) or error
+        raise BadInputError(f"{option}: {path[:200]!r} cannot be read: {problem}") from None
+
+
+def tls_of(target: Target, cacert: Path | None, is_insecure: bool) -> ClientTls | None:
+    """TLS settings for a target, None for plain HTTP. Raises `BadInputError`."""
+    try:
+        return UpstreamTls(UpstreamTlsConfig(ca=cacert, verify=not is_insecure)).of(target.endpoint)
+    except TlsProblem as error:
+        raise BadInputError(str(error).replace("upstream_tls.ca", "--cacert")) from None
+
+
+async def reach(target: Target, tls: ClientTls | None, message: Message, timeout: float) -> Destination:
+    """Open and close one connection, to learn which address answers. Raises `ServiceUnreachable`.
+
+    The name is not resolved again: all requests of the load go to this address.
+    """
+    port = int(target.authority.rpartition(":")[2]) if has_port(target) else 443 if target.is_tls else 80
+    try:
+        upstream = await connect(NoOwner(), target.host, port, timeout, tls)
+    except ConnectFailed as error:
+        hint = "; see --cacert and --insecure" if error.kind.startswith("certificate") else ""
+        raise ServiceUnreachable(f"{target.origin}: {one_line(error.inside)}{hint}") from None
+    address = upstream.transport.get_extra_info("peername")[:2]
+    upstream.close()
+    return Destination(address, tls, message.method.encode(), message.for_target(target))
+
+
+def has_port(target: Target) -> bool:
+    """Whether the URL names a port."""
+    return target.authority != (f"[{target.host}]" if ":" in target.host else target.host)

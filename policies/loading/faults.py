@@ -1,0 +1,35 @@
+"""One line for a fault of a user's policy, with the file and the line of the user's code where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+LONGEST = 300
+"""Characters of an exception's message that are shown."""
+
+
+def fault_at(error: BaseException, paths: Collection[str]) -> str:
+    """Return `FILE:LINE: EXCEPTION: message`, of the innermost line in one of the files `paths`.
+
+    For an exception that none of them raised or called, the exception alone.
+    """
+    text = " ".join(str(error).split())
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        text = " ".join(str(error.msg).split())
+    what = f"{type(error).__name__}: {text[:LONGEST]}" if text else type(error).__name__
+    place = place_of(error, paths)
+    return what if place is None else f"{place}: {what}"
+
+
+def place_of(error: BaseException, paths: Collection[str]) -> str | None:
+    """Return `FILE:LINE` of the innermost line of these files that the exception passed; None if there is none."""
+    if isinstance(error, SyntaxError) and error.filename in paths:
+        return f"{error.filename}:{error.lineno or 1}"
+    place = None
+    trace = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if path in paths:
+            place = f"{path}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

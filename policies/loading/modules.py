@@ -1,0 +1,181 @@
+"""Import of a policy's file and of the modules beside it, apart from all other modules of the process.
+
+Each load makes new module objects under names of its own, so a reload never meets an old module, and two policies may
+have helpers of the same name. Nothing of it stays in `sys.modules`, and no bytecode is cached: a cache judges by whole
+seconds and would return the old code after a quick edit.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, resolve_name
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from policies.loading.source import LARGEST
+
+PREFIX = "steelyard_policy_"
+NUMBERS = count(1)
+
+
+class TooLarge(Exception):
+    """The files of a policy have more bytes than `LARGEST`."""
+
+
+class PrivateModules:
+    """The modules of one load of the file `path`.
+
+    `files` are the contents read so far, by path relative to the file's directory. `given` are contents that are used
+    instead of the files on the disk.
+    """
+
+    def __init__(self, path: str, given: Mapping[str, bytes] | None = None) -> None:
+        self.directory, self._main = os.path.split(path)
+        self._given = given
+        self._package = f"{PREFIX}{next(NUMBERS)}"
+        self._main_module = f"{self._package}.{self._main.removesuffix('.py').replace('.', '_')}"
+        self._modules: dict[str, ModuleType] = {}
+        self._depth = 0
+        self._builtins = {**vars(builtins), "__import__": self._import}
+        self.files: dict[str, bytes] = {}
+
+    def load(self) -> ModuleType:
+        """Import the file. Raises `OSError` if it cannot be read, and whatever its code raises."""
+        if self._given is None:
+            self._read(self._main)
+        package = ModuleType(self._package)
+        package.__path__ = []
+        self._modules[self._package] = package
+        with self._registered():
+            __import__(self._main_module)
+            return sys.modules[self._main_module]
+
+    def find(self, module: str) -> ModuleSpec | None:
+        """Return how a module of this package is loaded; None if no such file is beside the policy."""
+        name = module.partition(".")[2].replace(".", "/")
+        candidates = [f"{name}/__init__.py", f"{name}.py"] if module != self._main_module else [self._main]
+        for candidate in candidates:
+            if self._read_if_present(candidate):
+                path = os.path.join(self.directory, candidate)
+                loader: Any = PrivateLoader(self.files[candidate], path, self._builtins)
+                spec = ModuleSpec(
+                    module, loader, origin=path, is_package=candidate.endswith("/__init__.py")
+                )  # a package gets an empty path: only `PrivateFinder` finds its modules
+                spec.has_location = True
+                return spec
+        return None
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """Import as a statement in a module of this load does: modules beside the file, which Python does not find
+        otherwise, are private."""
+        top = name.partition(".")[0]
+        if level == 0 and (top in sys.modules or not self._is_beside(top)):
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        package = str((globals or {}).get("__package__")) if level else self._package
+        whole = resolve_name("." * (level or 1) + name, package)
+        known = self._modules.get(whole)  # inside a function the statement runs again with every call
+        if known is None or not all(hasattr(known, each) for each in fromlist or ()):
+            with self._registered():
+                known = builtins.__import__(whole, None, None, fromlist or ("",), 0)
+        return known if fromlist else self._modules_now(f"{self._package}.{top}")
+
+    def _modules_now(self, name: str) -> ModuleType:
+        return self._modules[name] if name in self._modules else sys.modules[name]
+
+    def _is_beside(self, top: str) -> bool:
+        """Return whether a top-level name is a module beside the file: one that is neither imported already nor
+        found elsewhere, so that a file `json.py` or `policies.py` hides nothing."""
+        if f"{self._package}.{top}" in self._modules:
+            return True
+        if not (self._read_if_present(f"{top}/__init__.py") or self._read_if_present(f"{top}.py")):
+            return False
+        try:
+            found = find_spec(top)
+        except (ImportError, ValueError):
+            return True
+        beside = os.path.join(self.directory, "")
+        is_private = found is None or (found.origin or "").startswith(beside)
+        if not is_private:
+            self.files.pop(f"{top}/__init__.py", None)
+            self.files.pop(f"{top}.py", None)
+        return is_private
+
+    def _read_if_present(self, name: str) -> bool:
+        if name in self.files:
+            return True
+        if self._given is not None and name in self._given:
+            self.files[name] = self._given[name]
+            return True
+        if not os.path.isfile(os.path.join(self.directory, name)):
+            return False
+        self._read(name)
+        return True
+
+    def _read(self, name: str) -> None:
+        with open(os.path.join(self.directory, name), "rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) + sum(map(len, self.files.values())) > LARGEST:
+            raise TooLarge(f"a policy and the modules beside it may have {LARGEST >> 10} KiB together")
+        self.files[name] = content
+
+    @contextmanager
+    def _registered(self) -> Iterator[None]:
+        """Make the modules of this load known to the import system for a while: dataclasses and relative imports look
+        them up."""
+        self._depth += 1
+        if self._depth == 1:
+            FINDER.loads[self._package] = self
+            sys.modules.update(self._modules)
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                own = [name for name in list(sys.modules) if name.partition(".")[0] == self._package]
+                self._modules.update((name, sys.modules.pop(name)) for name in own)
+                del FINDER.loads[self._package]
+
+
+class PrivateLoader:
+    """Loader of one file whose content is known already."""
+
+    def __init__(self, content: bytes, path: str, names: Mapping[str, object]) -> None:
+        self._content = content
+        self._path = path
+        self._builtins = names
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave making the module to the import system."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the file with the `__import__` of its load."""
+        vars(module)["__builtins__"] = self._builtins
+        exec(compile(self._content, self._path, "exec", dont_inherit=True), vars(module))
+
+
+class PrivateFinder:
+    """Finder of the modules of all loads that run now, the last one on `sys.meta_path`."""
+
+    def __init__(self) -> None:
+        self.loads: dict[str, PrivateModules] = {}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        load = self.loads.get(name.partition(".")[0])
+        return load.find(name) if load is not None else None
+
+
+FINDER = PrivateFinder()
+sys.meta_path.append(FINDER)

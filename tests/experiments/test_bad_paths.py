@@ -1,0 +1,90 @@
+"""Files and directories that no command can use: one line and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.__main__ import cli
+from experiments.commands.session import remedies
+from experiments.results.directory import load_results
+from experiments.results.summary import summarise
+from experiments.scenario.scenario import Scenario
+from tests.command_line import run_in_process
+
+READERS = (
+    ("run", "FILE.toml", "--simulated"),
+    ("show", "FILE.toml"),
+    ("show", "FILE"),
+    ("show", "FILE.sqlite"),
+    ("list", "FILE"),
+    ("report", "FILE"),
+    ("report", "RESULTS", "--measured", "FILE"),
+    ("compare", "FILE", "FILE"),
+    ("compare", "RESULTS", "FILE"),
+    ("capacity", "FILE.toml", "--policy", "random", "--simulated"),
+    ("sweep", "FILE.toml", "--dry-run"),
+    ("what-if", "FILE"),
+    ("from-log", "FILE"),
+    ("load", "http://127.0.0.1:9/", "--header", "@FILE"),
+    ("load", "https://127.0.0.1:9/", "--cacert", "FILE"),
+)
+WRITERS = (
+    ("run", "steady", "--simulated", "--quick", "--out", "OUT"),
+    ("capacity", "steady", "--curve", "--simulated", "--rates", "10", "--out", "OUT"),
+    ("compare", "--rev", "HEAD", "HEAD", "--out", "OUT"),
+    ("load", "http://127.0.0.1:9/", "--out", "OUT"),
+    ("from-log", "LOG", "--out", "OUT"),
+    ("reproduce", "all", "--quick", "--out", "OUT"),
+    ("sweep", "--scenarios", "steady", "--policies", "random", "--seeds", "1", "--quick", "--out", "OUT"),
+)
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "empty", "binary"])
+@pytest.mark.parametrize("command", READERS, ids=" ".join)
+def test_unreadable_input(command: tuple[str, ...], kind: str, tmp_path: Path) -> None:
+    made = [
+        part.replace("FILE", str(tmp_path / "thing")).replace("RESULTS", str(tmp_path)) for part in command
+    ]
+    path = next(Path(part.removeprefix("@")) for part in made if "thing" in part)
+    if kind == "directory":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_bytes(b"" if kind == "empty" else bytes(range(256)) * 40)
+    done = run_in_process(cli, "experiments", *made)
+    assert done.returncode == 2 or (done.returncode, kind, command[2:3]) == (3, "empty", ("--header",)), done
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("experiments: ")
+    assert len(done.stderr) < 1000
+
+
+@pytest.mark.parametrize("command", WRITERS, ids=lambda command: command[0])
+def test_output_below_a_file_is_refused_at_once(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "LOG").write_text("")
+    places = {"OUT": str(tmp_path / "file" / "out"), "LOG": str(tmp_path / "LOG")}
+    done = run_in_process(cli, "experiments", *(places.get(part, part) for part in command))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert str(tmp_path / "file") in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [one for one in WRITERS if one[0] in ("run", "capacity", "compare", "load")]
+)
+def test_results_do_not_mix_with_other_files(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    done = run_in_process(cli, "experiments", *(str(tmp_path) if part == "OUT" else part for part in command))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"--out: {tmp_path} is not empty; name another directory" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_invalid_runs_come_with_what_helps(tmp_path: Path, make_results: Callable[..., Scenario]) -> None:
+    make_results(tmp_path / "late", blocks=1, requests=60, late="random")
+    (words,) = remedies(summarise(load_results(tmp_path / "late")))
+    assert "--patience 60s" in words
+    assert "--batch" in words
+    make_results(tmp_path / "fine", blocks=1, requests=60)
+    assert remedies(summarise(load_results(tmp_path / "fine"))) == []

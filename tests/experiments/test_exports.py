@@ -1,0 +1,133 @@
+"""Tables beside a report: docs/results.md describes every column, and Parquet holds the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from experiments.capacity.curve_page import CSV_COLUMNS as CURVE_COLUMNS
+from experiments.report.pages import write_report
+from experiments.scenario.scenario import Scenario
+from experiments.sweep.matrix import Matrix
+from experiments.sweep.page import data_table
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def documented(file: str) -> list[str]:
+    """Columns or keys of a file, as docs/results.md lists them."""
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## {re.escape(file)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    return re.findall(r"^\| `([^`]+)` \|", section[1], re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory, make_results: Callable[..., Scenario]) -> Path:
+    """Eight blocks with failures, and their report with Parquet files."""
+    pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'steelyard[parquet]')")
+    directory = tmp_path_factory.mktemp("exported") / "results"
+    make_results(directory, blocks=8, requests=60, failures=0.02)
+    write_report(directory, parquet=True)
+    return directory
+
+
+@pytest.mark.parametrize("name", ["summary", "shares", "comparisons"])
+def test_the_columns_of_a_table_are_documented(reported: Path, name: str) -> None:
+    """In their order; Parquet has the same columns and as many rows."""
+    import pyarrow.parquet
+
+    with (reported / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        columns, *rows = csv.reader(file)
+    assert columns == documented(f"{name}.csv")
+    table = pyarrow.parquet.read_table(reported / f"{name}.parquet")
+    assert (table.column_names, table.num_rows) == (columns, len(rows))
+
+
+def test_the_columns_of_the_other_tables_are_documented() -> None:
+    assert list(CURVE_COLUMNS) == documented("load.csv")
+    assert list(data_table(Matrix("p99", (), (), {}, {})).columns) == documented("matrix.csv")
+
+
+def test_every_request_is_in_the_parquet_file(reported: Path) -> None:
+    """Eight entries and a control, eight blocks, 60 requests."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(reported / "requests.parquet")
+    assert table.column_names == documented("requests.parquet")
+    runs = len(list((reported / "runs").glob("*.npz")))
+    assert table.num_rows == 60 * runs
+    assert len(set(table.column("entry").to_pylist())) * 8 == runs
+
+
+def test_shares_add_up_and_comparisons_name_the_deciding_measure(reported: Path) -> None:
+    with (reported / "shares.csv").open(encoding="utf-8", newline="") as file:
+        shares = list(csv.DictReader(file))
+    for label in {row["entry"] for row in shares}:
+        assert sum(float(row["share"]) for row in shares if row["entry"] == label) == pytest.approx(
+            1, abs=1e-6
+        )
+    with (reported / "comparisons.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert {row["kind"] for row in found} == {"baseline", "rival", "control"}
+    assert {row["measure"] for row in found if row["decides"] == "True"} == {"throughput"}
+
+
+def keys(value: object, path: str = "") -> Iterator[str]:
+    """Paths of all plain values, lists as `[]`; of an empty table or list its own path."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from keys(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and value:
+        for inner in value:
+            yield from keys(inner, f"{path}[]")
+    else:
+        yield path
+
+
+def test_every_key_of_the_summary_is_documented(reported: Path) -> None:
+    """And every documented key exists, but for lists and tables that are empty here."""
+    summary = json.loads((reported / "summary.json").read_text(encoding="utf-8"))
+    written = set(keys(summary))
+    patterns = [key.replace("[]", "[[]]").replace("…", "*") for key in documented("summary.json")]
+    stems = [pattern.removesuffix(".*").removesuffix("[[]]") for pattern in patterns]
+    unknown = [key for key in written if not any(fnmatchcase(key, one) for one in (*patterns, *stems))]
+    assert unknown == []
+    pairs = zip(patterns, stems, strict=True)
+    absent = [
+        one
+        for one, stem in pairs
+        if not any(fnmatchcase(key, one) or fnmatchcase(key, stem) for key in written)
+    ]
+    assert absent == ["verdict.choice"]
+
+
+@pytest.mark.parametrize("command", [["report", "."], ["run", "steady", "--simulated"], ["sweep"]])
+def test_without_pyarrow_one_line_names_the_extra(command: list[str], tmp_path: Path) -> None:
+    """Nothing is run or written."""
+    code = (
+        "import sys, importlib.util as u; found = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'pyarrow' else found(name, *rest)\n"
+        "from experiments.__main__ import main; main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *command, "--parquet"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+    assert ran.returncode == 2
+    assert (
+        ran.stderr == "experiments: --parquet: pyarrow is not installed: pip install 'steelyard[parquet]'\n"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,393 @@
+"""`experiments load`: a load on servers in this process, on URLs and on the policies of a balancer."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+
+from experiments.__main__ import cli
+from experiments.commands.load import allowed_connections
+from experiments.errors import BadInputError
+from experiments.live.in_force import PolicyChangedExternally
+from experiments.live.switchback import RailBroken
+from experiments.results.directory import load_results
+from experiments.scenario.service import ServiceScenario
+from experiments.service.generator import ServiceGenerator
+from experiments.service.plan import contestants_of
+from experiments.service.target import Message, parse_fields, parse_target, reach
+from experiments.service.turns import PolicyTurns
+from experiments.stats.samples import Kind, Run
+from tests.command_line import run_in_process
+from tests.experiments.test_live import MadeUpBalancer
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Server = Callable[..., str]
+
+
+def answers(response: bytes, seen: list[bytes] | None = None, body: int = 0) -> Serve:
+    """A server that answers every request alike, and adds it to `seen`."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            request = await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(body)
+            if seen is not None:
+                seen.append(request)
+            writer.write(response)
+
+    return serve
+
+
+async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer nothing."""
+    while await reader.read(65536):
+        pass
+
+
+async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read a request and close the connection."""
+    await reader.readuntil(b"\r\n\r\n")
+
+
+async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request without announcing the end, and close on the second."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(OK)
+    await reader.readuntil(b"\r\n\r\n")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """`server(serve)` runs a server on loopback in another thread and returns its URL."""
+    loop, writers = asyncio.new_event_loop(), list[asyncio.StreamWriter]()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    servers: list[asyncio.Server] = []
+
+    def start(serve: Serve, tls: ssl.SSLContext | None = None) -> str:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                await serve(reader, writer)
+            writer.close()
+
+        starting = asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+        servers.append(asyncio.run_coroutine_threadsafe(starting, loop).result(5))
+        port = servers[-1].sockets[0].getsockname()[1]
+        return f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+
+    async def stop() -> None:
+        for each in servers:
+            each.close()
+        for writer in writers:
+            writer.transport.abort()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    yield start
+    asyncio.run_coroutine_threadsafe(stop(), loop).result(5)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(5)
+    loop.close()
+
+
+def experiments(*arguments: str) -> CompletedProcess[str]:
+    return run_in_process(cli, "experiments", *arguments)
+
+
+def load(out: Path, *arguments: str) -> CompletedProcess[str]:
+    """`experiments load` for half a second at 40 requests per second."""
+    short = ("--duration", "0.5s", "--warmup", "0", "--rate", "40", "--timeout", "1s")
+    return experiments("load", *arguments, *short, "--out", str(out))
+
+
+def runs_in(out: Path) -> tuple[Run, ...]:
+    return load_results(out).runs
+
+
+# --- what is measured
+
+
+def test_request_is_sent_as_given_and_no_secret_is_written(server: Server, tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    url = server(answers(OK, seen, body=11))
+    (tmp_path / "fields").write_text("X-Key: sesame-two\n")
+    out = tmp_path / "out"
+    given = ("--header", "Authorization: Bearer sesame", "--header", f"@{tmp_path / 'fields'}")
+    done = load(out, f"{url}/a?b=c", *given, "--data=hello=world")
+    assert done.returncode == 0, done.stderr
+    head = seen[0].decode()
+    assert head.startswith("POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
+    for line in ("Authorization: Bearer sesame", "X-Key: sesame-two", "Content-Length: 11"):
+        assert f"{line}\r\n" in head
+    assert head.endswith("\r\n\r\nhello=world")
+    samples = runs_in(out)[0].samples
+    assert len(seen) == len(samples) == samples.ok.sum() == 20
+    written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    assert b"sesame" not in written
+    assert b"hello" not in written
+    assert "Authorization: …" in load_results(out).campaign.command
+
+
+@pytest.mark.parametrize(
+    ("serve", "kind", "words"),
+    [
+        (
+            answers(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
+            Kind.OK,
+            "302 × 20; redirects",
+        ),
+        (answers(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"), Kind.ERROR_STATUS, "503 × 20"),
+        (answers(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), Kind.OK, "200 × 20"),
+        (answers(b"hello\r\n\r\n"), Kind.RESET, "none"),
+        (hangs, Kind.TIMEOUT, "none"),
+        (closes, Kind.RESET, "none"),
+    ],
+)
+def test_answers_and_failures_count_as_what_they_are(
+    server: Server, tmp_path: Path, serve: Serve, kind: Kind, words: str
+) -> None:
+    done = load(tmp_path / "out", server(serve), "--threshold", "errors < 1 %")
+    assert done.returncode == (kind is not Kind.OK)
+    assert f": {words}" in done.stdout
+    run = runs_in(tmp_path / "out")[0]
+    assert (run.samples.kind == kind).all()
+    assert len(run.samples) == 20
+
+
+def test_result_set_is_read_by_report_show_and_compare(server: Server, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for out in (first, second):
+        assert load(out, f"it={server(answers(OK))}/").returncode == 0
+    for arguments in (("report", str(first)), ("show", str(first))):
+        done = experiments(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "it" in done.stdout
+    compared = experiments("compare", str(first), str(second))
+    assert compared.returncode == 0, compared.stderr
+    assert "differs: it.url" in compared.stdout
+    text = (first / "report.md").read_text()
+    assert "a service that ran already. GET, over at most" in text
+    assert "worker" not in text.partition("Method")[2]
+    assert not list((first / "figures").glob("*worker*"))
+
+
+def test_several_urls_run_in_blocks_with_a_control(server: Server, tmp_path: Path) -> None:
+    one, other = server(answers(OK)), server(answers(OK))
+    done = load(tmp_path / "out", f"one={one}", other, other, "--blocks", "2")
+    assert done.returncode == 0, done.stderr
+    results = load_results(tmp_path / "out")
+    label = other.removeprefix("http://")
+    assert [entry.label for entry in results.entries()] == ["one", label, f"{label} again"]
+    assert results.scenario.control_pair == (label, f"{label} again")
+    assert isinstance(results.scenario, ServiceScenario)
+    assert {(run.facts.block, run.facts.order) for run in results.runs} == {
+        (b, o) for b in (0, 1) for o in (0, 1, 2)
+    }
+
+
+def test_certificate_is_verified(server: Server, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    url = server(answers(OK), context)
+    refused = load(tmp_path / "a", url)
+    assert refused.returncode == 3
+    assert "certificate refused" in refused.stderr
+    assert "--cacert" in refused.stderr
+    assert not (tmp_path / "a").exists()
+    for name, option in (("b", ("--cacert", str(tmp_path / "ca.pem"))), ("c", ("--insecure",))):
+        assert load(tmp_path / name, url, *option).returncode == 0
+        assert runs_in(tmp_path / name)[0].samples.ok.all()
+
+
+# --- connections
+
+
+async def sent(url: str, count: int, most: int, spacing: float = 0.002) -> ServiceGenerator:
+    """`count` requests to `url`, over at most `most` connections."""
+    destination = await reach(parse_target(url), None, Message("GET", (), b""), 5.0)
+    generator = ServiceGenerator(destination, np.linspace(0.0, count * spacing, count), 0.4, most)
+    await generator.run(1)
+    return generator
+
+
+def test_connections_are_bounded_and_waiting_requests_time_out(server: Server) -> None:
+    """More requests than the stack is deep wait for two connections that hang."""
+    opened = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened
+        opened += 1
+        await hangs(reader, writer)
+
+    generator = asyncio.run(sent(server(serve), 3000, most=2, spacing=0.00002))
+    assert set(generator.ledger.kind) == {Kind.TIMEOUT}
+    assert 3 <= opened <= 20  # one to learn the address; two, and two again when the first have timed out
+
+
+def test_request_on_a_closed_idle_connection_is_sent_again(server: Server) -> None:
+    generator = asyncio.run(sent(server(answers_once), 10, most=1, spacing=0.02))
+    assert set(generator.ledger.kind) == {Kind.OK}
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Missing argument"),
+        (("ftp://a/",), "URL: must be http://"),
+        (("http://user:secret@a/",), "URL: must be http://"),
+        (("http://a/", "--rate", "nan"), "not a finite number"),
+        (("http://a/", "--rate", "1e6"), "not in the range"),
+        (("http://a/", "--duration", "-1s"), "--duration: must be a duration"),
+        (
+            ("http://a/", "--duration", "200h", "--rate", "9000"),
+            "--rate: 6,480,000,000 requests; a run has at most",
+        ),
+        (("http://a/", "--header", "Secret value"), "--header: must be 'Name: value'"),
+        (
+            ("http://a/", "--header", "Content-Length: 3"),
+            "--header: Content-Length: the load generator sets it",
+        ),
+        (("http://a/", "--data", "@/nonexistent"), "--data: '/nonexistent' cannot be read"),
+        (("https://a/", "--cacert", "/nonexistent"), "--cacert: cannot read /nonexistent"),
+        (("http://a/", "--threshold", "p99 < x"), "thresholds"),
+        (("http://a/", "--max-p99", "1s"), "--max-p99: only with --policies"),
+        (("http://a/", "http://b/", "--policies", "random,c3"), "--policies: one URL"),
+        (("a,b=http://a/",), "no comma"),
+        (("x=http://a/", "x=http://b/"), "'x' names two"),
+        (("http://127.0.0.1:9/", "--connections", "0"), "'--connections'"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = experiments("load", *arguments, "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+    assert "Secret value" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_refused_connection_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
+    done = load(tmp_path / "out", "http://127.0.0.1:9/")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "http://127.0.0.1:9: " in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_of_urls_are_short_and_have_no_comma() -> None:
+    url = f"https://example.org/{'a' * 60},b?key=1"
+    (only,) = contestants_of([url])
+    assert len(only.label) == 40
+    assert "," not in only.label
+    assert only.url == url
+    with pytest.raises(BadInputError, match="at most 20"):
+        contestants_of([f"http://a/{number}" for number in range(21)])
+
+
+def test_message_of_a_bad_field_quotes_no_value() -> None:
+    with pytest.raises(BadInputError) as caught:
+        parse_fields(["Authorization: Bearer\nsesame"])
+    assert "sesame" not in str(caught.value)
+
+
+def test_connections_follow_the_load() -> None:
+    assert allowed_connections(None, 1.0, 1.0) == 8
+    assert allowed_connections(20, 1.0, 1.0) == 20
+
+
+# --- policies in turns
+
+
+POLICIES: list[dict[str, Any]] = [{"name": "fast", "choices": 2}]
+
+
+def in_turns(balancer: MadeUpBalancer, between: Callable[[PolicyTurns], Awaitable[None]]) -> list[str]:
+    """Begin, run `between` while the policy is to be restored at the end; returns what was printed."""
+    said: list[str] = []
+    turns = PolicyTurns(balancer, notify=said.append)
+    assert turns.begin(POLICIES) == {"name": "old"}
+    with turns.restoring():
+        asyncio.run(between(turns))  # type: ignore[arg-type]
+    return said
+
+
+async def applied(turns: PolicyTurns) -> None:
+    await turns.apply(POLICIES[0])
+
+
+def test_initial_policy_is_restored_at_the_end() -> None:
+    balancer = MadeUpBalancer()
+    assert in_turns(balancer, applied) == ["'old' is in force again."]
+    assert balancer.put == [*POLICIES, {"name": "old"}]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BadInputError])
+def test_initial_policy_is_restored_after_an_error(error: type[BaseException]) -> None:
+    balancer = MadeUpBalancer()
+
+    async def fails(turns: PolicyTurns) -> None:
+        await applied(turns)
+        raise error("stopped")
+
+    with pytest.raises(error):
+        in_turns(balancer, fails)
+    assert balancer.policy == {"name": "old"}
+
+
+def test_policy_of_another_client_is_left() -> None:
+    balancer = MadeUpBalancer()
+
+    async def changed(turns: PolicyTurns) -> None:
+        await applied(turns)
+        balancer.policy = {"name": "theirs"}
+        await turns.guarded(forever)
+
+    with pytest.raises(PolicyChangedExternally):
+        in_turns(balancer, changed)
+    assert balancer.policy == {"name": "theirs"}
+
+
+async def forever() -> Any:
+    await asyncio.Event().wait()
+
+
+def test_broken_rail_ends_the_load(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setattr("experiments.service.turns.POLL", 0.01)
+    balancer = MadeUpBalancer()
+    balancer.means["fast"] = 10.0
+    url = server(answers(OK))
+
+    async def load_under_policies(turns: PolicyTurns) -> None:
+        destination = await reach(parse_target(url), None, Message("GET", (), b""), 5.0)
+        await balancer.sleep(2.0)
+        first = asyncio.ensure_future(
+            turns.observe_initial(ServiceGenerator(destination, np.zeros(3), 1.0, 8))
+        )
+        while not first.done():
+            await balancer.sleep(0.1)
+        assert turns.rails is not None
+        await applied(turns)
+        loading = asyncio.ensure_future(turns.guarded(forever))
+        while not loading.done():
+            await balancer.sleep(1.0)
+        await loading
+
+    with pytest.raises(RailBroken, match="fast: p99 rose to"):
+        in_turns(balancer, load_under_policies)
+    assert balancer.policy == {"name": "old"}

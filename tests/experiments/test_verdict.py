@@ -1,0 +1,234 @@
+"""The verdict: which entry to run, in one sentence; or why that is not known, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.results.summary import compared, evidence
+from experiments.results.verdict import Verdict, conclude
+from experiments.results.winner import losing_more
+from experiments.scenario.files import load_scenario
+from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import Interval, compare_all, inverted
+from experiments.stats.run_summary import RunSummary
+
+LABELS = ("round-robin", "steelyard", "peak-ewma", "c3")
+
+
+def scenario_of(labels: tuple[str, ...] = LABELS, measure: str = "p99") -> Scenario:
+    """The packaged scenario `steady` with these entries and the A/A control."""
+    scenario = load_scenario("steady")
+    known = {entry.label: entry for entry in scenario.entries}
+    template = known["round-robin"]
+    entries = [
+        known.get(label)
+        or template.model_copy(
+            update={"label": label, "policy": template.policy.model_copy(update={"name": label})}
+        )
+        for label in (*labels, "round-robin again")
+    ]
+    return scenario.model_copy(
+        update={"entries": tuple(entries), "measure": measure, "baseline": "round-robin"}
+    )
+
+
+def runs_of(
+    levels: Mapping[str, float],
+    blocks: int = 8,
+    noise: float = 0.01,
+    failed: Mapping[str, int] | None = None,
+    seed: int = 1,
+    invalid: int = 0,
+) -> list[RunSummary]:
+    """A run of every label in every block: p99 `levels[label]` seconds with log-normal noise; half of it is the mean.
+
+    The first `invalid` blocks are invalid.
+    """
+    rng = np.random.default_rng(seed)
+    plain = RunSummary(0, 0, "", True, (), 1000, 0, 100.0, 0.0, 0.0, 10.0, 100.0, 100.0, 0.0, 0.0)
+    drawn = [
+        (block, label, level * float(np.exp(rng.normal(0, noise))))
+        for block in range(blocks)
+        for label, level in {**levels, "round-robin again": levels["round-robin"]}.items()
+    ]
+    return [
+        replace(
+            plain,
+            block=block,
+            label=label,
+            p99=value,
+            mean=value / 2,
+            ko=(failed or {}).get(label, 0),
+            valid=block >= invalid,
+            invalid_reasons=("generator lag p99 4.20 ms exceeds 1 ms",) if block < invalid else (),
+        )
+        for block, label, value in drawn
+    ]
+
+
+def verdict_of(runs: list[RunSummary], scenario: Scenario | None = None) -> Verdict:
+    """The verdict as a report reaches it."""
+    scenario = scenario or scenario_of()
+    comparisons, floors = compared(scenario, runs)
+    return conclude(evidence(scenario, "measured", runs, comparisons, floors.get(scenario.measure)))
+
+
+def test_the_headline_names_the_winner_its_gain_and_the_runner_up() -> None:
+    """25 % against the baseline and 6 % against the next, each with its interval."""
+    verdict = verdict_of(
+        runs_of({"round-robin": 0.4, "steelyard": 0.3, "peak-ewma": 0.32, "c3": 0.39}, noise=0.005)
+    )
+    assert verdict.winner == "steelyard"
+    assert verdict.headline.replace("\u00a0", " ").startswith(
+        "Run steelyard: the slowest 1 % of requests are 25 % faster than under round-robin"
+    )
+    assert " and 6." in verdict.headline
+    assert "faster than under peak-ewma, the runner-up (" in verdict.headline
+    assert verdict.advice == ""
+
+
+def test_a_practically_equal_runner_up_is_called_so() -> None:
+    """1 % apart with little noise."""
+    verdict = verdict_of(runs_of({"round-robin": 0.4, "steelyard": 0.3, "peak-ewma": 0.303}, noise=0.003))
+    assert verdict.winner == "steelyard"
+    assert verdict.headline.endswith("; peak-ewma, the runner-up, is practically equal")
+    assert "Practically equal to steelyard: peak-ewma." in verdict.sentences
+
+
+def test_a_baseline_that_is_best_wins() -> None:
+    """It is compared with the runner-up, which stands behind."""
+    verdict = verdict_of(runs_of({"round-robin": 0.3, "steelyard": 0.4}))
+    assert verdict.winner == "round-robin"
+    assert verdict.headline.startswith("Run round-robin: the slowest 1 % of requests are 2")
+    assert "faster than under steelyard, the runner-up" in verdict.headline
+
+
+def test_nothing_is_recommended_where_all_are_equal() -> None:
+    verdict = verdict_of(runs_of({"round-robin": 0.300, "steelyard": 0.299, "c3": 0.301}, noise=0.003))
+    assert verdict.headline == "No policy beats round-robin; steelyard, the runner-up, is practically equal"
+
+
+def test_a_difference_that_chance_may_explain_has_no_winner() -> None:
+    """The advice names a number of blocks, at least twice as many."""
+    scenario = scenario_of(("round-robin", "steelyard"))
+    scenario = scenario.model_copy(update={"entries": scenario.entries[:2]})  # no A/A control
+    verdict = verdict_of(runs_of({"round-robin": 0.4, "steelyard": 0.36}, noise=0.15, seed=5), scenario)
+    assert (verdict.winner, verdict.has_verdict) == (None, True)
+    assert verdict.headline.startswith("No winner: under steelyard, the slowest 1 % of requests are ")
+    assert verdict.headline.endswith("which chance may explain")
+    assert int(verdict.advice.rstrip(".").rsplit(" ", 1)[1]) >= 16
+
+
+def test_a_difference_within_the_noise_floor_has_no_winner() -> None:
+    """The A/A control differs by 8 %, the entry by 7 %."""
+    runs = runs_of({"round-robin": 0.4, "steelyard": 0.372}, noise=0.001)
+    runs = [replace(run, p99=run.p99 * 1.08) if run.label == "round-robin again" else run for run in runs]
+    verdict = verdict_of(runs, scenario_of(("round-robin", "steelyard")))
+    assert verdict.winner is None
+    assert "which is within the noise of ±" in verdict.headline
+
+
+def test_an_entry_that_fails_more_requests_cannot_win() -> None:
+    """Fastest by far, with 5 of 1000 requests failed in every block."""
+    levels = {"round-robin": 0.4, "steelyard": 0.35, "c3": 0.1}
+    verdict = verdict_of(runs_of(levels, failed={"c3": 5}))
+    assert verdict.winner == "steelyard"
+    assert any(
+        line.startswith("Cannot win, because more requests fail") and "c3" in line
+        for line in verdict.sentences
+    )
+    few = runs_of(levels, failed={"c3": 1})
+    assert losing_more(scenario_of(), few) == {}
+    assert (
+        "failed requests: 8 of 8\u202f000 (0.1\u00a0%) under c3, 0 of 8\u202f000" in verdict_of(few).headline
+    )
+
+
+def test_an_oracle_cannot_win() -> None:
+    """It knows what no balancer knows."""
+    labels = ("round-robin", "steelyard", "oracle-least-work")
+    runs = runs_of({"round-robin": 0.4, "steelyard": 0.3, "oracle-least-work": 0.2})
+    assert verdict_of(runs, scenario_of(labels)).winner == "steelyard"
+
+
+def test_a_tail_at_the_deadline_decides_nothing() -> None:
+    """More than 1 % fail under both, so every p99 is the deadline."""
+    scenario = scenario_of(("round-robin", "steelyard"))
+    levels = dict.fromkeys(("round-robin", "steelyard"), scenario.timeout)
+    verdict = verdict_of(runs_of(levels, noise=0.0, failed={"round-robin": 50, "steelyard": 50}), scenario)
+    assert verdict.winner is None
+    assert verdict.headline.startswith("No verdict by p99: more than 1 % of the requests failed under ")
+    assert 'measure = "mean"' in verdict.advice
+    assert verdict.sentences[-1].startswith("More than 1 % of the requests of ")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "invalid", "headline", "advice"),
+    [
+        (1, 0, "No verdict: 1 block measured, 8 needed", "--blocks 8"),
+        (8, 3, "No verdict: 5 blocks valid, 8 needed", "--patience"),
+        (8, 8, "No verdict: no run is valid", "generator lag"),
+    ],
+)
+def test_without_a_verdict_it_says_why_and_what_to_do(
+    blocks: int, invalid: int, headline: str, advice: str
+) -> None:
+    runs = runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=blocks, invalid=invalid)
+    verdict = verdict_of(runs)
+    assert (verdict.has_verdict, verdict.winner) == (False, None)
+    assert verdict.headline.startswith(headline)
+    assert advice in verdict.advice
+
+
+def test_an_entry_alone_asks_for_another() -> None:
+    scenario = scenario_of(("round-robin",))
+    scenario = scenario.model_copy(update={"entries": scenario.entries[:1]})
+    runs = [run for run in runs_of({"round-robin": 0.4}) if run.label == "round-robin"]
+    verdict = verdict_of(runs, scenario)
+    assert verdict.headline == "No verdict: round-robin was run alone"
+    assert "--policies" in verdict.advice
+
+
+def test_throughput_is_worded_as_a_rate() -> None:
+    scenario = scenario_of(("round-robin", "steelyard"), "throughput")
+    runs = [
+        replace(run, throughput=142.0 if run.label == "steelyard" else 100.0)
+        for run in runs_of({"round-robin": 0.4, "steelyard": 0.4}, noise=0.0)
+    ]
+    headline = verdict_of(runs, scenario).headline.replace("\u00a0", " ")
+    assert (
+        headline
+        == "Run steelyard: it completes 42 % more requests per second than round-robin, the runner-up"
+    )
+
+
+def test_large_factors_are_told_as_times() -> None:
+    headline = verdict_of(runs_of({"round-robin": 0.4, "steelyard": 0.1}, noise=0.0)).headline
+    assert "are 4.0 times as fast as under round-robin" in headline
+
+
+def test_a_comparison_seen_from_the_other_side() -> None:
+    """Ratio and interval are reciprocal, and ahead becomes behind."""
+    values = {"a": {n: 1.0 + n / 100 for n in range(8)}, "b": {n: 2.0 + n / 90 for n in range(8)}}
+    pairs = compare_all("p99", values, ["a", "b"], None)
+    there, back = pairs["a", "b"], pairs["b", "a"]
+    assert (there.standing, back.standing) == ("ahead", "behind")
+    assert back.interval.ratio == pytest.approx(1 / there.interval.ratio)
+    assert back.interval.low == pytest.approx(1 / there.interval.high)
+    assert inverted(back).interval.low == pytest.approx(there.interval.low)
+
+
+def test_a_runner_up_is_rarely_called_behind_by_chance() -> None:
+    """Six equal entries in 300 campaigns: best and second best are chosen and compared by the same blocks."""
+    rng = np.random.default_rng(7)
+    wrong = 0
+    for _ in range(300):
+        values = {f"e{n}": dict(enumerate(np.exp(rng.normal(0, 0.2, 8)))) for n in range(6)}
+        order = sorted(values, key=lambda label: sum(map(np.log, values[label].values())))
+        pair = compare_all("p99", values, order, Interval(1, 1, 1, 8))[order[0], order[1]]
+        wrong += pair.standing == "ahead"
+    assert wrong <= 15

@@ -1,0 +1,49 @@
+"""python -m policies.contract: a row per rule, and exit code 0, 1 or 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policies.contract.__main__ import main
+
+FIRST = "class First:\n    def pick(self, facts, available, now): return available[0]\n"
+
+
+def test_broken_rule_is_named_and_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FIRST)
+    assert main([f"{path}:First"]) == 1
+    output = capsys.readouterr().out
+    assert output.startswith(f"First ({path}, version ")
+    assert "stays within the set             kept" in output
+    assert "begins anywhere                  BROKEN: 100% of the balancers" in output
+    assert "of 9 rules." in output
+
+
+def test_policy_of_the_table_keeps_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["round-robin"]) == 0
+    assert capsys.readouterr().out.endswith("It keeps all 9 rules.\n")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("{", "'{' is not JSON"),
+        ('{"name": 3}', "policy: must be the name of a policy"),
+        ("nope", "unknown policy 'nope'"),
+        ("gone.py:First", "gone.py: No such file or directory"),
+        ('{"name": "random", "x": 1}', "policy.x: 'random' has no such option"),
+    ],
+)
+def test_bad_input_is_one_line_and_ends_with_2(
+    argument: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([argument])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("policies.contract: ")
+    assert message in error
+    assert error.count("\n") == 1

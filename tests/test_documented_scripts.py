@@ -1,0 +1,97 @@
+"""The script of docs/write-a-policy.md, run as written from an empty directory.
+
+Blocks are taken by the comment before their fence. The ports 8080, 9001 and 9002 are replaced by free ones and nothing
+else is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
+PORTS = ("8080", "9001", "9002")
+
+
+def block(name: str) -> str:
+    found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"the page has no block '{name}'"
+    return found[1]
+
+
+def free_ports(count: int) -> list[str]:
+    with_port = [socket.socket() for _ in range(count)]
+    for one in with_port:
+        one.bind(("127.0.0.1", 0))
+    ports = [str(one.getsockname()[1]) for one in with_port]
+    for one in with_port:
+        one.close()
+    return ports
+
+
+def with_ports(script: str, ports: list[str]) -> str:
+    """The script with the documented ports replaced."""
+    for documented, free in zip(PORTS, ports, strict=True):
+        script = re.sub(rf"\b{documented}\b", free, script)
+    return script
+
+
+def run_script(script: str, folder: Path, port: str) -> tuple[int, str]:
+    """Run a script in a process group of its own, which is ended with it; returns its exit code and output."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = os.environ | {
+        "PATH": path,
+        "PORT": port,
+        "PYTHONPATH": str(ROOT),
+        "XDG_RUNTIME_DIR": str(folder),
+    }
+    with (folder / "output").open("w+b") as output:
+        process = subprocess.Popen(
+            ["bash", "-eu", "-c", script],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(100)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        output.seek(0)
+        return code, output.read().decode()
+
+
+def test_example_is_the_policy_of_the_page() -> None:
+    example = (ROOT / "examples" / "my_policy.py").read_text(encoding="utf-8")
+    assert example.partition('"""\n\n')[2] == block("my_policy.py")
+
+
+@pytest.mark.second_tier
+@pytest.mark.timeout(150)
+def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
+    (tmp_path / "my_policy.py").write_text(block("my_policy.py"), encoding="utf-8")
+    ports = free_ports(3)
+    code, output = run_script(
+        with_ports(block("in thirty seconds") + block("change it"), ports), tmp_path, ports[0]
+    )
+    assert code == 0, output
+    assert "It keeps all 9 rules." in output
+    for scenario in ("steady", "one-slow-worker", "heavy-tail"):
+        assert (tmp_path / "results" / scenario / "report.html").stat().st_size > 0
+    assert re.findall(r"^ Tempered ", output, re.MULTILINE)
+    versions = re.findall(r"my_policy\.py, version (\w{12}), loaded", output)
+    assert len(versions) == 2
+    assert versions[0] != versions[1]
+    assert re.search(r"^policy Tempered, fallback picks 0$", output, re.MULTILINE), output
