@@ -40,7 +40,7 @@ SERVE_EPILOG = f"""\b
 Examples:
   balancer serve --config balancer.toml
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002 \\
-      --policy region-aware --home-region emea --port 8080
+      --home-region emea --port 8080
   PORT=5000 balancer serve --config balancer.toml        (Heroku)
 
 \b
