@@ -40,6 +40,7 @@ PICKS: dict[str, Pick] = {
         rng.choice(6, p=[0.2, 0.2, 0.17, 0.17, 0.13, 0.13])
     ),
     "region-aware": spilling,
+    "steelyard": spilling,
 }
 
 

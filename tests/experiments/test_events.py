@@ -20,7 +20,7 @@ RAW: dict[str, Any] = {
     "question": "What then?",
     "baseline": "random",
     "home_region": "near",
-    "load": {"mode": "open", "duration": 40.0},
+    "load": {"mode": "open", "rate": 100.0, "duration": 40.0},
     "regions": [{"name": "near", "workers": 2, "rtt": 0.01}, {"name": "far", "workers": 1, "rtt": 0.1}],
     "entries": [{"label": "random", "policy": "random"}],
 }

@@ -55,7 +55,7 @@ def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Call
         progress.run_started(campaign.plan[0])
         run = make_run([0.1, 0.2], kind=[Kind.OK, Kind.RESET], invalid_reasons=("a worker died",))
         progress.run_ended(campaign.plan[0], run)
-    assert output.getvalue().startswith("[1/9] random: ")
+    assert output.getvalue().startswith("[1/10] random: ")
     assert "1 failed  INVALID: a worker died" in output.getvalue()
 
 
@@ -78,7 +78,7 @@ def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign, make_run: Call
     progress.load_started(Ledger(PLACES, 0.0))
     assert "in flight" in seen()
     progress.run_ended(planned, make_run([0.1]))
-    assert "run 2 of 9" in seen()
+    assert "run 2 of 10" in seen()
     assert "entry" not in seen()
 
 

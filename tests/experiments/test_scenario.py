@@ -65,6 +65,7 @@ def test_the_default_scenario() -> None:
         "region-aware": 100,
         "latency-weighted": 100,
         "least-in-flight": 100,
+        "steelyard": 100,
         "round-robin again": 100,
     }
 
