@@ -40,7 +40,7 @@ SERVE_EPILOG = f"""\b
 Examples:
   balancer serve --config balancer.toml
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002 \\
-      --policy region-aware --home-region emea --port 8080
+      --home-region emea --port 8080
   PORT=5000 balancer serve --config balancer.toml        (Heroku)
 
 \b
@@ -93,7 +93,7 @@ OVERRIDES = (
         help="An endpoint; may be repeated. Replaces those of the file.",
     ),
     click.option(
-        "--policy", help="Name of the routing policy (default steelyard), FILE.py:CLASS or MODULE:CLASS."
+        "--policy", help="Name of the routing policy, FILE.py:CLASS or MODULE:CLASS (default steelyard)."
     ),
     click.option("--home-region", help="Region of this balancer's clients."),
     click.option("--host", help="Address to listen on (default 127.0.0.1)."),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from balancer.config.load import Reading, Settings, read_settings
-from balancer.config.problems import ConfigError, from_message, located
+from balancer.config.load import Reading, Settings, read_with_sources
+from balancer.config.problems import ConfigError, from_message, line_for
 from balancer.config.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import TlsProblem
@@ -19,13 +19,13 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
 
 
 def load_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
-    """Read the configuration as `read_settings` does. Raises `ConfigError`, also for certificate files."""
-    reading = read_settings(path, overrides)
+    """Read the configuration as `read_with_sources` does. Raises `ConfigError`, also for certificate files."""
+    reading = read_with_sources(path, overrides)
     try:
         server_tls_of(reading.settings)
         upstream_tls_of(reading.settings)
     except TlsProblem as error:
-        raise ConfigError(located(from_message(str(error)), reading.source)) from None
+        raise ConfigError(line_for(from_message(str(error)), reading.source)) from None
     return reading
 
 

@@ -106,6 +106,31 @@ def test_help_shows_an_example(package: str, command: str) -> None:
     assert re.search(rf"Examples?:\s+(python -m )?{package} {command} ", text)
 
 
+def groups_and_commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """The command and all commands within it, with what is typed to call them."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from groups_and_commands(inner, f"{path} {name}")
+
+
+@pytest.mark.parametrize("package", [*PACKAGES_WITH_COMMANDS, "benchmarks"])
+def test_help_is_not_squeezed(package: str) -> None:
+    """Lists of commands have whole sentences, and lines of examples stay lines."""
+    for path, command in groups_and_commands(group_of(package), package):
+        with click.Context(command, info_name=path) as context:
+            lines = [line.strip() for line in command.get_help(context).splitlines()]
+        summaries = lines[lines.index("Commands:") :] if "Commands:" in lines else []
+        assert not [line for line in summaries if line.endswith("...")], path
+        blocks = f"{command.help or ''}\n\n{command.epilog or ''}".split("\n\n")
+        listed = [block for block in blocks if "\b" in block or block.lstrip().startswith("Example")]
+        missing = {line.strip("\b ") for block in listed for line in block.splitlines()} - {"", *lines}
+        assert not missing, path
+
+
 def command_lines(page: str) -> Iterator[str]:
     """Lines of indented or fenced code that call a command of the project, continuations joined."""
     for line in re.sub(r"\\\n +", "", page).splitlines():

@@ -74,7 +74,9 @@ def cli() -> None:
     """
 
 
-@cli.command(epilog="Example: workers serve --region emea --name emea-0 --port 9001 --rtt 350ms --slots 1")
+@cli.command(
+    epilog="\b\nExample:\n  workers serve --region emea --name emea-0 --port 9001 --rtt 350ms --slots 1"
+)
 @_option("--region", str, "The place it stands for.", DEFAULT.region)
 @_option("--name", str, "Who it says it is.", "REGION-0")
 @_option("--host", str, "The address to listen on.", DEFAULT.host)
@@ -127,7 +129,10 @@ def serve(time_scale: float, **options: Any) -> None:
     _run(_serve(Settings(**given).scaled(time_scale)))
 
 
-@cli.command(epilog="Example: workers fault http://127.0.0.1:9001 --slow 5 --lasts 10s")
+@cli.command(
+    epilog="\b\nExample:\n  workers fault http://127.0.0.1:9001 --slow 5 --lasts 10s",
+    short_help="Replace or show the faults of a worker.",
+)
 @click.argument("url")
 @_option("--slow", FACTOR, "Multiply service times by this.")
 @_option("--hang", PROBABILITY, "Share of requests not answered until healed.")

@@ -27,7 +27,13 @@ Examples:
 """
 
 
-@click.group("endpoints", cls=CommandGroup, renamed=RENAMED, epilog=EPILOG)
+@click.group(
+    "endpoints",
+    cls=CommandGroup,
+    renamed=RENAMED,
+    epilog=EPILOG,
+    short_help="List and change the endpoints of a running balancer.",
+)
 @connection_options
 @click.pass_context
 def endpoints(context: click.Context, url: str, token: str | None) -> None:
@@ -35,7 +41,7 @@ def endpoints(context: click.Context, url: str, token: str | None) -> None:
     context.obj = BalancerClient(url, token)
 
 
-@endpoints.command("list")
+@endpoints.command("list", short_help="List the endpoints with their state.")
 @click.pass_obj
 def list_command(balancer: BalancerClient) -> None:
     """List each endpoint with its condition, weight, requests in flight and source."""
@@ -69,7 +75,7 @@ def line_of(each: dict[str, Any], width: int = 0) -> str:
     )
 
 
-@endpoints.command("add")
+@endpoints.command("add", short_help="Add an endpoint.")
 @click.argument("name")
 @click.argument("address")
 @click.option("--region", help="Default: default.")
@@ -106,7 +112,7 @@ def drain_command(balancer: BalancerClient, name: str) -> None:
     change(balancer, name, state="drain")
 
 
-@endpoints.command("maintenance")
+@endpoints.command("maintenance", short_help="Drain an endpoint and close its idle connections.")
 @click.argument("name")
 @click.pass_obj
 def maintenance_command(balancer: BalancerClient, name: str) -> None:
@@ -122,7 +128,7 @@ def ready_command(balancer: BalancerClient, name: str) -> None:
     change(balancer, name, state="ready")
 
 
-@endpoints.command("weight")
+@endpoints.command("weight", short_help="Set an endpoint's weight until the next reload.")
 @click.argument("name")
 @click.argument("weight", type=float)
 @click.pass_obj

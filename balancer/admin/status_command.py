@@ -24,7 +24,7 @@ WINDOW = 10
 CLEAR = "\x1b[H\x1b[2J"
 
 
-@click.command("status")
+@click.command("status", short_help="Show the state of a running balancer.")
 @connection_options
 @click.option("--watch", "is_watching", is_flag=True, help="Show it anew every second until Ctrl-C.")
 @click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
@@ -123,7 +123,7 @@ def lines_of(
     return lines
 
 
-@click.command("admin")
+@click.command("admin", short_help="Send an admin request to a running balancer.")
 @click.argument("method", type=click.Choice(["get", "put", "post", "patch", "delete"], case_sensitive=False))
 @click.argument("path")
 @click.argument("body", required=False)

@@ -30,8 +30,8 @@ def effective(settings: BaseModel, source: Source) -> Iterator[str]:
 def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_given: bool) -> Iterator[str]:
     """Yield plain values first, because TOML takes them for keys of the last table that was opened."""
     later: list[Iterator[str]] = []
-    values = {name: getattr(table, name) for name in type(table).model_fields}
-    for name, value in (values | _policy_options(table)).items():
+    own = {name: getattr(table, name) for name in type(table).model_fields}
+    for name, value in {**own, **_policy_options(table)}.items():
         here, is_set = (*place, name), is_given and name in table.model_fields_set
         key = name if BARE.fullmatch(name) else quoted(name)
         inner = f"{path}{key}"

@@ -40,7 +40,7 @@ from balancer.config.problems import (
     Problem,
     config_error,
     from_message,
-    located,
+    line_for,
     problems_of,
     without_credentials,
 )
@@ -65,7 +65,7 @@ from balancer.config.sources import FileNames, Layer, merge, one_source
 from balancer.config.sticky import StickyConfig
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.health.health import Health
-from policies.loading import reference
+from policies.loading.reference import located
 
 MOST_PROCESSES = 256
 
@@ -165,7 +165,12 @@ class Reading:
     source: Callable[[Place], str | None]
 
 
-def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
+def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """Return the configuration that `read_with_sources` reads."""
+    return read_with_sources(path, overrides).settings
+
+
+def read_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
     """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
 
     Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
@@ -185,7 +190,7 @@ def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
         problems = [*policy_problems(settings.policy)]
     except ValidationError as error:
         problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]
-    lines += [located(problem, merged.source) for problem in problems]
+    lines += [line_for(problem, merged.source) for problem in problems]
     if lines:
         raise config_error(lines)
     return Reading(settings, merged.source)
@@ -196,13 +201,13 @@ def file_layer(path: Path) -> Layer:
     try:
         text = read_text(path)
         document = parsed(text)
-        if "policy" in document:
-            document["policy"] = reference.located(document["policy"], str(path.absolute().parent))
-        return Layer(document, FileNames(path, text))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
         raise ConfigError(with_line(path, "TOML", error)) from None
+    if "policy" in document:
+        document["policy"] = located(document["policy"], str(path.absolute().parent))
+    return Layer(document, FileNames(path, text))
 
 
 def _all_addresses(port: str) -> str:
@@ -235,7 +240,7 @@ def policy_problems_in(document: Any) -> Iterator[Problem]:
 
 
 def policy_problems(spec: PolicySpec) -> Iterator[Problem]:
-    """Yield the problems with the names and options of the policy, its canary and its shadows."""
+    """Yield the problems with the names and options of the policy, its canary and its shadows; reads their files."""
     parts: dict[Place, PlainPolicy] = {("policy",): spec}
     if spec.canary is not None:
         parts["policy", "canary"] = spec.canary

@@ -50,7 +50,7 @@ class Problem:
         return f"{dotted(self.place)}: {self.message}" if self.place else self.message
 
 
-def located(problem: Problem, source: Callable[[Place], str | None]) -> str:
+def line_for(problem: Problem, source: Callable[[Place], str | None]) -> str:
     """Return the line for a problem, with the source of the value before it."""
     name = source(problem.place)
     return f"{name}: {problem}" if name else str(problem)

@@ -19,7 +19,7 @@ from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load import Settings, file_layer
 from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
-from balancer.config.problems import ConfigError, config_error, located, problems_of, without_credentials
+from balancer.config.problems import ConfigError, config_error, line_for, problems_of, without_credentials
 from balancer.config.retries import RetryConfig
 from balancer.config.sections import (
     EndpointConfig,
@@ -185,7 +185,7 @@ def read_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConf
         return SidecarConfig.model_validate(merged.document)
     except ValidationError as error:
         raise config_error([
-            located(problem, merged.source) for problem in problems_of(error, SidecarConfig)
+            line_for(problem, merged.source) for problem in problems_of(error, SidecarConfig)
         ]) from None  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from balancer.config.discovery import EndpointList, FileDiscovery
 from balancer.config.documents import parsed, read_text, with_line
 from balancer.config.positions import Place
-from balancer.config.problems import ConfigError, config_error, located, problems_of
+from balancer.config.problems import ConfigError, config_error, line_for, problems_of
 from balancer.config.sections import EndpointConfig
 from balancer.config.sources import FileNames
 
@@ -73,7 +73,7 @@ class FileSource:
         except ValidationError as error:
             problems = problems_of(error, EndpointList)
             raise config_error(
-                [f"discovery.file: {located(problem, self._named)}" for problem in problems]
+                [f"discovery.file: {line_for(problem, self._named)}" for problem in problems]
             ) from None
         if not endpoints and not self.config.allow_empty:
             raise ConfigError(

@@ -37,7 +37,7 @@ Examples:
 """
 
 
-@click.command("probe", epilog=EPILOG)
+@click.command("probe", epilog=EPILOG, short_help="Probe how a server treats connections.")
 @click.argument("url")
 @click.option(
     "--idle-limit",

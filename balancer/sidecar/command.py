@@ -33,7 +33,7 @@ Then:
 """
 
 
-@click.command("sidecar", epilog=EPILOG)
+@click.command("sidecar", epilog=EPILOG, short_help="Forward an application's requests to external origins.")
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file; see docs/sidecar.md.")
 @click.option(
     "--origin",

@@ -45,7 +45,7 @@ def test_path_in_a_file_is_relative_to_the_file(here: Path) -> None:
     (folder / "sub").mkdir()
     for target in (folder / "mine.py", folder / "sub" / "mine.py"):
         target.write_text(TEXT)
-    policy = read_settings(path, {}).settings.policy
+    policy = read_settings(path, {}).policy
     assert policy.name == f"{folder}/mine.py:Nth"
     assert policy.label == "Nth"
     assert list(policy.library.versions) == [f"{folder}/mine.py", f"{folder}/sub/mine.py"]
@@ -55,18 +55,18 @@ def test_path_of_the_command_line_and_the_environment_is_relative_to_the_working
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = configured(here / "conf", '"random"')
-    assert read_settings(path, {"policy": "mine.py:Nth"}).settings.policy.name == f"{here}/mine.py:Nth"
+    assert read_settings(path, {"policy": "mine.py:Nth"}).policy.name == f"{here}/mine.py:Nth"
     monkeypatch.setenv("BALANCER_POLICY", "mine.py:Nth")
-    assert read_settings(path, {}).settings.policy.name == f"{here}/mine.py:Nth"
+    assert read_settings(path, {}).policy.name == f"{here}/mine.py:Nth"
 
 
 def test_specification_differs_if_its_file_does(here: Path) -> None:
     """A reload keeps a policy, with what it has learned, only if its file is the same too."""
     path = configured(here, '"mine.py:Nth"')
-    first, second = (read_settings(path, {}).settings.policy for _ in range(2))
+    first, second = (read_settings(path, {}).policy for _ in range(2))
     assert first.is_same_as(second)
     (here / "mine.py").write_text(TEXT + "# changed\n")
-    third = read_settings(path, {}).settings.policy
+    third = read_settings(path, {}).policy
     assert third == first
     assert not third.is_same_as(first)
     assert third.library.versions == {
@@ -85,8 +85,8 @@ def test_specification_differs_if_its_file_does(here: Path) -> None:
 def test_mistake_is_one_line_of_the_configuration(here: Path, text: str, message: str) -> None:
     (here / "mine.py").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_settings(path := configured(here, '"mine.py:Nth"'), {})
-    assert str(caught.value) == f"{path}:1: {message.format(file=here / 'mine.py')}"
+        read_settings(configured(here, '"mine.py:Nth"'), {})
+    assert str(caught.value) == f"{here / 'balancer.toml'}:1: " + message.format(file=here / "mine.py")
 
 
 def test_policy_is_made_of_the_file_that_was_checked(here: Path) -> None:

@@ -57,7 +57,7 @@ class HeldWorker:
 async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
     """Either process answers for both, and SIGTERM ends both with 0."""
     program = await start(*workers(await stage.worker(response())))
-    assert program.lines[-1].endswith("(policy random, 1 endpoint, 2 processes)")
+    assert "(policy steelyard, 1 endpoint, 2 processes, " in program.lines[-1]
     clients = [await program.client() for _ in range(40)]
     for client in clients:
         assert (await client.ask(get())).status == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import ssl
 import subprocess
@@ -128,13 +129,13 @@ def test_valid_tls_configuration(folder: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_invalid_tls_configuration_names_the_field(
     folder: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """One line that begins with the field."""
+    """One line with the line of the file and the field."""
     monkeypatch.chdir(folder)
     text, words = BAD[case]
     with pytest.raises(ConfigError) as caught:
         load(write_config(folder, text), {})
     message = str(caught.value)
-    assert message.startswith(words[0]), message
+    assert re.match(rf"{re.escape(str(folder))}/balancer\.toml:\d+: {re.escape(words[0])}", message), message
     assert "\n" not in message
     assert not [word for word in words if word not in message], message
 
@@ -143,7 +144,7 @@ def test_bad_tls_table_of_an_endpoint(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(folder)
     path = folder / "balancer.toml"
     path.write_text(ENDPOINT + 'tls = { ca = "none.pem" }\n')
-    with pytest.raises(ConfigError, match=r"^endpoints\.0\.tls\.ca: cannot read none\.pem"):
+    with pytest.raises(ConfigError, match=r"^.*:4: endpoints\.0\.tls\.ca: cannot read none\.pem"):
         load(path, {})
 
 
