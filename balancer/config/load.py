@@ -80,6 +80,9 @@ OPTIONS: Final = {
 """Options of the command line by the keys that they set."""
 
 
+ENDPOINTS_REQUIRED: Final = Problem(("endpoints",), "is required: [[endpoints]] once or more, or [discovery]")
+
+
 class Settings(Section):
     """The whole configuration. Keys can be set in the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE."""
 
@@ -139,7 +142,7 @@ class Settings(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if not self.endpoints and not self.discovery.is_configured:
-            raise ValueError("endpoints: is required: [[endpoints]] once or more, or [discovery]")
+            raise ValueError(str(ENDPOINTS_REQUIRED))
         check_unique(self.endpoints)
         if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
             raise ValueError("key.by: give [sticky], which has its own key, or [key], not both")
@@ -190,6 +193,8 @@ def read_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Readin
         problems = [*policy_problems(settings.policy)]
     except ValidationError as error:
         problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]
+        if ENDPOINTS_REQUIRED not in problems and not merged.document.keys() & {"endpoints", "discovery"}:
+            problems.append(ENDPOINTS_REQUIRED)  # the check of the whole needs valid tables
     lines += [line_for(problem, merged.source) for problem in problems]
     if lines:
         raise config_error(lines)

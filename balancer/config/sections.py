@@ -181,6 +181,24 @@ class UpstreamTlsConfig(Section):
         return self
 
 
+def http_origin(text: str) -> str:
+    """Return the address of a server without a slash at its end. Raises ValueError unless it is http://host:port or
+    https://host:port.
+    """
+    problem = f"must be http://host:port or https://host:port, got '{text[:LONGEST_ADDRESS]}'"
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        raise ValueError(problem) from None
+    extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
+    if not text.isprintable() or " " in text or len(text) > LONGEST_ADDRESS:
+        raise ValueError(problem)
+    if url.scheme not in ("http", "https") or not url.hostname or extras or port == 0:
+        raise ValueError(problem)
+    return text.rstrip("/")
+
+
 class EndpointConfig(Section):
     """One endpoint: a worker and its share of the load."""
 
@@ -216,18 +234,7 @@ class EndpointConfig(Section):
     @field_validator("address")
     @classmethod
     def _is_http_origin(cls, value: str) -> str:
-        problem = f"must be http://host:port or https://host:port, got '{value[:LONGEST_ADDRESS]}'"
-        try:
-            url = urlsplit(value)
-            port = url.port
-        except ValueError:
-            raise ValueError(problem) from None
-        extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
-        if not value.isprintable() or " " in value or len(value) > LONGEST_ADDRESS:
-            raise ValueError(problem)
-        if url.scheme not in ("http", "https") or not url.hostname or extras or port == 0:
-            raise ValueError(problem)
-        return value.rstrip("/")
+        return http_origin(value)
 
     @property
     def alpn(self) -> str:

@@ -22,13 +22,13 @@ from balancer.config.pool import PoolConfig
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of, without_credentials
 from balancer.config.retries import RetryConfig
 from balancer.config.sections import (
-    EndpointConfig,
     LimitsConfig,
     LogConfig,
     Name,
     Section,
     TimeoutsConfig,
     UpstreamTlsConfig,
+    http_origin,
 )
 from balancer.config.sources import Layer, merge
 from balancer.config.transports import Transport
@@ -80,7 +80,7 @@ class OriginConfig(Section):
     @field_validator("url")
     @classmethod
     def _is_origin(cls, value: str) -> str:
-        return EndpointConfig(id="o", address=value).address
+        return http_origin(value)
 
     @property
     def url_host(self) -> str:
