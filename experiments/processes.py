@@ -35,6 +35,15 @@ def program(module: str) -> list[str]:
     return [sys.executable, "-P", "-m", module]
 
 
+def environment() -> dict[str, str]:
+    """Environment without what configures a balancer: a campaign measures what its scenario says."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PORT", "WEB_CONCURRENCY") and not name.upper().startswith("BALANCER_")
+    }
+
+
 class Child:
     """A started process. `address` is (host, port) once it is ready."""
 
@@ -145,7 +154,9 @@ async def start(name: str, argv: Sequence[str]) -> Child:
     When cancelled during the start, the process is stopped first, because no caller holds it yet.
     """
     starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(*argv, stdout=PIPE, stderr=PIPE, start_new_session=True)
+        asyncio.create_subprocess_exec(
+            *argv, stdout=PIPE, stderr=PIPE, start_new_session=True, env=environment()
+        )
     )
     try:
         process = await asyncio.shield(starting)

@@ -1,7 +1,8 @@
-"""The script of docs/write-a-policy.md, run as written from an empty directory.
+"""The script of docs/write-a-policy.md and the quick start of the README, run as written from an empty directory.
 
-Blocks are taken by the comment before their fence. The ports 8080, 9001 and 9002 are replaced by free ones and nothing
-else is changed.
+Blocks of the page are taken by the comment before their fence, those of the README by their indentation. The ports
+8080, 9001 and 9002 are replaced by free ones. In the README the installation is left out, because the environment has
+it, and the campaign of a quarter of an hour is ended by Ctrl-C; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,29 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PORTS = ("8080", "9001", "9002")
+
+LONG = re.compile(r"^(experiments run) +#", re.MULTILINE)
+"""The campaign with all policies."""
+
+INTERRUPTED = r"env --default-signal=INT timeout --preserve-status -s INT 30 \1 || [ $? = 130 ] #"
 
 
 def block(name: str) -> str:
     found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
     assert found, f"the page has no block '{name}'"
     return found[1]
+
+
+def quick_start() -> str:
+    """The indented commands of the README's quick start."""
+    section = README.partition("## Quick start\n")[2].partition("\n## ")[0]
+    lines = [line.removeprefix("    ") for line in section.splitlines() if line.startswith("    ")]
+    assert sum(line.startswith("pip install ") for line in lines) == 1
+    script = "\n".join(line for line in lines if not line.startswith("pip install ")) + "\n"
+    assert len(LONG.findall(script)) == 1
+    return LONG.sub(INTERRUPTED, script)
 
 
 def free_ports(count: int) -> list[str]:
@@ -45,8 +62,10 @@ def with_ports(script: str, ports: list[str]) -> str:
     return script
 
 
-def run_script(script: str, folder: Path, port: str) -> tuple[int, str]:
-    """Run a script in a process group of its own, which is ended with it; returns its exit code and output."""
+def run_script(script: str, folder: Path, port: str, patience: float = 100.0) -> tuple[int, str]:
+    """Run a script for at most `patience` seconds in a process group of its own, which is ended with it; returns its
+    exit code and output.
+    """
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = os.environ | {
         "PATH": path,
@@ -65,7 +84,7 @@ def run_script(script: str, folder: Path, port: str) -> tuple[int, str]:
             start_new_session=True,
         )
         try:
-            code = process.wait(100)
+            code = process.wait(patience)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -95,3 +114,19 @@ def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
     assert len(versions) == 2
     assert versions[0] != versions[1]
     assert re.search(r"^policy Tempered, fallback picks 0$", output, re.MULTILINE), output
+
+
+@pytest.mark.second_tier
+@pytest.mark.timeout(900)
+def test_quick_start_of_the_readme(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    code, output = run_script(with_ports(quick_start(), ports), tmp_path, ports[0], patience=840.0)
+    assert code == 0, output
+    assert "Traceback" not in output
+    assert re.search(r"^HTTP/1.1 200 OK\r?$", output, re.MULTILINE), output
+    assert re.search(r"^X-Worker-Name: ", output, re.MULTILINE | re.IGNORECASE), output
+    assert "policy steelyard, fallback picks 0" in output
+    assert "# TYPE steelyard_requests_total counter" in output
+    assert re.search(r"^Simulated\. Run \S+: the slowest 1 %", output, re.MULTILINE), output
+    reports = {path.parent.name.rpartition("-2")[0] for path in (tmp_path / "results").glob("*/report.html")}
+    assert {"region-brownout", "regions"} <= reports

@@ -19,8 +19,7 @@ TOO_DEEP: Final = f"more than {DEEPEST} tables or lists inside each other"
 
 
 SYNTAX: Final = re.compile(
-    r"(?P<text>.*?)(?: \(at line |: line )(?P<line>\d+),? column (?P<column>\d+)(?:\)| \(char \d+\))",
-    re.DOTALL,
+    r"(?s)(?P<text>.*?)(?: \(at line |: line )(?P<line>\d+),? column (?P<column>\d+)(?:\)| \(char \d+\))",
 )
 """Messages of `tomllib` and `json`, which end in the position."""
 

@@ -21,10 +21,12 @@ from balancer.config.sources import Layer, longest, policy_table
 PREFIX: Final = "BALANCER_"
 
 SERVICE_LINK: Final = re.compile(
-    r"BALANCER_([A-Z0-9_]+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=.*|"
+    r"BALANCER_([A-Z0-9_]{1,63}_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]{1,15})?=.*|"
     r"PORT=(tcp|udp|sctp)://.*|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)"
 )
-"""Variables that Kubernetes makes of the services of a namespace, unless `enableServiceLinks` is false."""
+"""Variables that Kubernetes makes of the services of a namespace, unless `enableServiceLinks` is false. The name of a
+service has at most 63 characters and that of a port 15.
+"""
 
 
 def environment_layer(variables: Mapping[str, str], table: Table) -> tuple[Layer, list[str]]:

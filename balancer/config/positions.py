@@ -5,23 +5,22 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 Place = tuple[str | int, ...]
 """Path of a value in a document: names of keys, and indexes of lists."""
 
-_BLANK: Final = re.compile(r"[ \t]*")
-_SPACE: Final = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
-_KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"(?:[^\"\\]|\\.)*\"|'[^']*'")
+_BLANK: Final = re.compile(r"[ \t]*").match
+_SPACE: Final = re.compile(r"(?:[ \t\n]++|#[^\n]*+)*+").match
+_KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"(?:[^\"\\]|\\.)*+\"|'[^']*'").match
 _STRING: Final = re.compile(
-    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}'
-    r"|'''(?:[^']|'{1,2}(?!'))*'{3,5}"
-    r'|"(?:[^"\\]|\\.)*"|'
-    r"'[^']*'",
-    re.DOTALL,
-)
-_BARE: Final = re.compile(r"[^,\]}\n#]*")
+    r'(?s)"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}'
+    r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
+    r'|"(?:[^"\\]|\\.)*+"|'
+    r"'[^']*'"
+).match
+_BARE: Final = re.compile(r"[^,\]}\n#]*").match
 
 
 def lines_of(text: str) -> dict[Place, int]:
@@ -127,8 +126,8 @@ class _Scanner:
         if not self._takes(words):
             raise ValueError(f"not valid TOML in line {self._line()}")
 
-    def _skip(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._at)
+    def _skip(self, match: Callable[[str, int], re.Match[str] | None]) -> str:
+        found = match(self._text, self._at)
         if found is None:
             return ""
         self._at = found.end()

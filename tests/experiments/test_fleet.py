@@ -41,6 +41,20 @@ async def test_the_address_is_read_from_the_ready_line() -> None:
     assert not is_alive(child.pid)
 
 
+async def test_configuration_in_the_environment_does_not_reach_the_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Heroku, for one, $PORT is the port of another program."""
+    for name in ("PORT", "WEB_CONCURRENCY", "BALANCER_POLICY", "balancer_seed"):
+        monkeypatch.setenv(name, "5000")
+    monkeypatch.setenv("KEPT", "kept")
+    names = ["PORT", "WEB_CONCURRENCY", "BALANCER_POLICY", "balancer_seed", "KEPT"]
+    child = await started(f"import os, sys; sys.exit(str([os.environ.get(name) for name in {names}]))")
+    with pytest.raises(FleetFailedError, match=r"\[None, None, None, None, 'kept'\]"):
+        await child.ready()
+    await child.stop()
+
+
 async def test_an_early_end_is_reported_with_standard_error() -> None:
     child = await started("import sys; sys.exit('port in use')")
     with pytest.raises(FleetFailedError, match="child ended before it was ready: port in use"):
