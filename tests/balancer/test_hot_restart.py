@@ -116,7 +116,7 @@ async def test_failed_start_of_the_new_program(
     path.write_text("listen = 1\n")
     program.signal(signal.SIGUSR2)
     await program.line("balancer goes on")
-    assert any("balancer: listen: " in line for line in program.lines)
+    assert any(line.startswith(f"balancer: {path}:1: listen: ") for line in program.lines), program.lines
     client = await program.client()
     assert (await client.ask(get())).status == 200
     path.write_text(good)

@@ -22,9 +22,13 @@ Start = Callable[..., Awaitable[Program]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Start a balancer of two processes with a configuration file; kill what still runs at the end."""
+    """Start a balancer of two processes with a configuration file; kill what still runs at the end. The policy is
+    round-robin, so that requests reach every endpoint.
+    """
     path = str(tmp_path / "balancer.toml")
-    async with starting("--config", path, "--port", "0", "--processes", "2") as started_process:
+    async with starting(
+        "--config", path, "--port", "0", "--processes", "2", "--policy", "round-robin"
+    ) as started_process:
 
         async def started(*workers: ScriptedWorker, more: str = "") -> Program:
             write(tmp_path, *workers, more=more)
