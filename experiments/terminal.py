@@ -222,20 +222,23 @@ def signals_interrupt() -> Iterator[None]:
         yield
         return
     numbers = [number for number in stop_signals() if number != signal.SIGINT]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
+    with _handler(signal.default_int_handler, numbers):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
     """Ignore every stop signal during a clean-up that must be completed."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    with _handler(signal.SIG_IGN, STOP_SIGNALS):
+        yield
+
+
+@contextmanager
+def _handler(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Handle the signals by `handler` for a while."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
