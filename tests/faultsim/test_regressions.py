@@ -104,6 +104,7 @@ def test_endpoint_removed_during_its_health_check() -> None:
 def plan_of(client_plan: PlannedClient, **timeouts: float) -> Plan:
     """One client before one worker, without faults."""
     settings: dict[str, Any] = {
+        "seed": 0,
         "retries": 1,
         "timeouts": {name: 2.0 for name, _, _ in TIMES} | timeouts,
         "endpoints": [{"id": "e0", "address": address_of(0), "region": "r0"}],
