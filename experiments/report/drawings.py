@@ -165,7 +165,7 @@ def uniform(summary: Summary) -> dict[str, str]:
 
 def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:
     """The forest plot, if there are paired blocks: the deciding measure, then the other measures of latency."""
-    decides = summary.scenario.measure
+    decides = summary.measure
     paired = [
         one
         for one in summary.comparisons

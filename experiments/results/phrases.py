@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 
 from experiments.stats.comparison import Comparison, Interval
+from experiments.terminal import in_ms
 
-UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "mean latency"}
+UNITS = {
+    "throughput": "successes per second",
+    "p50": "p50 latency",
+    "p99": "p99 latency",
+    "mean": "mean latency",
+}
 SUBJECTS = {
     "throughput": "it completes",
+    "p50": "the median request is",
     "p99": "the slowest 1 % of requests are",
     "mean": "the average request is",
 }
@@ -27,7 +34,17 @@ def show(interval: Interval) -> str:
 
 def in_words(measure: str, value: float) -> str:
     """Format a measure with its unit."""
-    return f"{value:.0f}/s" if measure == "throughput" else f"{value * 1e3:.0f} ms"
+    return f"{value:.4g}/s" if measure == "throughput" else in_ms(value)
+
+
+def failed_text(failed: int, total: int) -> str:
+    """Text such as `6 of 22 000 (0.03 %)`."""
+    return f"{grouped_digits(failed)} of {grouped_digits(total)} ({100 * failed / max(1, total):.2g}\u00a0%)"
+
+
+def grouped_digits(count: int) -> str:
+    """Whole number with thin spaces between thousands."""
+    return f"{count:,}".replace(",", "\u202f")
 
 
 def difference(comparison: Comparison, other: str | None = None) -> str:

@@ -132,7 +132,7 @@ def test_one_block_gives_no_verdict(reported: Path) -> None:
     """The headline says how many blocks there are and how many it takes; no forest is drawn."""
     verdict = json.loads((reported / "summary.json").read_text(encoding="utf-8"))["verdict"]
     assert verdict["has_verdict"] is False
-    assert verdict["headline"].startswith("No verdict: 1 block valid, 8 needed")
+    assert verdict["headline"].startswith("No verdict: 1 block valid, 8 are needed")
     assert not (reported / "figures" / "paired-ratios.png").exists()
 
 
