@@ -30,7 +30,7 @@ def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
     """A thousand requests of one run, log-normal; the block's seed moves all of them, the run's own luck a little."""
     rng, mine = np.random.default_rng(planned.seed), np.random.default_rng([planned.seed, planned.order])
     taken = factor * np.exp(
-        rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, scenario.load.requests)
+        rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, scenario.load.planned)
     )
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     drawn = (np.linspace(0, 1, len(taken)), taken, np.arange(len(taken)))  # without queueing
