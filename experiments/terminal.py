@@ -179,28 +179,63 @@ def write_json(option: str, file: Path, content: Any) -> None:
         raise BadInputError(f"{option}: {file}: {error.strerror}") from None
 
 
+STOP_SIGNALS = tuple(
+    number
+    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None))
+    if number is not None
+)
+"""Signals that end a command after its clean-up: Ctrl-C, a supervisor, a terminal that is closed."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """`STOP_SIGNALS` without those that the process was started to ignore (nohup)."""
+    return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 async def interruptible(work: Awaitable[T]) -> T:
-    """Run `work` as a task that the first SIGTERM or Ctrl-C cancels; later signals are ignored during its clean-up."""
+    """Run `work` as a task that the first stop signal cancels; later signals are ignored during its clean-up.
+
+    The handlers before are in place again afterwards: an event loop would leave the default, which ends the process.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    before = {number: signal.getsignal(number) for number in stop_signals()}
 
     def stop() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in before:
             loop.add_signal_handler(number, lambda: None)
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in before:
         loop.add_signal_handler(number, stop)
-    return await task
+    try:
+        return await task
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does; without effect outside the main thread."""
+def signals_interrupt() -> Iterator[None]:
+    """Let every stop signal raise `KeyboardInterrupt`, as Ctrl-C does; without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    numbers = [number for number in stop_signals() if number != signal.SIGINT]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def signals_ignored() -> Iterator[None]:
+    """Ignore every stop signal during a clean-up that must be completed."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -28,7 +28,7 @@ from experiments.terminal import (
     interruptible,
     print_stopped,
     require_writable,
-    sigterm_interrupts,
+    signals_interrupt,
     write_json,
 )
 
@@ -72,7 +72,7 @@ class Session:
         """Run the body until its end, or until Ctrl-C or SIGTERM, which `was_stopped` then shows."""
         self._total, self._began_at = runs, time.monotonic()
         try:
-            with sigterm_interrupts():
+            with signals_interrupt():
                 yield
         except (asyncio.CancelledError, KeyboardInterrupt):
             self.was_stopped = True

@@ -36,7 +36,7 @@ from experiments.terminal import (
     console_here,
     print_stopped,
     require_writable,
-    sigterm_interrupts,
+    signals_interrupt,
     write_json,
 )
 
@@ -163,7 +163,7 @@ class Searches:
             )
         )
         try:
-            with sigterm_interrupts():
+            with signals_interrupt():
                 for number in range(searches):
                     self.found.append(search(partial(self._attempt, number=number), first))
         except (KeyboardInterrupt, Interrupted):

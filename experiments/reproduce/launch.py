@@ -51,6 +51,10 @@ async def worker(stack: AsyncExitStack, **options: object) -> Child:
     return await ready(f"worker {options.get('name', '')}".strip(), worker_argv(**options), stack)
 
 
+CALLS_ALONE: dict[str, Keys] = {"health_checks": {"first_connect": False}}
+"""Tables of a balancer whose connections are counted: it opens none before the calls of the reproduction."""
+
+
 @dataclass(frozen=True, slots=True)
 class BalancerFile:
     """Configuration of a balancer: top-level keys, tables by name, and endpoints."""
@@ -63,7 +67,7 @@ class BalancerFile:
     def text(self) -> str:
         """The configuration as TOML, listening on any free loopback port."""
         parts = [lines({"listen": "127.0.0.1:0"} | dict(self.keys))]
-        parts += [f"[{name}]\n{lines(keys)}" for name, keys in self.tables.items()]
+        parts += [f"[{name}]\n{lines(keys)}" for name, keys in (CALLS_ALONE | dict(self.tables)).items()]
         parts += [f"[[endpoints]]\n{lines(keys)}" for keys in self.endpoints]
         return "\n".join(parts)
 

@@ -22,6 +22,7 @@ from experiments.terminal import (
     STOPPED,
     console_here,
     interruptible,
+    make_directory,
     print_stopped,
     print_verdict,
     require_writable,
@@ -102,7 +103,7 @@ class Reproduction(ABC):
 
 def run_reproduction(kind: type[Reproduction], options: Options) -> int:
     """Measure, print and write files; returns the exit code. Raises `ExperimentError`."""
-    require_writable("--plots", options.plots / "any")
+    make_directory("--plots", options.plots)
     require_writable("--json", options.file)
     console, reproduction = console_here(), kind(options.quick)
     was_stopped = measured(reproduction, options.seed, console)

@@ -18,7 +18,7 @@ from experiments.run.patience import Patience
 from experiments.run.world import Interrupted, Observer, World
 from experiments.scenario.scenario import Scenario
 from experiments.stats.samples import Run, WorldName
-from experiments.terminal import sigterm_interrupts
+from experiments.terminal import signals_interrupt
 from experiments.versions import versions
 
 
@@ -42,14 +42,14 @@ def execute(
 ) -> None:
     """Execute every planned run of the campaign and write it to the directory.
 
-    Raises `ExperimentError`, and `KeyboardInterrupt` on Ctrl-C and SIGTERM; an interrupted run is written too.
+    Raises `ExperimentError`, and `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP; an interrupted run is written too.
     """
     patience = patience or Patience()
     for planned in campaign.plan:
         patience.begin()
         is_wanted = True
         while is_wanted:
-            with sigterm_interrupts():
+            with signals_interrupt():
                 patience.quiet(partial(observer.machine_busy, planned))
                 observer.run_started(planned)
                 run = execute_run(campaign, planned, directory, world, observer)

@@ -7,7 +7,6 @@ counters are watched, because users may be served by it too: the guard rails of 
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from experiments.live.readings import Reading, between
 from experiments.live.switchback import RailBroken
 from experiments.load.ledger import Ledger
 from experiments.service.generator import ServiceGenerator
-from experiments.terminal import sigterm_interrupts
+from experiments.terminal import signals_ignored, signals_interrupt
 
 POLL = 2.0
 """Seconds between two readings: reading takes processor time of the generator."""
@@ -48,7 +47,7 @@ class PolicyTurns:
     @contextmanager
     def restoring(self) -> Iterator[None]:
         """Restore the initial policy at the end, however it comes. Raises `RestoreFailed`."""
-        with sigterm_interrupts():
+        with signals_interrupt():
             try:
                 yield
             finally:
@@ -99,12 +98,7 @@ class PolicyTurns:
                 )
 
     def _restore(self) -> None:
-        """Restore the initial policy; Ctrl-C and SIGTERM are ignored meanwhile."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-        try:
+        """Restore the initial policy; stop signals are ignored meanwhile."""
+        with signals_ignored():
             if asyncio.run(self._in_force.restore()):
                 self._notify(f"'{self._in_force.initial['name']}' is in force again.")
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)

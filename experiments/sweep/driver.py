@@ -26,7 +26,7 @@ from experiments.sweep.grid import Grid
 from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Outcome
 from experiments.sweep.progress import Progress
-from experiments.terminal import STOPPED, print_stopped, sigterm_interrupts
+from experiments.terminal import STOPPED, print_stopped, signals_interrupt
 
 FAILED = 1
 
@@ -54,7 +54,7 @@ def run_sweep(grid: Grid, options: SweepOptions, simulate: Simulate, console: Co
         console.print(greeting(len(cells), len(missing), options.out), highlight=False, soft_wrap=True)
         progress = Progress(len(cells), missing, console)
         try:
-            with sigterm_interrupts(), progress:
+            with signals_interrupt(), progress:
                 compute_missing(missing, catalogue, options, simulate, progress)
         except KeyboardInterrupt:
             left = len(missing_of(cells, catalogue, options.keep_samples))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from experiments.report.canvas import to_png
 from experiments.reproduce.api_calls import CALLS_PER_USER, MIX, Calls, random_instants
 from experiments.reproduce.client import Answer, service_in
 from experiments.reproduce.latency_summary import summary_of
-from experiments.reproduce.launch import ConnectionCounts
+from experiments.reproduce.launch import BalancerFile, ConnectionCounts
 from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, row_of, verdicts
 from experiments.reproduce.reuse_figure import reuse_figure
 from experiments.reproduce.reuse_runs import (
@@ -93,6 +94,13 @@ def test_configurations_differ_by_transport_and_keep_alive_alone() -> None:
     for text in texts[1:]:
         differing = list(set(text) ^ set(texts[0]))
         assert all(line.startswith(("transport =", "keep_alive =")) for line in differing)
+
+
+@pytest.mark.parametrize("tables", [{}, {"limits": {"in_flight": 5}}])
+def test_a_balancer_connects_for_calls_alone(tables: dict[str, dict[str, object]]) -> None:
+    """A first connect to a new endpoint would be one more, if it came before the first call."""
+    config = tomllib.loads(BalancerFile(tables=tables).text)
+    assert config["health_checks"] == {"first_connect": False}
 
 
 def test_service_time_is_read_from_the_response() -> None:

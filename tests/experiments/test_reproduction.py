@@ -93,17 +93,24 @@ def test_an_interrupted_reproduction_presents_its_results(
 
 @pytest.mark.parametrize("option", ["--plots", "--json"])
 def test_files_are_checked_before_measuring(option: str, tmp_path: Path) -> None:
-    absent = tmp_path / "absent"
-    options = {"--plots": Options(plots=absent), "--json": Options(plots=tmp_path, file=absent / "x.json")}
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "below"
+    options = {"--plots": Options(plots=below), "--json": Options(plots=tmp_path, file=below / "x.json")}
     with pytest.raises(BadInputError, match=option):
         run_reproduction(Example, options[option])
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_folder_for_the_figure_is_created(tmp_path: Path) -> None:
+    """With its parents, before anything is measured."""
+    assert run_reproduction(Example, Options(plots=tmp_path / "a" / "b")) == 0
+    assert (tmp_path / "a" / "b" / "example.png").exists()
 
 
 def test_bad_input_is_one_line_and_exit_2() -> None:
-    done = run_in_process(cli, "experiments", "reproduce", "keepalive", "--plots", "/nonexistent")
+    done = run_in_process(cli, "experiments", "reproduce", "keepalive", "--plots", "/dev/null/plots")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "--plots: /nonexistent" in done.stderr
+    assert "--plots: /dev/null/plots" in done.stderr
 
 
 def test_commands() -> None:
@@ -117,7 +124,17 @@ def test_commands() -> None:
 def test_the_configuration_of_a_balancer_is_toml() -> None:
     file = BalancerFile({"seed": 1}, {"pool": {"preconnect": 2}}, [{"id": "a", "keep_alive": False}])
     assert file.text.splitlines() == [
-        *('listen = "127.0.0.1:0"', "seed = 1", "", "[pool]", "preconnect = 2", ""),
+        *(
+            'listen = "127.0.0.1:0"',
+            "seed = 1",
+            "",
+            "[health_checks]",
+            "first_connect = false",
+            "",
+            "[pool]",
+            "preconnect = 2",
+            "",
+        ),
         *("[[endpoints]]", 'id = "a"', "keep_alive = false"),
     ]
 
