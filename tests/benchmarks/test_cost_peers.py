@@ -194,7 +194,7 @@ def test_a_class_in_a_file_is_a_policy(tmp_path: Path, monkeypatch: pytest.Monke
     (found,) = known_policies(["mine.py:Mine"])
     assert found == f"{tmp_path / 'mine.py'}:Mine"
     assert ours(found).name == "steelyard Mine"
-    with pytest.raises(BadInputError, match="--policies: .*other.py"):
+    with pytest.raises(BadInputError, match=r"--policies: .*other\.py"):
         known_policies(["other.py:Mine"])
 
 
