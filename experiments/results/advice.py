@@ -17,15 +17,21 @@ MOST_BLOCKS = 64
 difference that needs more is less than half of the noise of one pair of runs."""
 
 
+NOTHING_ANSWERED = "Look at the kinds of errors below."
+
+
 def no_run_lines(found: Evidence) -> tuple[str, str]:
-    """Headline and advice if no run can be judged."""
+    """Headline and advice if no run can be judged, or every request failed."""
+    what = "No result" if len(found.contest.able) <= 1 else "No verdict"
+    if found.order:
+        return f"{what}: every request failed", NOTHING_ANSWERED
     if not found.invalid:
-        return "No verdict: no run had a success", "Look at the kinds of errors below."
+        return f"{what}: no run had a success", NOTHING_ANSWERED
     is_late = any(late(reason) for reason in found.invalid)
     why = (
         "the load generator was late in every run, so their times are wrong" if is_late else "no run is valid"
     )
-    return f"No verdict: {why}", remedy(found.invalid, found.contest.is_open)
+    return f"{what}: {why}", remedy(found.invalid, found.contest.is_open)
 
 
 def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.results.advice import NOTHING_ANSWERED
 from experiments.results.evidence import Evidence
 from experiments.results.phrases import failed_text, grouped_digits
 from experiments.stats.comparison import ENOUGH_BLOCKS, Interval, as_interval
@@ -30,26 +31,25 @@ def alone_lines(found: Evidence) -> tuple[str, str]:
     runs = [run for run in found.runs if run.label == label and run.valid]
     failed, total = sum(run.ko for run in runs), sum(run.requests for run in runs)
     if failed == total:
-        return f"{label}: all {grouped_digits(total)} requests failed", "Look at the kinds of errors below."
+        return f"{label}: all {grouped_digits(total)} requests failed", NOTHING_ANSWERED
     rate = (total - failed) / sum(run.span for run in runs)
+    shown = f"{rate:.1f}" if rate < 100 else grouped_digits(round(rate))
     share = (
         f"{failed_text(failed, total)} requests failed"
         if failed
         else f"none of {grouped_digits(total)} failed"
     )
-    clauses = [
-        clause(measure, runs, contest.deadline) for measure in ("p50", "p99" if contest.has_tail else "mean")
-    ]
-    headline = f"{label}: {rate:.4g} answers per second, {share}; {', '.join(clauses)}"
-    return headline, alone_advice(found, len(runs))
+    measures = ("p50", "p99" if contest.has_tail else "mean")
+    clauses = [text for measure in measures if (text := clause(measure, runs, contest.deadline))]
+    headline = f"{label}: {shown} answers per second, {share}"
+    return "; ".join([headline, *([", ".join(clauses)] if clauses else [])]), alone_advice(found, len(runs))
 
 
 def clause(measure: str, runs: Sequence[RunSummary], deadline: float | None) -> str:
-    """Text such as `99 % at most 34 ms (30–38 ms)`, with an interval over several runs."""
-    values = [float(getattr(run, measure)) for run in runs]
-    interval = over_runs(values)
+    """Text such as `99 % at most 34 ms (30 ms to 38 ms)`, with an interval over several runs; empty at the deadline."""
+    interval = over_runs([float(getattr(run, measure)) for run in runs])
     if deadline is not None and interval.ratio >= 0.99 * deadline:
-        return f"{WORDS[measure]} the deadline of {in_ms(deadline)}, which a failure counts as"
+        return ""
     span = "" if math.isnan(interval.low) else f" ({in_ms(interval.low)} to {in_ms(interval.high)})"
     return f"{WORDS[measure]} {in_ms(interval.ratio)}{span}"
 
@@ -66,7 +66,7 @@ def alone_advice(found: Evidence, runs: int) -> str:
     if runs < 2:
         wanted.append(f"--blocks {ENOUGH_BLOCKS} gives intervals")
     if not found.contest.has_tail:
-        wanted.append(f"longer runs give a p99, which takes {100 * LEAST_BEYOND} requests")
+        wanted.append(f"longer runs give a p99, which takes {grouped_digits(100 * LEAST_BEYOND)} requests")
     other = "a second URL" if is_service else "a second policy (--policies A,B)"
     wanted.append(f"{other} gives a comparison")
     text = "; ".join(wanted)

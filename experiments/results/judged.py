@@ -15,14 +15,14 @@ ALONE = (
 )
 
 
-def details_of(found: Evidence) -> tuple[str, ...]:
-    """Sentences from which the verdict follows, and the rule."""
+def details_of(found: Evidence, has_verdict: bool) -> tuple[str, ...]:
+    """Sentences from which the verdict follows, and the rule. Without a verdict, the order is no detail."""
     if not found.order:
         return ()
     if is_alone(found):
         return ALONE if found.floor is None else (*ALONE, noise_line(found.floor))
     return (
-        observed_order(found.contest, found.order),
+        *([observed_order(found.contest, found.order)] if has_verdict else []),
         *grouped(found.comparisons, found.contest.baseline),
         noise_line(found.floor),
         rule_line(found),
@@ -64,8 +64,13 @@ def rule_line(found: Evidence) -> str:
     contest, entries = found.contest, len(found.comparisons)
     is_mapped = contest.measure != "throughput" and contest.deadline is not None
     deadline = ", a failed request counting as slow as the deadline" if is_mapped else ""
+    blocks, family = counted(found.blocks, "block", "blocks"), counted(entries, "entry", "entries")
     return (
-        f"Judged by {UNITS[contest.measure]}{deadline}, paired in {found.blocks} blocks, at 5 % after Holm's "
-        f"adjustment over {entries} entr{'y' if entries == 1 else 'ies'} (over all pairs for the runner-up); "
-        "within ±5 % is practically equal."
+        f"Judged by {UNITS[contest.measure]}{deadline}, paired in {blocks}, at 5 % after Holm's adjustment over {family} "
+        "(over all pairs for the runner-up); within ±5 % is practically equal."
     )
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """Number with its noun."""
+    return f"{number} {one if number == 1 else several}"

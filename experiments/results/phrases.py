@@ -39,7 +39,9 @@ def in_words(measure: str, value: float) -> str:
 
 def failed_text(failed: int, total: int) -> str:
     """Text such as `6 of 22 000 (0.03 %)`."""
-    return f"{grouped_digits(failed)} of {grouped_digits(total)} ({100 * failed / max(1, total):.2g}\u00a0%)"
+    part = 100 * failed / max(1, total)
+    shown = f"{part:.2g}" if part < 10 else f"{part:.0f}"
+    return f"{grouped_digits(failed)} of {grouped_digits(total)} ({shown}\u00a0%)"
 
 
 def grouped_digits(count: int) -> str:

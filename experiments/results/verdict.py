@@ -45,8 +45,8 @@ def conclude(found: Evidence) -> Verdict:
     has_verdict = any(one.standing != "no verdict" for one in found.comparisons)
     winner, headline, advice = main_line(found)
     sentences = [
-        tail_line(found),
         "" if has_verdict or is_alone(found) else observed_order(found.contest, found.order),
+        tail_line(found),
         "" if is_alone(found) else failure_line(found),
         losing_line(found),
         equal_line(found.choice),
@@ -54,8 +54,8 @@ def conclude(found: Evidence) -> Verdict:
         deadline_line(found.at_deadline),
     ]
     kept = tuple(sentence for sentence in sentences if sentence) if found.order else ()
-    order = tuple(found.order)
-    return Verdict(has_verdict, headline, advice, kept, details_of(found), order, winner, found.choice)
+    order, details = tuple(found.order), details_of(found, has_verdict)
+    return Verdict(has_verdict, headline, advice, kept, details, order, winner, found.choice)
 
 
 def main_line(found: Evidence) -> tuple[str | None, str, str]:
@@ -65,6 +65,8 @@ def main_line(found: Evidence) -> tuple[str | None, str, str]:
         return None, *no_run_lines(found)
     if is_alone(found):
         return None, *alone_lines(found)
+    if all(failed == total > 0 for failed, total in found.failed.values()):
+        return None, *no_run_lines(found)
     if choice is None:
         return None, *unjudged_lines(found)
     if {choice.winner, found.contest.baseline} <= deadline:

@@ -194,6 +194,17 @@ def test_without_a_verdict_it_says_why_and_what_to_do(
     assert advice in verdict.advice
 
 
+def test_nothing_answered_has_no_verdict() -> None:
+    """Where all fail alike, more blocks do not help."""
+    levels = dict.fromkeys(("round-robin", "steelyard"), 10.0)
+    verdict = verdict_of(
+        runs_of(levels, blocks=1, noise=0.0, failed=dict.fromkeys((*levels, "round-robin again"), 1000))
+    )
+    assert verdict.headline == "No verdict: every request failed"
+    assert "--blocks" not in verdict.advice
+    assert "1\u202f000 of 1\u202f000 (100\u00a0%)" in verdict.sentences[1]
+
+
 def alone(blocks: int, **changes: Any) -> Verdict:
     """The verdict on one entry alone."""
     scenario = scenario_of(("round-robin",))
@@ -226,14 +237,24 @@ def test_an_entry_alone_has_intervals_over_its_runs() -> None:
     ("changes", "said"),
     [
         ({"ko": 1000}, "round-robin: all 1\u202f000 requests failed"),
-        ({"ko": 20, "p99": 10.0}, "99 % at most the deadline of 10000 ms, which a failure counts as"),
-        ({"ko": 20}, "98 answers per second, 20 of 1\u202f000 (2\u00a0%) requests failed"),
+        ({"ko": 20, "p99": 10.0}, "20 of 1\u202f000 (2\u00a0%) requests failed; half took at most 100 ms"),
+        ({"ko": 20}, "98.0 answers per second, 20 of 1\u202f000 (2\u00a0%) requests failed"),
         ({"requests": 500}, "none of 500 failed; half took at most 100 ms, on average 200 ms"),
     ],
 )
 def test_an_entry_alone_that_fails_or_is_short(changes: dict[str, Any], said: str) -> None:
     steady = {"p50": 0.1, "mean": 0.2}
     assert said in alone(1, **{**steady, **changes}).headline
+
+
+def test_an_entry_alone_whose_runs_are_invalid_has_no_result() -> None:
+    """It says why, and what helps."""
+    verdict = alone(1, valid=False, invalid_reasons=("generator lag p99 4.20 ms exceeds 1 ms",))
+    assert verdict.headline == "No result: the load generator was late in every run, so their times are wrong"
+    assert "close other programs, lower --rate" in verdict.advice
+    stopped = alone(1, valid=False, invalid_reasons=("interrupted: 3 of 100 requests were sent",))
+    assert stopped.headline == "No result: no run is valid"
+    assert stopped.advice == "Runs are invalid: interrupted: 3 of 100 requests were sent. Repeat the command."
 
 
 def test_a_service_is_not_advised_to_be_simulated() -> None:
