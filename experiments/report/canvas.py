@@ -1,21 +1,25 @@
 """Base of all figures: sizes, axes, and export to SVG and PNG.
 
-Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width; a page
-scrolls it sideways on a narrow screen, so that its text stays readable. Text becomes outlines and identifiers are
+Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width. For a
+narrow screen, those with a row per entry are drawn a second time (`narrowed`), with their panels one below the other; a
+page scrolls the others sideways, so that their text stays readable. Text becomes outlines and identifiers are
 seeded, so a file depends only on its data.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from experiments.report.palette import GREY, GRID, INK
 from experiments.report.svg import finished
@@ -58,13 +62,34 @@ SVG_DPI = 100
 WIDTH = 10.6
 """Width of every figure in inches."""
 
+NARROW_WIDTH = 4.6
+"""Width in inches of a figure for a narrow screen."""
+
 COLUMNS = 3
 """Number of small multiples side by side."""
+
+LEGEND_COLUMNS, LEGEND_ROW = 2, 0.22
+"""Columns of a legend in a narrow figure, and the height in inches of each of its rows."""
+
+is_narrow: ContextVar[bool] = ContextVar("is_narrow", default=False)
+
+
+@contextmanager
+def narrowed() -> Iterator[None]:
+    """Draw figures for a narrow screen."""
+    token = is_narrow.set(True)
+    try:
+        yield
+    finally:
+        is_narrow.reset(token)
 
 
 def blank(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
     """Empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    width = WIDTH
+    if is_narrow.get():
+        width, height, rows, columns = NARROW_WIDTH, height * columns, rows * columns, 1
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **grid)
     return figure, [axis for line in axes for axis in line]
@@ -108,7 +133,10 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}")
     )
-    axis.set_minor_locator(LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12))
+    is_wide = len(steps(high / low)) == 1  # elsewhere ticks without a label would be half of a figure's bytes
+    axis.set_minor_locator(
+        LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12) if is_wide else NullLocator()
+    )
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -127,5 +155,9 @@ def log_limits(values: Sequence[float]) -> tuple[float, float]:
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 5) -> None:
     """Add one legend for the whole figure, outside of the axes."""
+    if is_narrow.get():
+        rows = math.ceil(len(handles) / columns), math.ceil(len(handles) / LEGEND_COLUMNS)
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (rows[1] - rows[0]))
+        columns = LEGEND_COLUMNS
     ncols = min(columns, max(1, len(handles)))
     figure.legend(handles=list(handles), loc="outside upper left", ncols=ncols, fontsize=9, handlelength=2.2)

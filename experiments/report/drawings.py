@@ -31,12 +31,16 @@ OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of the report: file name, title, caption, and the function that draws it."""
+    """A figure of the report: file name, title, caption, and the function that draws it.
+
+    `has_rows` if it has a row for each entry: it is drawn for narrow screens as well.
+    """
 
     name: str
     title: str
     caption: str
     draw: Callable[[], Figure]
+    has_rows: bool = False
 
 
 def save_drawing(drawing: Drawing, directory: Path) -> Picture:
@@ -46,7 +50,15 @@ def save_drawing(drawing: Drawing, directory: Path) -> Picture:
     svg = canvas.to_svg(figure)
     (directory / f"{drawing.name}.svg").write_bytes(svg)
     (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
-    return Picture(drawing.name, drawing.title, drawing.caption, svg)
+    return Picture(drawing.name, drawing.title, drawing.caption, svg, narrow_svg(drawing))
+
+
+def narrow_svg(drawing: Drawing) -> bytes:
+    """The figure for a narrow screen; empty if it has none."""
+    if not drawing.has_rows:
+        return b""
+    with canvas.narrowed():
+        return canvas.to_svg(canvas.settle(drawing.draw()))
 
 
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
@@ -54,7 +66,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     field = drawn_field(results, summary)
     scenario, few = results.scenario, thinned(field)
     timed = alike(field, scenario)
-    bins = bins_of(timed)
+    bins, several = bins_of(timed), len(scenario.regions) > 1
     made = [
         *paired_drawing(field, summary),
         Drawing(
@@ -63,26 +75,30 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks have fewer "
             "than 100 samples beyond them, and those with fewer than 10 are left out.",
             lambda: figures.latency_quantiles(field),
+            has_rows=True,
         ),
         Drawing(
             "latency-distribution",
             "Latency distribution",
-            "First the share of all requests that were answered within a time: each step is a region, and a "
+            f"First the share of all requests that were answered within a time{': each step is a region' * several}; a "
             "curve that ends below 100 % had failures. Then the same with the tail enlarged, up to the tenth slowest.",
             lambda: figures.latency_distribution(field),
+            has_rows=True,
         ),
         Drawing(
             "throughput",
             "Throughput",
             "Longer is better. Successes per second over the whole run, the start and the last responses included.",
             lambda: figures.throughput_bars(field),
+            has_rows=True,
         ),
         Drawing(
             "share-per-worker",
             "Share per worker",
-            "Answered requests of each worker. One hue per region, one shade per worker. A policy without regions "
-            "gives equal parts; one with regions prefers near workers.",
+            "Answered requests of each worker. One hue per region, one shade per worker."
+            + " A policy without regions gives equal parts; one with regions prefers near workers." * several,
             lambda: figures_workers.worker_share(field),
+            has_rows=True,
         ),
         Drawing(
             "in-flight-per-worker",
@@ -136,10 +152,13 @@ def tail_drawing(field: Sequence[Competitor], bins: Bins, events: Sequence[Event
         if events
         else ""
     )
-    caption = (
-        "All valid runs of an entry together, by the instant at which a request was due; a line has a gap where there "
-        f"are too few requests.{why}{shading}"
+    whose = (
+        "All valid runs of an entry together, by the instant at which a request was due; a failure counts as slow as "
+        "the deadline"
+        if bins.is_mapped
+        else "Successes of each policy, by the instant at which a request came"
     )
+    caption = f"{whose}. A line has a gap where there are too few requests.{why}{shading}"
     draw = partial(figures_time.tail_over_time, field, events, scale, bins)
     return Drawing("tail-over-time", f"{name} over time", caption, draw)
 
@@ -181,4 +200,4 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         "Holm over all entries, is below 5 %."
     )
     draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
-    return [Drawing("paired-ratios", "Against the baseline", caption, draw)]
+    return [Drawing("paired-ratios", "Against the baseline", caption, draw, has_rows=True)]

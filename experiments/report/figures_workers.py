@@ -99,10 +99,19 @@ def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
     for index, colour in enumerate(colours):
         mine = samples.ok & (samples.worker == index)
         number, taken = samples.sequence[mine], samples.service_time[mine] * 1e3
-        axes.scatter(number, taken, s=5, color=colour, linewidths=0, alpha=0.85, rasterized=True)
+        axes.scatter(number, taken, s=4, color=colour, linewidths=0, antialiased=False, rasterized=True)
     failed = ~samples.ok
     ended = np.nan_to_num(samples.service_time[failed] * 1e3)
-    axes.scatter(samples.sequence[failed], ended, s=26, marker="x", color=GREY, linewidths=1.2, zorder=3)
+    axes.scatter(
+        samples.sequence[failed],
+        ended,
+        s=26,
+        marker="x",
+        color=GREY,
+        linewidths=1.2,
+        zorder=3,
+        rasterized=True,
+    )
 
 
 def multiples(field: Sequence[Competitor], sharex: bool) -> tuple[Figure, list[Axes]]:

@@ -64,9 +64,10 @@ def rule_line(found: Evidence) -> str:
     contest, entries = found.contest, len(found.comparisons)
     is_mapped = contest.measure != "throughput" and contest.deadline is not None
     deadline = ", a failed request counting as slow as the deadline" if is_mapped else ""
+    unit = UNITS[contest.measure]
     blocks, family = counted(found.blocks, "block", "blocks"), counted(entries, "entry", "entries")
     return (
-        f"Judged by {UNITS[contest.measure]}{deadline}, paired in {blocks}, at 5 % after Holm's adjustment over {family} "
+        f"Judged by {unit}{deadline}, paired in {blocks}, at 5 % after Holm's adjustment over {family} "
         "(over all pairs for the runner-up); within ±5 % is practically equal."
     )
 

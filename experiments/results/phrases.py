@@ -26,10 +26,12 @@ TWICE = math.log(2)
 
 
 def show(interval: Interval) -> str:
-    """Format as `1.52 [1.48–1.57]`, or the ratio alone for one block."""
+    """Format as `1.52 [1.48–1.57]`, or the ratio alone for one block; a small ratio with two digits that count."""
+    least = interval.ratio if math.isnan(interval.low) else interval.low
+    digits = 2 if not 0 < least < 0.095 else min(6, 1 - math.floor(math.log10(least)))
     if math.isnan(interval.low):
-        return f"{interval.ratio:.2f}"
-    return f"{interval.ratio:.2f} [{interval.low:.2f}–{interval.high:.2f}]"
+        return f"{interval.ratio:.{digits}f}"
+    return f"{interval.ratio:.{digits}f} [{interval.low:.{digits}f}–{interval.high:.{digits}f}]"
 
 
 def in_words(measure: str, value: float) -> str:
