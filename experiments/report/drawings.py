@@ -67,6 +67,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     scenario, few = results.scenario, thinned(field)
     timed = alike(field, scenario)
     bins, several = bins_of(timed), len(scenario.regions) > 1
+    has_bands = len(scenario.workers) > MOST_DRAWN
     made = [
         *paired_drawing(field, summary),
         Drawing(
@@ -104,8 +105,9 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "in-flight-per-worker",
             "In flight per worker",
             "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
-            "load; one that climbs alone is a queue that the policy feeds. Of more than "
-            f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
+            "load; one that climbs alone is a queue that the policy feeds."
+            + " Of so many workers: the median of each region, in a band from its least to its most."
+            * has_bands,
             lambda: figures_time.in_flight_per_worker(timed, scenario),
         ),
         Drawing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from base64 import b64decode
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from matplotlib.text import Annotation
 from PIL import Image
 
 from experiments.report.canvas import NARROW_WIDTH, blank, narrowed
+from experiments.report.figures_paired import RATIOS, apart
 from experiments.report.figures_time import LABEL, bins_of, draw_tail, in_flight_per_worker, tail_over_time
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, WHITE, competitors, luminance
@@ -100,6 +102,19 @@ def test_a_figure_with_rows_is_drawn_for_narrow_screens(make_results: MakeResult
     assert set(widths) == {72 * NARROW_WIDTH}
     with narrowed():
         assert [len(blank(2, columns=2)[0].axes), blank(2, columns=2)[0].get_figheight()] == [2, 4]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.02, 1.1), (0.3, 1.5), (0.04, 22.0), (0.9, 1.1)])
+def test_labels_of_ratios_do_not_touch(low: float, high: float) -> None:
+    """1 is always there; on a narrow screen there are fewer."""
+    wide = apart(RATIOS, low, high)
+    with narrowed():
+        narrow = apart(RATIOS, low, high)
+    for found, least in ((wide, 0.13), (narrow, 0.2)):
+        assert 1 in found
+        gaps = np.diff(np.log(found)) / math.log(high / low)
+        assert gaps.min(initial=1) >= least - 1e-9
+    assert len(narrow) <= len(wide)
 
 
 class Unseen:
