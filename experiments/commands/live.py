@@ -23,6 +23,7 @@ from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
 from experiments.live.verdict import LiveResult, Row, result_of
 from experiments.report.terminal_tables import verdict_text
+from experiments.results.phrases import tail_text
 from experiments.scenario.labels import policy_label, shortened
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
@@ -290,7 +291,5 @@ def cells_of(row: Row) -> list[str]:
 
 def in_words(window: Window) -> str:
     """Text such as `120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
-    return (
-        f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}, p99 {in_ms(window.quantile(0.99))}, "
-        f"errors {window.error_share:.2%}"
-    )
+    tail = tail_text(window.answered, window.quantile)
+    return f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}{tail}, errors {window.error_share:.2%}"

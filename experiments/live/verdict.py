@@ -19,12 +19,16 @@ from experiments.results.contest import Contest, deciding, supports_tail
 from experiments.results.evidence import compared, evidence
 from experiments.results.verdict import Verdict, conclude
 from experiments.stats.comparison import Comparison, Interval
+from experiments.stats.measures import LEAST_BEYOND, has_few_beyond
 from experiments.stats.run_summary import RunSummary
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy over all its periods. Seconds; medians of the periods' values, total of the requests."""
+    """One policy over all its periods. Seconds; medians of the periods' values, total of the requests.
+
+    `p99` is nan if no period has the requests that it takes.
+    """
 
     label: str
     periods: int
@@ -132,11 +136,16 @@ def row_of(label: str, windows: Sequence[Window]) -> Row:
         requests,
         requests / seconds if seconds else 0.0,
         median_of([window.quantile(0.5) for window in windows]),
-        median_of([window.quantile(0.99) for window in windows]),
+        median_of([window.quantile(0.99) if has_p99(window) else math.nan for window in windows]),
         median_of([window.mean for window in windows]),
         sum(window.errors for window in windows) / requests if requests else 0.0,
         sum(window.fallback_picks for window in windows),
     )
+
+
+def has_p99(window: Window) -> bool:
+    """Whether there are the requests that a p99 takes."""
+    return not has_few_beyond(window.answered, 99, LEAST_BEYOND)
 
 
 def median_of(values: Sequence[float]) -> float:

@@ -144,7 +144,11 @@ def steps(ratio: float) -> tuple[float, ...]:
     """Multiples of a power of ten that get a label, for an axis that spans `ratio`."""
     if ratio > 2e3:
         return (1.0,)
-    return (1.0, 2.0, 5.0) if ratio > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    if ratio > 8:
+        return (1.0, 2.0, 5.0)
+    if ratio > 2.5:
+        return (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    return (1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 2.3, 2.6, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)
 
 
 def log_limits(values: Sequence[float]) -> tuple[float, float]:

@@ -33,14 +33,11 @@ from experiments.report.palette import (
 )
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
-from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, has_few_beyond, percentile
+from experiments.stats.measures import LEAST_BEYOND, TAILS, deadline_mapped, has_few_beyond, percentile
 from experiments.stats.samples import Floats, Place, Run, Samples
 
 MOST_BINS, LEAST_BINS = 40, 12
 """Number of points of a line over time."""
-
-TAILS = (99.0, 95.0, 90.0, 75.0)
-"""Percentiles over time, of which the highest is drawn that enough requests support."""
 
 LABEL, LABEL_ROWS = 0.1, 3
 """Height of an event's label as a part of the panel, and number of rows of labels."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from experiments.stats.comparison import Comparison, Interval
+from experiments.stats.measures import supported_tail
 from experiments.terminal import in_ms
 
 UNITS = {
@@ -37,6 +39,12 @@ def show(interval: Interval) -> str:
 def in_words(measure: str, value: float) -> str:
     """Format a measure with its unit."""
     return f"{value:.4g}/s" if measure == "throughput" else in_ms(value)
+
+
+def tail_text(count: int, quantile: Callable[[float], float]) -> str:
+    """Text such as `, p99 826 ms`: the highest percentile that `count` requests support; empty if there is none."""
+    percent = supported_tail(count)
+    return "" if percent is None else f", p{percent:g} {in_ms(quantile(percent / 100))}"
 
 
 def failed_text(failed: int, total: int) -> str:

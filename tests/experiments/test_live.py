@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.commands.live import percent, policies_chosen, usual_washout
+from experiments.commands.live import in_words, percent, policies_chosen, usual_washout
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.in_force import PolicyChangedExternally, RestoreFailed
@@ -136,6 +137,13 @@ def test_a_window_is_the_difference_of_two_readings() -> None:
     assert window.mean == pytest.approx(float(np.mean(new)), rel=0.02)
 
 
+@pytest.mark.parametrize(("count", "named"), [(1000, ", p99 "), (999, ", p95 "), (199, ", p90 "), (39, "")])
+def test_a_line_names_the_percentile_that_its_requests_support(count: int, named: str) -> None:
+    """The same rule as in tables: ten requests beyond it."""
+    line = in_words(between(reading([], 0.0), reading([0.1] * count, 10.0, count)))
+    assert re.sub(r"\d+ ms", "", line.partition("p50")[2].partition(", errors")[0]).strip() == named.strip()
+
+
 def test_an_empty_window_has_no_quantile() -> None:
     same = reading([0.1])
     assert math.isnan(between(same, same).quantile(0.99))
@@ -188,6 +196,7 @@ async def test_short_periods_are_judged_by_the_mean() -> None:
     result = result_of(what, await switchback(balancer, what).run(), None)
     assert {comparison.measure for comparison in result.comparisons} == {"p50", "mean"}
     assert result.verdict.headline.startswith("Run fast: the average request is ")
+    assert all(math.isnan(row.p99) and row.p50 > 0 for row in result.rows)
     assert result.verdict.sentences[0].startswith("The mean decides: a p99 takes 1\u202f000 requests")
 
 

@@ -21,15 +21,16 @@ from experiments.report.canvas import NARROW_WIDTH, blank, narrowed
 from experiments.report.figures_paired import RATIOS, apart
 from experiments.report.figures_time import LABEL, bins_of, draw_tail, in_flight_per_worker, tail_over_time
 from experiments.report.pages import write_report
-from experiments.report.palette import DARK, REGION_COLOURS, WHITE, competitors, luminance
+from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
 from experiments.report.svg import with_palette
 from experiments.results.directory import load_results, save_result
 from experiments.run.execute import prepare
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
+from experiments.service.plan import contestants_of, service_scenario
 from experiments.simulator.world import SimulatedWorld
-from experiments.stats.samples import Run
+from experiments.stats.samples import Run, RunFacts, Samples
 from policies import registry
 
 MakeResults = Callable[..., Scenario]
@@ -151,3 +152,28 @@ def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: 
     for figure in figures:
         assert not re.findall(r'href="(?!#|data:)', figure)
         assert not re.findall(r"url\((?!#|['\"]?#)", figure)
+
+
+def test_the_report_of_a_url_has_no_empty_part(tmp_path: Path) -> None:
+    """Its workers are unknown: dots have the entry's colour, and there are no shares."""
+    scenario = service_scenario(
+        contestants_of(["http://a/"]), {"rate": 100.0, "duration": 2.0}, {"connections": 10}, blocks=1
+    )
+    campaign = prepare(scenario, "experiments load http://a/", tmp_path, "measured")
+    (planned,) = campaign.plan
+    due, zeros = np.arange(200) / 100, np.zeros(200, dtype=np.int64)
+    ended = due + 0.05 + 0.02 * np.sin(np.arange(200))
+    samples = Samples(due, due, ended, ended, zeros + 200, zeros, zeros - 1, zeros - 1, np.arange(200), zeros)
+    known: Any = {"label": "a", "policy": {}, "mode": "open", "requests": 200, "timeout": 10.0, "places": ()}
+    facts = RunFacts(**known, block=0, order=0, seed=1, offered_rate=100.0, achieved_rate=100.0)
+    save_result(Run(facts, samples), planned, tmp_path)
+    summary = write_report(tmp_path)
+    assert summary.verdict.headline.startswith("a: ")
+    assert "none of 200 failed; half took at most 5" in summary.verdict.headline
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Share per worker" not in page
+    assert "under every entry" not in page
+    with Image.open(tmp_path / "figures" / "service-time-by-request.png") as picture:
+        colours = picture.convert("RGB").getcolors(1 << 20)
+    spare = tuple(int(SPARE_COLOURS[0][i : i + 2], 16) for i in (1, 3, 5))
+    assert sum(count for count, colour in colours or () if colour == spare) > 500
