@@ -55,7 +55,8 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
         Drawing(
             "throughput-over-time",
             "Throughput over time",
-            "Successes per second, counted when they ended: all, and those of each region. Grey: failures.",
+            "Successes per second, counted when they ended: all, and those of each region."
+            + " Grey: failures." * (not whole.runs[0].samples.ok.all()),
             lambda: figure.throughput_over_time(whole, regions),
             has_rows=True,
         ),

@@ -129,11 +129,12 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
         return
     low, high = log_limits(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
-    axis.set_major_locator(LogLocator(base=10, subs=steps(high / low), numticks=12))
+    labelled = steps((high / low) ** 1.4 if is_narrow.get() else high / low)
+    axis.set_major_locator(LogLocator(base=10, subs=labelled, numticks=12))
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}")
     )
-    is_wide = len(steps(high / low)) == 1  # elsewhere ticks without a label would be half of a figure's bytes
+    is_wide = len(labelled) == 1  # elsewhere ticks without a label would be half of a figure's bytes
     axis.set_minor_locator(
         LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12) if is_wide else NullLocator()
     )
