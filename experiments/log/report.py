@@ -29,6 +29,9 @@ from experiments.results.phrases import failed_text, grouped_digits
 from experiments.stats.measures import quantiles, success_latency
 from experiments.terminal import in_ms
 
+COUNTED = "Successes of each policy, by the instant at which a request came."
+"""Which requests count in the tail over time."""
+
 MOST_ROWS = 40
 """Largest number of endpoints in one figure: those with the most requests."""
 
@@ -78,7 +81,7 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
         ),
     ]
     if (bins := bins_of([whole], is_mapped=False)) is not None:
-        made.append(tail_drawing(policies, bins, (), 1.0))
+        made.append(tail_drawing(policies, bins, (), 1.0, COUNTED))
     return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
@@ -20,10 +21,13 @@ from experiments.results.summary import Summary
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import EQUAL_WITHIN
-from experiments.stats.measures import LEAST_BEYOND
+from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, percentile
 
 SAME_SHARE = 0.01
 """Largest difference of a worker's share between entries that counts as none."""
+
+SAME_RATIO = 0.001
+"""Logarithm of a ratio below which it is 1: a measure in which all are 1, as p99 at the deadline, has no panel."""
 
 OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 """Figures that show single workers."""
@@ -66,7 +70,9 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     field = drawn_field(results, summary)
     scenario, few = results.scenario, thinned(field)
     timed = alike(field, scenario)
-    bins, several = bins_of(timed), len(scenario.regions) > 1
+    several = len(scenario.regions) > 1
+    is_mapped = not all_at_deadline(timed)
+    bins = bins_of(timed, is_mapped)
     has_bands = len(scenario.workers) > MOST_DRAWN
     made = [
         *paired_drawing(field, summary),
@@ -119,7 +125,9 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
         ),
     ]
     if bins is not None:
-        tail = tail_drawing(timed, bins, scenario.events, scenario.time_scale)
+        tail = tail_drawing(
+            timed, bins, scenario.events, scenario.time_scale, MAPPED if is_mapped else FAILED
+        )
         made.insert(-2, tail)
     left_out = {*uniform(summary)}
     if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
@@ -140,8 +148,24 @@ def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
     return [one for one in field if scenario.entry(one.label).batch is None] or list(field)
 
 
-def tail_drawing(field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float) -> Drawing:
-    """The tail over time, with the percentile that the number of requests supports."""
+POOLED = "All valid runs of an entry together, by the instant at which a request was due"
+MAPPED = f"{POOLED}; a failure counts as slow as the deadline."
+FAILED = f"{POOLED}. Successes only, because more than 1 % of the requests failed under every entry."
+
+
+def all_at_deadline(field: Sequence[Competitor]) -> bool:
+    """Whether the p99 of every entry is the deadline, so that a line of it would be level."""
+    return all(
+        percentile(np.concatenate([deadline_mapped(run) for run in one.runs]), 99)
+        >= 0.99 * one.runs[0].facts.timeout
+        for one in field
+    )
+
+
+def tail_drawing(
+    field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float, requests: str
+) -> Drawing:
+    """The tail over time, with the percentile that the number of requests supports; `requests` says which count."""
     name = f"p{bins.percent:g}"
     why = (
         ""
@@ -154,13 +178,7 @@ def tail_drawing(field: Sequence[Competitor], bins: Bins, events: Sequence[Event
         if events
         else ""
     )
-    whose = (
-        "All valid runs of an entry together, by the instant at which a request was due; a failure counts as slow as "
-        "the deadline"
-        if bins.is_mapped
-        else "Successes of each policy, by the instant at which a request came"
-    )
-    caption = f"{whose}. A line has a gap where there are too few requests.{why}{shading}"
+    caption = f"{requests} A line has a gap where there are too few requests.{why}{shading}"
     draw = partial(figures_time.tail_over_time, field, events, scale, bins)
     return Drawing("tail-over-time", f"{name} over time", caption, draw)
 
@@ -192,6 +210,8 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         for one in summary.comparisons
         if one.interval.blocks >= 2 and (one.measure == decides or one.measure != "throughput")
     ]
+    differing = {one.measure for one in paired if abs(math.log(one.interval.ratio)) > SAME_RATIO}
+    paired = [one for one in paired if one.measure == decides or one.measure in differing]
     if not paired:
         return []
     noise = "a point inside the yellow band differs no more than the same policy run twice. "

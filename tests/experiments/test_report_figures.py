@@ -18,12 +18,14 @@ from matplotlib.text import Annotation
 from PIL import Image
 
 from experiments.report.canvas import NARROW_WIDTH, blank, narrowed
+from experiments.report.drawings import drawings
 from experiments.report.figures_paired import RATIOS, apart
 from experiments.report.figures_time import LABEL, bins_of, draw_tail, in_flight_per_worker, tail_over_time
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
 from experiments.report.svg import with_palette
 from experiments.results.directory import load_results, save_result
+from experiments.results.summary import summarise
 from experiments.run.execute import prepare
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
@@ -64,6 +66,18 @@ def test_a_failure_is_as_slow_as_the_deadline_over_time(make_results: MakeResult
     drawn, of_successes = ([max(draw_tail(blank(2)[1][0], one, each))] for each in (bins, of_log))
     assert drawn == [1e3 * scenario.timeout]
     assert of_successes < drawn
+
+
+def test_a_tail_at_the_deadline_is_not_drawn(make_results: MakeResults, tmp_path: Path) -> None:
+    """Where every entry fails more than 1 %, a level line says nothing; nor does a panel of ratios of 1."""
+    make_results(tmp_path / "r", blocks=2, requests=1500, failures=0.1)
+    results = load_results(tmp_path / "r")
+    summary = summarise(results)
+    found = {drawing.name: drawing for drawing in drawings(results, summary)}
+    assert "Successes only, because more than 1 % of the requests failed" in found["tail-over-time"].caption
+    panels = [axes.get_xlabel().split(" ")[0] for axes in found["paired-ratios"].draw().axes]
+    assert "p99" in {one.measure for one in summary.comparisons}
+    assert panels == ["throughput", "mean"]
 
 
 def test_figures_over_time_have_one_time_axis(make_results: MakeResults, tmp_path: Path) -> None:
