@@ -11,8 +11,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
+from experiments.results.contest import contest_of
+from experiments.results.evidence import compared
 from experiments.results.plan import plan
-from experiments.results.summary import compared
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
 from experiments.stats.estimates import Method
@@ -87,7 +88,10 @@ def many(
 def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: Method) -> Finding:
     """Verdict on the first `blocks` blocks."""
     kept = tuple(run for run in runs if run.block < blocks)
-    comparisons, _ = compared(scenario, kept, method)
+    contest = replace(
+        contest_of(scenario, "measured", kept), has_tail=True
+    )  # of any length: the method is tested
+    comparisons, _ = compared(contest, kept, method)
     ranked = [item for item in comparisons if item.standing in RANKED]
     claims = tuple(item.label for item in ranked if item.measure == scenario.measure)
     others = tuple(dict.fromkeys(item.label for item in ranked if item.label not in claims))

@@ -11,6 +11,7 @@ from experiments import cpu_time
 from experiments.errors import BadInputError
 from policies import registry
 from policies.errors import PoliciesError
+from policies.loading.reference import located_here
 from workers.durations import parse_duration
 
 JSON = click.option(
@@ -37,9 +38,13 @@ def names_in(text: str) -> list[str]:
 
 
 def known_policies(names: list[str]) -> list[str]:
-    """Check that every policy can be built without options; returns them without duplicates. Raises `BadInputError`."""
+    """Check that every policy can be built without options; returns them without duplicates. Raises `BadInputError`.
+
+    A class in a file is named by its absolute path, because balancers are started in other directories.
+    """
     if not names:
         raise BadInputError("--policies: name at least one, separated by commas")
+    names = located_here(names)
     try:
         for name in names:
             registry.make(name, {}, Random(0))

@@ -18,6 +18,7 @@ from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.certificates import Certificate
 from experiments.errors import BadInputError
 from experiments.processes import program
+from policies.loading.reference import label_of
 
 WORKER_PORTS = 4
 """Endpoints of every proxy, so that a policy has a choice; one process listens on all of their ports."""
@@ -77,7 +78,7 @@ def ours(policy: str, endpoints: int = 0, connections: int = 0, other_python: st
         argv = run_steelyard(site, text)
         return [other_python, *argv[1:]] if other_python else argv
 
-    name = f"{OURS} {policy}{OTHER_BUILD if other_python else ''}"
+    name = f"{OURS} {label_of(policy)}{OTHER_BUILD if other_python else ''}"
     if endpoints:
         name = f"{name}, {endpoints} endpoints"
     return Peer(name, argv, endpoints=endpoints, connections=connections)

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.harness.peer_files import UNLIMITED_STREAMS, nginx_process
 from benchmarks.harness.peers import OURS, Peer, run_haproxy, run_nginx, run_steelyard
 from benchmarks.harness.verified.balancer import CHECK_PATH, steelyard
+from policies.loading.reference import label_of
 
 
 def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
@@ -109,7 +110,7 @@ backend posts
 def ours(policy: str) -> Peer:
     """Steelyard with a policy in its storm configuration."""
     return Peer(
-        f"{OURS} {policy}",
+        f"{OURS} {label_of(policy)}",
         lambda site: run_steelyard(site, steelyard(site.port, site.workers, policy)),
     )
 

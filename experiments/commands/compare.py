@@ -20,7 +20,7 @@ from rich.text import Text
 from experiments.commands.catalogue_options import GRID, MEASURE
 from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
 from experiments.commands.options import Number, new_directory, require_none
-from experiments.compare.contrast import Contrast, contrasts
+from experiments.compare.contrast import Contrast, contrasts, measures_of
 from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.report.text import plainly
@@ -113,7 +113,7 @@ def compare(
     present(console, one, other, found, unlike)
     if file is not None:
         write_json("--json", file, as_json(one, other, found, unlike))
-    return 0 if limit is None else judge(console, found, one.scenario.measure, limit)
+    return 0 if limit is None else judge(console, found, measures_of(one, other)[0], limit)
 
 
 def read(names: Sequence[str], given: dict[str, Any]) -> list[Results]:
@@ -152,7 +152,7 @@ def present(
         for words in invalid(given):
             console.print(Text(words, style="bold red"))
     console.print(table_of(found))
-    console.print(Text(headline(found, one.scenario.measure), style="bold"))
+    console.print(Text(headline(found, measures_of(one, other)[0]), style="bold"))
     console.print(Text(matching(found), style="dim"))
 
 
@@ -240,8 +240,8 @@ def as_json(
     return {
         "first": one.name,
         "second": other.name,
-        "measure": one.scenario.measure,
-        "headline": headline(found, one.scenario.measure),
+        "measure": measures_of(one, other)[0],
+        "headline": headline(found, measures_of(one, other)[0]),
         "differences": [asdict(item) for item in unlike],
         "entries": rows,
     }

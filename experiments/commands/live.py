@@ -21,7 +21,9 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import HttpBalancer
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
-from experiments.live.verdict import Row, Verdict, conclude
+from experiments.live.verdict import LiveResult, Row, result_of
+from experiments.report.terminal_tables import verdict_text
+from experiments.results.phrases import tail_text
 from experiments.scenario.labels import policy_label, shortened
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
@@ -211,10 +213,10 @@ class LiveEvaluation(LivePanel):
         except (asyncio.CancelledError, KeyboardInterrupt):
             was_stopped = True
         if findings and findings[0].windows:
-            verdict = conclude(self._plan, findings[0], self._control)
-            self.present(verdict)
+            result = result_of(self._plan, findings[0], self._control)
+            self.present(result)
             if file is not None:
-                write_json("--json", file, self._document(verdict, findings[0], problem, was_stopped))
+                write_json("--json", file, self._document(result, findings[0], problem, was_stopped))
         if findings and findings[0].is_restored:
             self._console.print(f"'{findings[0].initial['name']}' is in force again.", highlight=False)
         if problem is not None:
@@ -250,21 +252,21 @@ class LiveEvaluation(LivePanel):
 
     # --- result
 
-    def present(self, verdict: Verdict) -> None:
-        """Print the table and its interpretation."""
+    def present(self, result: LiveResult) -> None:
+        """Print the table and the verdict."""
         heads = ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors")
-        self._console.print(plain_table(heads, map(cells_of, verdict.rows)))
-        for sentence in verdict.sentences:
-            self._console.print(Text(sentence))
+        self._console.print(plain_table(heads, map(cells_of, result.rows)))
+        for paragraph in verdict_text(result.verdict):
+            self._console.print(paragraph)
 
     def _document(
-        self, verdict: Verdict, findings: Findings, problem: ExperimentError | None, was_stopped: bool
+        self, result: LiveResult, findings: Findings, problem: ExperimentError | None, was_stopped: bool
     ) -> dict[str, Any]:
         return {
             "initial": findings.initial,
             "problem": None if problem is None else str(problem),
             "stopped": was_stopped,
-            **verdict.as_dict(),
+            **result.as_dict(),
             "periods": [
                 {
                     "label": label, "block": block, "seconds": window.seconds, "requests": window.requests,
@@ -289,7 +291,5 @@ def cells_of(row: Row) -> list[str]:
 
 def in_words(window: Window) -> str:
     """Text such as `120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
-    return (
-        f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}, p99 {in_ms(window.quantile(0.99))}, "
-        f"errors {window.error_share:.2%}"
-    )
+    tail = tail_text(window.answered, window.quantile)
+    return f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}{tail}, errors {window.error_share:.2%}"

@@ -15,16 +15,15 @@ from experiments.commands.options import command_line
 from experiments.errors import ExperimentError
 from experiments.report.pages import write_report
 from experiments.report.tables import statistics_table
-from experiments.report.terminal_tables import terminal_table
+from experiments.report.terminal_tables import terminal_table, verdict_text
 from experiments.report.text import invalid_lines
 from experiments.results.directory import RUNS
-from experiments.results.summary import Summary
+from experiments.results.summary import Summary, invalid_advice
 from experiments.run.execute import execute, prepare
 from experiments.run.patience import Patience
 from experiments.run.progress import Progress
 from experiments.run.world import World
 from experiments.scenario.scenario import Scenario
-from experiments.stats.measures import LAG
 from experiments.terminal import STOPPED, console_here, path_line, print_stopped
 
 
@@ -89,24 +88,17 @@ def present(directory: Path, console: Console, parquet: bool = False) -> int:
 
 
 def remedies(summary: Summary) -> list[str]:
-    """What helps against the reasons of invalid runs; empty if nothing is known to."""
-    reasons = [reason for run in summary.runs for reason in run.invalid_reasons]
-    if not any(reason.startswith((LAG, "achieved")) for reason in reasons):
-        return []
-    smaller = "--rate" if summary.scenario.load.mode == "open" else "--batch"
-    return [
-        f"What helps: close other programs, lower {smaller}, or measure disturbed runs again by --patience 60s. "
-        "The generator itself was late."
-    ]
+    """Why runs are invalid and what helps, unless the verdict's advice says so."""
+    advice = invalid_advice(summary)
+    return [advice] if advice and advice != summary.verdict.advice else []
 
 
 def print_summary(summary: Summary, console: Console) -> None:
     """Print the statistics, the verdict, invalid runs and failed thresholds."""
     console.print(terminal_table(statistics_table(summary), console.width))
     mark = "" if summary.world == "measured" else "Simulated. "
-    console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
-    for sentence in (*summary.verdict.lines, *summary.verdict.details):
-        console.print(Text(sentence))
+    for paragraph in verdict_text(summary.verdict, mark):
+        console.print(paragraph)
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))
     for line in remedies(summary):

@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass, replace
 
 from experiments.compare.sides import Side, common_labels
-from experiments.results.summary import MEASURES
+from experiments.results.contest import MEASURES, deciding, supports_tail
+from experiments.scenario.scenario import Measure
 from experiments.stats.comparison import (
     Interval,
     Standing,
@@ -52,11 +53,15 @@ class Contrast:
 
 
 def contrasts(one: Side, other: Side) -> list[Contrast]:
-    """Every common entry in every measure, the scenario's own measure first."""
-    own = one.scenario.measure
-    return [
-        found for measure in sorted(MEASURES, key=lambda m: m != own) for found in of(measure, one, other)
-    ]
+    """Every common entry in every measure, the deciding measure first."""
+    return [found for measure in measures_of(one, other) for found in of(measure, one, other)]
+
+
+def measures_of(one: Side, other: Side) -> list[Measure]:
+    """Measures to compare, the deciding one first; no p99 where runs of either side have too few requests for it."""
+    has_tail = supports_tail((*one.runs, *other.runs))
+    own = deciding(one.scenario.measure, has_tail)
+    return sorted((each for each in MEASURES if each != "p99" or has_tail), key=lambda each: each != own)
 
 
 def of(measure: str, one: Side, other: Side) -> list[Contrast]:

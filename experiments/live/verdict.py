@@ -1,7 +1,7 @@
-"""Result of a switchback as rows and sentences.
+"""Result of a switchback: a row for each policy, and the verdict of the same rules and words as that of a campaign.
 
-The unit of comparison is the period of a policy within a block, never the request (`stats/comparison.py`). Errors
-are shown as they are: without errors there is no ratio.
+The unit of comparison is the period of a policy within a block, never the request. Latencies are those of successes,
+because a balancer's histograms hold nothing else; failures are compared by themselves.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from experiments.json_values import json_value
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan
-from experiments.results.phrases import show
-from experiments.stats.comparison import Comparison, Interval, compare
-
-MEASURES = ("p99", "p50", "mean")
+from experiments.results.contest import Contest, deciding, supports_tail
+from experiments.results.evidence import compared, evidence
+from experiments.results.verdict import Verdict, conclude
+from experiments.stats.comparison import Comparison, Interval
+from experiments.stats.measures import LEAST_BEYOND, has_few_beyond
+from experiments.stats.run_summary import RunSummary
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy over all its periods. Seconds; medians of the periods' values, total of the requests."""
+    """One policy over all its periods. Seconds; medians of the periods' values, total of the requests.
+
+    `p99` is nan if no period has the requests that it takes.
+    """
 
     label: str
     periods: int
@@ -36,49 +42,60 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """`comparisons` with `baseline` in every measure; `floor` is the noise floor of the A/A pair in p99, if any."""
+class LiveResult:
+    """`comparisons` with `baseline` in every measure; `floors` are the noise floors of the A/A pair by measure."""
 
     baseline: str
     rows: tuple[Row, ...]
     comparisons: tuple[Comparison, ...]
-    floor: Interval | None
-
-    @property
-    def sentences(self) -> list[str]:
-        """Result as sentences."""
-        found = [sentence_of(comparison) for comparison in self.comparisons if comparison.measure == "p99"]
-        if self.floor is not None and self.floor.blocks:
-            found.append(f"Noise floor: the same policy twice differed by ×\u00a0{show(self.floor)} in p99.")
-        return found
+    floors: dict[str, Interval]
+    verdict: Verdict
 
     def as_dict(self) -> dict[str, Any]:
-        """Result for JSON."""
+        """Result for JSON; `verdict` has the keys of that in a campaign's summary.json."""
         return {
             "baseline": self.baseline,
             "policies": [asdict(row) for row in self.rows],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
-            "noise_floor": None if self.floor is None else asdict(self.floor),
-            "verdict": self.sentences,
+            "noise_floor": {measure: asdict(floor) for measure, floor in self.floors.items()},
+            "verdict": json_value(self.verdict, digits=9),
         }
 
 
-def conclude(plan: Plan, findings: Findings, control: tuple[str, str] | None) -> Verdict:
+def result_of(plan: Plan, findings: Findings, control: tuple[str, str] | None) -> LiveResult:
     """Compare the policies with what was measured, even if that is less than planned."""
-    windows = {label: findings.windows.get(label, {}) for label in plan.policies}
-    baseline = baseline_of(plan, findings)
-    comparisons: list[Comparison] = []
-    floors: list[Interval | None] = []
-    for measure in MEASURES:
-        values = {
-            label: {block: value_of(measure, window) for block, window in periods.items()}
-            for label, periods in windows.items()
-        }
-        compared, floor = compare(measure, values, baseline, control, plan.seed)
-        comparisons += compared
-        floors.append(floor)
-    rows = tuple(row_of(label, list(periods.values())) for label, periods in windows.items())
-    return Verdict(baseline, rows, tuple(comparisons), floors[0])
+    runs = [
+        run_of(label, block, window)
+        for label in plan.policies
+        for block, window in findings.windows.get(label, {}).items()
+        if window.answered
+    ]
+    contest = contest_of_plan(plan, findings, control, runs)
+    comparisons, floors = compared(contest, runs)
+    verdict = conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
+    rows = tuple(row_of(label, list(findings.windows.get(label, {}).values())) for label in plan.policies)
+    place = {label: index for index, (label, _) in enumerate(verdict.order)}
+    best_first = sorted(rows, key=lambda row: place.get(row.label, len(place)))
+    return LiveResult(contest.baseline, tuple(best_first), comparisons, floors, verdict)
+
+
+def contest_of_plan(
+    plan: Plan, findings: Findings, control: tuple[str, str] | None, runs: Sequence[RunSummary]
+) -> Contest:
+    """The contest of an evaluation. Every policy may win, but the repetition of an A/A pair."""
+    has_tail, repeated = supports_tail(runs), control[1] if control else None
+    labels = tuple(plan.policies)
+    return Contest(
+        kind="live",
+        measure=deciding("p99", has_tail),
+        wanted="p99",
+        baseline=baseline_of(plan, findings),
+        labels=labels,
+        able=tuple(label for label in labels if label != repeated),
+        control=control,
+        seed=plan.seed,
+        has_tail=has_tail,
+    )
 
 
 def baseline_of(plan: Plan, findings: Findings) -> str:
@@ -87,9 +104,26 @@ def baseline_of(plan: Plan, findings: Findings) -> str:
     return next(same, next(iter(plan.policies)))
 
 
-def value_of(measure: str, window: Window) -> float:
-    """Value of a measure in seconds."""
-    return {"p99": window.quantile(0.99), "p50": window.quantile(0.5), "mean": window.mean}[measure]
+def run_of(label: str, block: int, window: Window) -> RunSummary:
+    """A period as a run. A balancer's traffic has no generator, so there is nothing that makes it invalid."""
+    return RunSummary(
+        block=block,
+        order=0,
+        label=label,
+        valid=True,
+        invalid_reasons=(),
+        requests=window.requests,
+        ko=window.errors,
+        throughput=window.answered / window.seconds,
+        p50=window.quantile(0.5),
+        p99=window.quantile(0.99),
+        mean=window.mean,
+        span=window.seconds,
+        offered_rate=None,
+        achieved_rate=window.rate,
+        lag_p50=math.nan,
+        lag_p99=math.nan,
+    )
 
 
 def row_of(label: str, windows: Sequence[Window]) -> Row:
@@ -102,26 +136,19 @@ def row_of(label: str, windows: Sequence[Window]) -> Row:
         requests,
         requests / seconds if seconds else 0.0,
         median_of([window.quantile(0.5) for window in windows]),
-        median_of([window.quantile(0.99) for window in windows]),
+        median_of([window.quantile(0.99) if has_p99(window) else math.nan for window in windows]),
         median_of([window.mean for window in windows]),
         sum(window.errors for window in windows) / requests if requests else 0.0,
         sum(window.fallback_picks for window in windows),
     )
 
 
+def has_p99(window: Window) -> bool:
+    """Whether there are the requests that a p99 takes."""
+    return not has_few_beyond(window.answered, 99, LEAST_BEYOND)
+
+
 def median_of(values: Sequence[float]) -> float:
     """Median of the finite values; nan without any."""
     known = [value for value in values if math.isfinite(value)]
     return median(known) if known else math.nan
-
-
-def sentence_of(comparison: Comparison) -> str:
-    """Text such as `p99 of a is 0.83 [0.79–0.88] times that of b: ahead.`"""
-    blocks = comparison.interval.blocks
-    if not blocks:
-        return f"{comparison.label} was never measured beside {comparison.baseline}."
-    why = f" ({blocks} block{'s' * (blocks != 1)})" if comparison.standing == "no verdict" else ""
-    return (
-        f"p99 of {comparison.label} is {show(comparison.interval)} times that of {comparison.baseline}: "
-        f"{comparison.standing}{why}."
-    )

@@ -76,14 +76,14 @@ class Ledger:
         return len(self) - len(self.ended_order)
 
     def recent(self, now: float, span: float = 1.0) -> tuple[float, float, float]:
-        """Requests that ended in the last `span` seconds: ends per second, and latency p50 and p99 in seconds."""
+        """Requests that ended in the last `span` seconds: ends per second, and latency p50 and p95 in seconds."""
         latency = []
         for number in reversed(self.ended_order):
             if self.ended_at[number] < now - span:
                 break
             latency.append(self.ended_at[number] - self.scheduled_at[number])
         values = np.array(latency)
-        return len(latency) / span, percentile(values, 50), percentile(values, 99)
+        return len(latency) / span, percentile(values, 50), percentile(values, 95)
 
     def recent_lag(self, count: int = 100) -> float:
         """Maximum lag in seconds among the last `count` requests that were due."""

@@ -46,4 +46,4 @@ def step(axes: Axes, ended_at: Floats, edges: Floats, colour: str, filled: bool 
     if filled:
         axes.stairs(rate, edges, color=colour, alpha=0.5, fill=True)
     else:
-        axes.stairs(rate, edges, color=colour, linewidth=1.8)
+        axes.stairs(rate, edges, baseline=None, color=colour, linewidth=1.8)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from experiments.errors import BadInputError
 from experiments.log import figure
-from experiments.log.runs import LogRuns, alone
+from experiments.log.runs import LogRuns
 from experiments.log.tables import tables_of_log
 from experiments.report import figures, figures_workers
 from experiments.report.document import Document, Picture, Section, sections_of
@@ -25,7 +25,12 @@ from experiments.report.pages import write
 from experiments.report.palette import Competitor
 from experiments.report.tables import Table
 from experiments.report.thinning import thinned, thinning
+from experiments.results.phrases import failed_text, grouped_digits
 from experiments.stats.measures import quantiles, success_latency
+from experiments.terminal import in_ms
+
+COUNTED = "Successes of each policy, by the instant at which a request came."
+"""Which requests count in the tail over time."""
 
 MOST_ROWS = 40
 """Largest number of endpoints in one figure: those with the most requests."""
@@ -46,15 +51,17 @@ def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]
 
 def log_drawings(log: LogRuns) -> list[Drawing]:
     """All figures, from the same requests."""
-    policies, regions, whole = alone(log.by_policy()), log.by_region(), log.altogether()
+    policies, regions, whole = log.by_policy(), log.by_region(), log.altogether()
     few = thinned(policies)
     rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
     made = [
         Drawing(
             "throughput-over-time",
             "Throughput over time",
-            "Successes per second, counted when they ended: all, and those of each region. Grey: failures.",
+            "Successes per second, counted when they ended: all, and those of each region."
+            + " Grey: failures." * (not whole.runs[0].samples.ok.all()),
             lambda: figure.throughput_over_time(whole, regions),
+            has_rows=True,
         ),
         Drawing(
             "latency-distribution",
@@ -62,17 +69,19 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "By policy: the share of all requests that were answered within a time, from the first byte of the "
             "request to the last of the response; then the same with the tail enlarged.",
             lambda: figures.latency_distribution(policies),
+            has_rows=True,
         ),
         Drawing(
             "service-time-by-request",
             "Service time against request number",
-            "Each dot is a request, from sent to last byte; a panel for each policy, a colour for each worker. "
+            "Each dot is a request, from sent to last byte, numbered as it came; a panel for each policy, a colour for "
+            "each worker. "
             f"Level bands are round trips; a slope is a queue that grows.{thinning(policies)}",
             lambda: figures_workers.service_by_request(few),
         ),
     ]
-    if (bins := bins_of(policies)) is not None:
-        made.append(tail_drawing(policies, bins, (), 1.0))
+    if (bins := bins_of([whole], is_mapped=False)) is not None:
+        made.append(tail_drawing(policies, bins, (), 1.0, COUNTED))
     return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
 
 
@@ -87,12 +96,14 @@ def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> lis
             "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
             "rest on fewer than 100 samples beyond them.",
             lambda: figures.latency_quantiles(rows),
+            has_rows=True,
         ),
         Drawing(
             "share-per-worker",
             "Share per worker",
             "Requests of each worker, by policy. One hue per region, one shade per worker.",
             lambda: figures_workers.worker_share(policies),
+            has_rows=True,
         ),
     ]
 
@@ -135,15 +146,20 @@ def headline(log: LogRuns) -> str:
     samples, latency = log.whole.samples, success_latency([log.whole])
     failed = len(samples) - len(latency)
     known = [one for one in quantiles(latency) if not one.hidden and one.percent <= 99]
-    share = f"{failed} of {len(samples)} requests failed ({100 * failed / len(samples):.2g} %)"
+    share = (
+        f"{failed_text(failed, len(samples))} requests failed"
+        if failed
+        else f"None of {grouped_digits(len(samples))} requests failed"
+    )
     if not known:
         return share
-    return f"{share}; {known[-1].percent:g} % of the others were answered within {1e3 * known[-1].seconds:.3g} ms"
+    whose = "of the others" if failed else "of them"
+    return f"{share}; {known[-1].percent:g} % {whose} were answered within {in_ms(known[-1].seconds)}"
 
 
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
     """The report as a document."""
-    heading = f"{len(log.whole.samples)} requests from {log.name}"
+    heading = f"{grouped_digits(len(log.whole.samples))} requests from {log.name}"
     return Document(
         title=heading,
         heading=heading,

@@ -6,7 +6,6 @@ request is due when its first byte arrives, because a log has no earlier instant
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -91,22 +90,6 @@ def part(run: Run, chosen: Flags, label: str) -> Run:
     """The requests `chosen`, with unchanged instants."""
     columns = {field.name: getattr(run.samples, field.name)[chosen] for field in fields(Samples)}
     return Run(run.facts.model_copy(update={"label": label}), Samples(**columns))
-
-
-def alone(field: Sequence[Competitor]) -> list[Competitor]:
-    """Each part as a run of its own: requests numbered and instants counted from its first."""
-    return [
-        Competitor(one.label, one.colour, one.turn, tuple(map(rebased, one.runs)), one.is_valid)
-        for one in field
-    ]
-
-
-def rebased(run: Run) -> Run:
-    columns = {field.name: getattr(run.samples, field.name) for field in fields(Samples)}
-    start = run.samples.scheduled_at.min()
-    for name in ("scheduled_at", "sent_at", "first_byte_at", "ended_at"):
-        columns[name] = columns[name] - start
-    return Run(run.facts, Samples(**{**columns, "sequence": np.arange(len(run.samples))}))
 
 
 def log_runs(columns: Columns, name: str) -> LogRuns:

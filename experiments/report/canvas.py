@@ -1,21 +1,25 @@
 """Base of all figures: sizes, axes, and export to SVG and PNG.
 
-Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width; a page
-scrolls it sideways on a narrow screen, so that its text stays readable. Text becomes outlines and identifiers are
+Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width. For a
+narrow screen, those with a row per entry are drawn a second time (`narrowed`), with their panels one below the other; a
+page scrolls the others sideways, so that their text stays readable. Text becomes outlines and identifiers are
 seeded, so a file depends only on its data.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from experiments.report.palette import GREY, GRID, INK
 from experiments.report.svg import finished
@@ -58,13 +62,34 @@ SVG_DPI = 100
 WIDTH = 10.6
 """Width of every figure in inches."""
 
+NARROW_WIDTH = 4.6
+"""Width in inches of a figure for a narrow screen."""
+
 COLUMNS = 3
 """Number of small multiples side by side."""
+
+LEGEND_COLUMNS, LEGEND_ROW = 2, 0.22
+"""Columns of a legend in a narrow figure, and the height in inches of each of its rows."""
+
+is_narrow: ContextVar[bool] = ContextVar("is_narrow", default=False)
+
+
+@contextmanager
+def narrowed() -> Iterator[None]:
+    """Draw figures for a narrow screen."""
+    token = is_narrow.set(True)
+    try:
+        yield
+    finally:
+        is_narrow.reset(token)
 
 
 def blank(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
     """Empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    width = WIDTH
+    if is_narrow.get():
+        width, height, rows, columns = NARROW_WIDTH, height * columns, rows * columns, 1
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **grid)
     return figure, [axis for line in axes for axis in line]
@@ -104,11 +129,15 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
         return
     low, high = log_limits(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
-    axis.set_major_locator(LogLocator(base=10, subs=steps(high / low), numticks=12))
+    labelled = steps((high / low) ** 1.4 if is_narrow.get() else high / low)
+    axis.set_major_locator(LogLocator(base=10, subs=labelled, numticks=12))
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}")
     )
-    axis.set_minor_locator(LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12))
+    is_wide = len(labelled) == 1  # elsewhere ticks without a label would be half of a figure's bytes
+    axis.set_minor_locator(
+        LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12) if is_wide else NullLocator()
+    )
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -116,7 +145,11 @@ def steps(ratio: float) -> tuple[float, ...]:
     """Multiples of a power of ten that get a label, for an axis that spans `ratio`."""
     if ratio > 2e3:
         return (1.0,)
-    return (1.0, 2.0, 5.0) if ratio > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    if ratio > 8:
+        return (1.0, 2.0, 5.0)
+    if ratio > 2.5:
+        return (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    return (1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 2.3, 2.6, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)
 
 
 def log_limits(values: Sequence[float]) -> tuple[float, float]:
@@ -127,5 +160,9 @@ def log_limits(values: Sequence[float]) -> tuple[float, float]:
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 5) -> None:
     """Add one legend for the whole figure, outside of the axes."""
+    if is_narrow.get():
+        rows = math.ceil(len(handles) / columns), math.ceil(len(handles) / LEGEND_COLUMNS)
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (rows[1] - rows[0]))
+        columns = LEGEND_COLUMNS
     ncols = min(columns, max(1, len(handles)))
     figure.legend(handles=list(handles), loc="outside upper left", ncols=ncols, fontsize=9, handlelength=2.2)

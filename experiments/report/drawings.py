@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
@@ -20,10 +21,13 @@ from experiments.results.summary import Summary
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import EQUAL_WITHIN
-from experiments.stats.measures import LEAST_BEYOND
+from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, percentile
 
 SAME_SHARE = 0.01
 """Largest difference of a worker's share between entries that counts as none."""
+
+SAME_RATIO = 0.001
+"""Logarithm of a ratio below which it is 1: a measure in which all are 1, as p99 at the deadline, has no panel."""
 
 OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 """Figures that show single workers."""
@@ -31,12 +35,16 @@ OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of the report: file name, title, caption, and the function that draws it."""
+    """A figure of the report: file name, title, caption, and the function that draws it.
+
+    `has_rows` if it has a row for each entry: it is drawn for narrow screens as well.
+    """
 
     name: str
     title: str
     caption: str
     draw: Callable[[], Figure]
+    has_rows: bool = False
 
 
 def save_drawing(drawing: Drawing, directory: Path) -> Picture:
@@ -46,7 +54,15 @@ def save_drawing(drawing: Drawing, directory: Path) -> Picture:
     svg = canvas.to_svg(figure)
     (directory / f"{drawing.name}.svg").write_bytes(svg)
     (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
-    return Picture(drawing.name, drawing.title, drawing.caption, svg)
+    return Picture(drawing.name, drawing.title, drawing.caption, svg, narrow_svg(drawing))
+
+
+def narrow_svg(drawing: Drawing) -> bytes:
+    """The figure for a narrow screen; empty if it has none."""
+    if not drawing.has_rows:
+        return b""
+    with canvas.narrowed():
+        return canvas.to_svg(canvas.settle(drawing.draw()))
 
 
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
@@ -54,7 +70,10 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     field = drawn_field(results, summary)
     scenario, few = results.scenario, thinned(field)
     timed = alike(field, scenario)
-    bins = bins_of(timed)
+    several = len(scenario.regions) > 1
+    is_mapped = not all_at_deadline(timed)
+    bins = bins_of(timed, is_mapped)
+    has_bands = len(scenario.workers) > MOST_DRAWN
     made = [
         *paired_drawing(field, summary),
         Drawing(
@@ -63,33 +82,38 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks have fewer "
             "than 100 samples beyond them, and those with fewer than 10 are left out.",
             lambda: figures.latency_quantiles(field),
+            has_rows=True,
         ),
         Drawing(
             "latency-distribution",
             "Latency distribution",
-            "First the share of all requests that were answered within a time: each step is a region, and a "
+            f"First the share of all requests that were answered within a time{': each step is a region' * several}; a "
             "curve that ends below 100 % had failures. Then the same with the tail enlarged, up to the tenth slowest.",
             lambda: figures.latency_distribution(field),
+            has_rows=True,
         ),
         Drawing(
             "throughput",
             "Throughput",
             "Longer is better. Successes per second over the whole run, the start and the last responses included.",
             lambda: figures.throughput_bars(field),
+            has_rows=True,
         ),
         Drawing(
             "share-per-worker",
             "Share per worker",
-            "Answered requests of each worker. One hue per region, one shade per worker. A policy without regions "
-            "gives equal parts; one with regions prefers near workers.",
+            "Answered requests of each worker. One hue per region, one shade per worker."
+            + " A policy without regions gives equal parts; one with regions prefers near workers." * several,
             lambda: figures_workers.worker_share(field),
+            has_rows=True,
         ),
         Drawing(
             "in-flight-per-worker",
             "In flight per worker",
             "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
-            "load; one that climbs alone is a queue that the policy feeds. Of more than "
-            f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
+            "load; one that climbs alone is a queue that the policy feeds."
+            + " Of so many workers: the median of each region, in a band from its least to its most."
+            * has_bands,
             lambda: figures_time.in_flight_per_worker(timed, scenario),
         ),
         Drawing(
@@ -101,7 +125,9 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
         ),
     ]
     if bins is not None:
-        tail = tail_drawing(timed, bins, scenario.events, scenario.time_scale)
+        tail = tail_drawing(
+            timed, bins, scenario.events, scenario.time_scale, MAPPED if is_mapped else FAILED
+        )
         made.insert(-2, tail)
     left_out = {*uniform(summary)}
     if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
@@ -122,8 +148,24 @@ def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
     return [one for one in field if scenario.entry(one.label).batch is None] or list(field)
 
 
-def tail_drawing(field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float) -> Drawing:
-    """The tail over time, with the percentile that the number of requests supports."""
+POOLED = "All valid runs of an entry together, by the instant at which a request was due"
+MAPPED = f"{POOLED}; a failure counts as slow as the deadline."
+FAILED = f"{POOLED}. Successes only, because more than 1 % of the requests failed under every entry."
+
+
+def all_at_deadline(field: Sequence[Competitor]) -> bool:
+    """Whether the p99 of every entry is the deadline, so that a line of it would be level."""
+    return all(
+        percentile(np.concatenate([deadline_mapped(run) for run in one.runs]), 99)
+        >= 0.99 * one.runs[0].facts.timeout
+        for one in field
+    )
+
+
+def tail_drawing(
+    field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float, requests: str
+) -> Drawing:
+    """The tail over time, with the percentile that the number of requests supports; `requests` says which count."""
     name = f"p{bins.percent:g}"
     why = (
         ""
@@ -136,10 +178,7 @@ def tail_drawing(field: Sequence[Competitor], bins: Bins, events: Sequence[Event
         if events
         else ""
     )
-    caption = (
-        "All valid runs of an entry together, by the instant at which a request was due; a line has a gap where there "
-        f"are too few requests.{why}{shading}"
-    )
+    caption = f"{requests} A line has a gap where there are too few requests.{why}{shading}"
     draw = partial(figures_time.tail_over_time, field, events, scale, bins)
     return Drawing("tail-over-time", f"{name} over time", caption, draw)
 
@@ -165,12 +204,14 @@ def uniform(summary: Summary) -> dict[str, str]:
 
 def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:
     """The forest plot, if there are paired blocks: the deciding measure, then the other measures of latency."""
-    decides = summary.scenario.measure
+    decides = summary.measure
     paired = [
         one
         for one in summary.comparisons
         if one.interval.blocks >= 2 and (one.measure == decides or one.measure != "throughput")
     ]
+    differing = {one.measure for one in paired if abs(math.log(one.interval.ratio)) > SAME_RATIO}
+    paired = [one for one in paired if one.measure == decides or one.measure in differing]
     if not paired:
         return []
     noise = "a point inside the yellow band differs no more than the same policy run twice. "
@@ -181,4 +222,4 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         "Holm over all entries, is below 5 %."
     )
     draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
-    return [Drawing("paired-ratios", "Against the baseline", caption, draw)]
+    return [Drawing("paired-ratios", "Against the baseline", caption, draw, has_rows=True)]

@@ -59,7 +59,7 @@ def share_rows(results: Results, summary: Summary) -> Iterator[tuple[object, ...
 
 def comparison_rows(summary: Summary) -> Iterator[tuple[object, ...]]:
     """Comparisons with the baseline, those of the winner with its rivals, and the A/A control of each measure."""
-    decides, choice = summary.scenario.measure, summary.verdict.choice
+    decides, choice = summary.measure, summary.verdict.choice
     kinds = [("baseline", one) for one in summary.comparisons]
     kinds += [("rival", one) for one in (choice.rivals if choice else ())]
     for kind, one in kinds:

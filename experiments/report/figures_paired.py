@@ -77,6 +77,16 @@ def forest_panel(
     ratio_axis(axes, comparisons)
 
 
+def apart(candidates: Sequence[float], low: float, high: float) -> list[float]:
+    """Candidates between `low` and `high` whose labels do not touch on a log axis; nearest to 1 first."""
+    least = (0.2 if canvas.is_narrow.get() else 0.13) * math.log(high / low)
+    found: list[float] = []
+    for ratio in sorted(candidates, key=lambda one: abs(math.log(one))):
+        if low <= ratio <= high and all(abs(math.log(ratio / other)) >= least for other in found):
+            found.append(ratio)
+    return sorted(found)
+
+
 def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     """Log axis of ratios with plain labels."""
     ends = np.array([[c.interval.low, c.interval.high, c.interval.ratio] for c in comparisons])
@@ -85,7 +95,7 @@ def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     candidates = RATIOS if span > 4 else NEAR_RATIOS if span > 1.5 else CLOSE_RATIOS
     axes.set_xscale("log")
     axes.set_xlim(min(low / 1.1, 0.9), max(high * 1.1, 1.1))
-    axes.xaxis.set_major_locator(FixedLocator(list(candidates)))
+    axes.xaxis.set_major_locator(FixedLocator(apart(candidates, *axes.get_xlim())))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"× {x:g}"))
     better = "right is better" if comparisons[0].measure == "throughput" else "left is better"

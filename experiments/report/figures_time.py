@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -20,7 +21,6 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
 from experiments.report.palette import (
-    GREY,
     INK,
     INVALID,
     MOST_DRAWN,
@@ -33,52 +33,84 @@ from experiments.report.palette import (
 )
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
-from experiments.stats.measures import LEAST_BEYOND, has_few_beyond, percentile
+from experiments.stats.measures import LEAST_BEYOND, TAILS, deadline_mapped, has_few_beyond, percentile
 from experiments.stats.samples import Floats, Place, Run, Samples
 
 MOST_BINS, LEAST_BINS = 40, 12
 """Number of points of a line over time."""
 
-TAILS = (99.0, 95.0, 90.0, 75.0)
-"""Percentiles over time, of which the highest is drawn that enough requests support."""
+LABEL, LABEL_ROWS = 0.1, 3
+"""Height of an event's label as a part of the panel, and number of rows of labels."""
 
-MOST_INSTANTS, LEAST_INSTANTS, MOST_POINTS = 240, 60, 24_000
+MOST_INSTANTS, LEAST_INSTANTS, MOST_POINTS = 240, 60, 16_000
 """Points in time at which requests in flight are counted: of a panel, and of all lines of the figure together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Equal time bins over the longest run, and the highest percentile that they support in every entry."""
+    """Equal time bins over the longest run, and the highest percentile that they support in every entry.
+
+    `is_mapped` if a failure counts as slow as the deadline, which a log does not know.
+    """
 
     percent: float
     edges: Floats
+    is_mapped: bool = True
+
+    def latencies(self, run: Run) -> tuple[Floats, Floats]:
+        """Scheduled instants and latencies in seconds of the requests that count."""
+        if self.is_mapped:
+            return run.samples.scheduled_at, deadline_mapped(run)
+        ok = run.samples.ok
+        return run.samples.scheduled_at[ok], run.samples.latency[ok]
 
 
-def bins_of(field: Sequence[Competitor]) -> Bins | None:
+def bins_of(field: Sequence[Competitor], is_mapped: bool = True) -> Bins | None:
     """Bins for `tail_over_time`; None if the requests do not suffice for a line."""
     end = max(float(run.samples.scheduled_at.max()) for one in field for run in one.runs)
-    fewest = min(sum(int(run.samples.ok.sum()) for run in one.runs) for one in field)
+    counts = [
+        [len(run.samples) if is_mapped else int(run.samples.ok.sum()) for run in one.runs] for one in field
+    ]
+    fewest = min(map(sum, counts))
     for percent in TAILS:
         count = int(fewest * (1 - percent / 100) / LEAST_BEYOND)
         if count >= LEAST_BINS:
-            return Bins(percent, np.linspace(0, max(end, 1e-3), min(MOST_BINS, count) + 1))
+            return Bins(percent, np.linspace(0, max(end, 1e-3), min(MOST_BINS, count) + 1), is_mapped)
     return None
 
 
 @mpl.rc_context(STYLE)
 def tail_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: float, bins: Bins) -> Figure:
-    """Tail percentile and median by scheduled instant, all valid runs of an entry pooled, events shaded."""
+    """Tail percentile and median by scheduled instant, all valid runs of an entry pooled, events shaded.
+
+    A failure is as slow as the deadline: without it, a policy whose slow requests all time out would look fast.
+    """
     figure, panels = multiples(field, sharex=True)
     drawn: list[float] = []
+    end = time_end(field)
     for axes, one in zip(panels, field, strict=False):
         drawn += draw_tail(axes, one, bins)
-        frame(axes, one, events, scale, float(bins.edges[-1]))
+        frame(axes, one, events, scale, end)
     canvas.milliseconds(panels[0].yaxis, drawn)
+    leave_room(panels[0], len(events))
     for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("seconds from the start of the run")
     label_left(panels, "latency, ms (log)")
     canvas.legend_above(figure, tail_legend(field, bool(events), bins.percent))
     return figure
+
+
+def time_end(field: Sequence[Competitor]) -> float:
+    """End of the time axis of every figure over time: the last end of a request, in seconds."""
+    return max(float(np.nanmax(run.samples.ended_at)) for one in field for run in one.runs)
+
+
+def leave_room(axes: Axes, events: int) -> None:
+    """Raise the upper limit of the vertical axis, so that the labels of events stand above the lines."""
+    low, high = axes.get_ylim()
+    part = 1 - LABEL * min(events, LABEL_ROWS)
+    is_log = axes.get_yscale() == "log" and low > 0
+    axes.set_ylim(low, low * (high / low) ** (1 / part) if is_log else low + (high - low) / part)
 
 
 def frame(axes: Axes, one: Competitor, events: Sequence[Event], scale: float, end: float) -> None:
@@ -106,8 +138,9 @@ def draw_tail(axes: Axes, one: Competitor, bins: Bins) -> list[float]:
 
     A bin with too few requests for the percentile leaves a gap in its line.
     """
-    due = np.concatenate([run.samples.scheduled_at[run.samples.ok] for run in one.runs])
-    taken = np.concatenate([run.samples.latency[run.samples.ok] for run in one.runs]) * 1e3
+    counted = [bins.latencies(run) for run in one.runs]
+    due, taken = (np.concatenate(column) for column in zip(*counted, strict=True))
+    taken = taken * 1e3
     count = len(bins.edges) - 1
     which = np.clip(np.digitize(due, bins.edges) - 1, 0, count - 1)
     middle = (bins.edges[:-1] + bins.edges[1:]) / 2
@@ -115,12 +148,17 @@ def draw_tail(axes: Axes, one: Competitor, bins: Bins) -> list[float]:
     tail, median = ([shown(part, percent) for part in parts] for percent in (bins.percent, 50.0))
     axes.plot(middle, tail, color=one.colour, linestyle=one.dash, linewidth=2, marker="o", markersize=2.5)
     axes.plot(middle, median, color=one.colour, linewidth=1, alpha=0.6)
-    failed = np.concatenate([run.samples.scheduled_at[~run.samples.ok] for run in one.runs])
-    top = axes.get_xaxis_transform()
-    axes.plot(
-        failed, np.full(len(failed), 0.97), "|", color=INVALID, markersize=8, transform=top, rasterized=True
-    )
+    draw_failures(axes, np.concatenate([run.samples.scheduled_at[~run.samples.ok] for run in one.runs]))
     return [value for value in (*tail, *median) if math.isfinite(value)]
+
+
+def draw_failures(axes: Axes, instants: Floats) -> None:
+    """Draw a tick above the panel for each failure."""
+    if len(instants):
+        top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        marks: Any = {"color": INVALID, "markersize": 5, "rasterized": True, **top}
+        (ticks,) = axes.plot(instants, np.full(len(instants), 1.02), "|", **marks)
+        ticks.set_in_layout(False)
 
 
 def shown(values: Floats, percent: float) -> float:
@@ -131,19 +169,20 @@ def shown(values: Floats, percent: float) -> float:
 
 
 def shade_events(axes: Axes, events: Sequence[Event], scale: float, end: float) -> None:
-    """Shade each event from its beginning to its end, in measured seconds, with a label at the bottom."""
+    """Shade each event from its beginning to its end, in measured seconds, with a label at the top."""
     for number, event in enumerate(events):
         begins = event.at * scale
         ends = end if event.lasts is None else (event.at + event.lasts) * scale
         axes.axvspan(begins, min(ends, end), color=SHADE, alpha=0.7, linewidth=0, zorder=0)
         axes.annotate(
             f"{event.kind} {event.target}",
-            (begins, 0.02 + 0.09 * (number % 3)),
+            (begins, 0.98 - LABEL * (number % LABEL_ROWS)),
             xycoords=("data", "axes fraction"),
             xytext=(2, 0),
             textcoords="offset points",
             fontsize=7,
-            color=GREY,
+            color=INK,
+            va="top",
         )
 
 
@@ -155,7 +194,7 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Fig
     """
     figure, panels = multiples(field, sharex=True)
     places = field[0].runs[0].facts.places
-    end = max(one.runs[0].samples.span for one in field)
+    end = time_end(field)
     count = min(MOST_INSTANTS, MOST_POINTS // (len(field) * min(len(places), MOST_DRAWN)))
     instants = np.linspace(0, end, max(LEAST_INSTANTS, count))
     for axes, one in zip(panels, field, strict=False):
@@ -165,6 +204,7 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Fig
         axes.set_xlabel("seconds from the start of the run")
     label_left(panels, "requests in flight")
     panels[0].set_ylim(bottom=0)
+    leave_room(panels[0], len(scenario.events))
     canvas.legend_above(figure, place_handles(places), columns=6)
     return figure
 

@@ -30,7 +30,6 @@ from experiments.report.palette import (
     worker_colours,
 )
 from experiments.stats.measures import share_per_region, share_per_worker
-from experiments.stats.samples import Run
 
 READABLE_SHARE = 0.07
 """Minimum share (0..1) of a bar segment that carries a number."""
@@ -81,7 +80,7 @@ def service_by_request(field: Sequence[Competitor]) -> Figure:
     figure, panels = multiples(field, sharex=True)
     places = field[0].runs[0].facts.places
     for axes, one in zip(panels, field, strict=False):
-        draw_requests(axes, one.runs[0], worker_colours(places))
+        draw_requests(axes, one, worker_colours(places))
         title(axes, one)
     for axes in outer_bottom(panels, len(field)):
         axes.set_xlabel("request number")
@@ -93,16 +92,25 @@ def service_by_request(field: Sequence[Competitor]) -> Figure:
     return figure
 
 
-def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
-    """Dots for successes by worker, grey crosses for failed requests."""
-    samples = run.samples
-    for index, colour in enumerate(colours):
+def draw_requests(axes: Axes, one: Competitor, colours: Sequence[str]) -> None:
+    """Dots for successes by worker, in the entry's colour where the worker is unknown; crosses for failed requests."""
+    samples = one.runs[0].samples
+    for index, colour in [(-1, one.colour), *enumerate(colours)]:
         mine = samples.ok & (samples.worker == index)
         number, taken = samples.sequence[mine], samples.service_time[mine] * 1e3
-        axes.scatter(number, taken, s=5, color=colour, linewidths=0, alpha=0.85, rasterized=True)
+        axes.scatter(number, taken, s=4, color=colour, linewidths=0, antialiased=False, rasterized=True)
     failed = ~samples.ok
     ended = np.nan_to_num(samples.service_time[failed] * 1e3)
-    axes.scatter(samples.sequence[failed], ended, s=26, marker="x", color=GREY, linewidths=1.2, zorder=3)
+    axes.scatter(
+        samples.sequence[failed],
+        ended,
+        s=26,
+        marker="x",
+        color=GREY,
+        linewidths=1.2,
+        zorder=3,
+        rasterized=True,
+    )
 
 
 def multiples(field: Sequence[Competitor], sharex: bool) -> tuple[Figure, list[Axes]]:

@@ -1,7 +1,7 @@
 """Render a document as one self-contained HTML file, with the Jinja2 templates in `templates`.
 
 The page has no script, and its Content-Security-Policy forbids scripts and external resources. It never scrolls
-sideways; tables and figures scroll inside their own frame. It follows the reader's light or dark setting, and so do the
+sideways; tables and wide figures scroll in a frame. It follows the reader's light or dark setting, and so do the
 figures (`svg.py`).
 """
 
@@ -33,6 +33,11 @@ def data_uri(svg: bytes) -> str:
     return f"data:image/svg+xml,{quote(svg, safe=UNCHANGED)}"
 
 
+def source_uri(svg: bytes) -> str:
+    """The same for `srcset`, in which a space ends an address."""
+    return data_uri(svg).replace(" ", "%20")
+
+
 TEMPLATES = Environment(
     loader=PackageLoader("experiments.report"),
     autoescape=True,
@@ -43,3 +48,4 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 TEMPLATES.filters["data_uri"] = data_uri
+TEMPLATES.filters["source_uri"] = source_uri

@@ -5,8 +5,8 @@ Only facts from the files are stated.
 
 from __future__ import annotations
 
+from experiments.results.judged import noise_line
 from experiments.results.summary import Summary
-from experiments.results.verdict import noise_line
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import ServiceScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
@@ -25,7 +25,7 @@ def method_lines(summary: Summary) -> list[str]:
         "instant at which it was sent.",
         f"A run is invalid when its generator lag exceeds {LAG_LIMIT * 1e3:g} ms at p99, when it was "
         f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate.",
-        noise_line(summary.noise_floor.get(scenario.measure)),
+        noise_line(summary.noise_floor.get(summary.measure)),
         f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
         f"Started {summary.started_at} on {summary.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",

@@ -83,7 +83,8 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
     beside = {"paired-ratios", "share-per-worker"}
     statistics, tail = statistics_table(summary), tail_table(summary)
     thresholds, runs = threshold_table(summary), run_table(summary)
-    lines = [replaced["throughput"]] if "throughput" in replaced else []
+    several = len(summary.entries) > 1
+    lines = [replaced["throughput"]] if several and "throughput" in replaced else []
     shares = [replaced["share-per-worker"]] if "share-per-worker" in replaced else []
     framed = [
         Section(paired.title, drawn.get("paired-ratios"), table=paired if paired.rows else None),
@@ -95,7 +96,7 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
     return [
         *framed,
         *figures,
-        Section(share.title, drawn.get("share-per-worker"), shares, share),
+        Section(share.title, drawn.get("share-per-worker"), shares, share if share.rows else None),
         Section(f"{runs.title} ({len(runs.rows)})", table=runs, folded=True),
         Section("Method", lines=method_lines(summary)),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +57,15 @@ ON_DARK, ON_LIGHT = "#fefefe", "#212121"
 """Text on coloured areas, which stay as they are in dark figures."""
 
 REGION_COLOURS = (
-    ("#0072B2", "#56B4E9"),
-    ("#D55E00", "#F2A65A"),
-    ("#009E73", "#7FCFB4"),
-    ("#7A3B69", "#CC79A7"),
+    ("#0073B2", "#56B5E9"),
+    ("#D65E00", "#F2A65A"),
+    ("#019E73", "#7FCFB4"),
+    ("#8F4A7C", "#CD79A7"),
 )
+"""Dark and light shade of each region's workers: none is a policy's colour, so dark figures leave them as they are."""
+
 DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1.2, 1.4)))
-HATCHES = ("", "////", "....")
+HATCHES = ("", "////", "\\\\\\\\")
 
 MOST_NAMED = 12
 """Maximum number of workers that a legend lists one by one."""
@@ -158,11 +161,13 @@ def between(dark: str, light: str, part: float) -> str:
 
 
 def lighter(colour: str) -> str:
-    """The colour mixed with white until it stands out from a dark page (relative luminance of 0.25)."""
-    part = 0.0
-    while luminance(mixed := between(colour, WHITE, part)) < 0.25:
-        part += 0.05
-    return mixed.lower()
+    """The colour in its hue, lighter until it stands out from a dark page (relative luminance of 0.2)."""
+    hue, light, vivid = rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
+    mixed = colour
+    while luminance(mixed) < 0.2:
+        light += 0.01
+        mixed = "#" + "".join(f"{round(255 * part):02x}" for part in hls_to_rgb(hue, light, vivid))
+    return mixed
 
 
 def luminance(colour: str) -> float:
@@ -181,5 +186,7 @@ DARK = {
     SHADE: "#4d3d17",
     NOISE: "#8f8500",
     **{colour: lighter(colour) for colour in (*POLICY_COLOURS.values(), *SPARE_COLOURS)},
+    "#101010": "#f4f4f4",  # greys of three policies stay apart
+    "#6e6e6e": "#b9b9b9",
 }
 """Colour in a dark figure by that in a light one."""

@@ -6,7 +6,11 @@ sheets show the light colours.
 
 from __future__ import annotations
 
+import io
 import re
+from base64 import b64decode, b64encode
+
+from PIL import Image
 
 from experiments.report.palette import DARK
 
@@ -18,15 +22,28 @@ LONG = 1000
 """Number of bytes from which on a path is a curve and no letter or mark."""
 
 METADATA = re.compile(rb"<metadata>.*?</metadata>\s*", re.DOTALL)
+BETWEEN = re.compile(rb">\s+<")
+IMAGES = re.compile(rb"(data:image/png;base64,)([A-Za-z0-9+/=\s]+)")
+PLACES = re.compile(rb"<use [^>]*>")
 STYLES = re.compile(rb'style="[^"]*"')
 
 
 def finished(svg: bytes) -> bytes:
     """Shorten the numbers and spaces of `svg` and add the dark colours."""
-    text = METADATA.sub(b"", svg)
+    text = BETWEEN.sub(b"><", METADATA.sub(b"", svg))
+    text = IMAGES.sub(lambda found: found[1] + with_palette(b64decode(found[2])), text)
+    text = PLACES.sub(lambda found: NUMBER.sub(lambda number: b"%.2f" % float(number[0]), found[0]), text)
     text = STYLES.sub(lambda found: found[0].replace(b": ", b":").replace(b"; ", b";"), text)
     text = PATHS.sub(lambda found: shortened(found[0]), text)
     return text.replace(b"<defs>", b"<defs><style>" + dark_rules(text).encode() + b"</style>", 1)
+
+
+def with_palette(png: bytes) -> bytes:
+    """Base64 of the picture with at most 256 colours: dots have few, and so take a third of the bytes."""
+    made = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        picture.convert("RGBA").quantize(256, Image.Quantize.FASTOCTREE).save(made, "png", optimize=True)
+    return b64encode(made.getvalue())
 
 
 def shortened(path: bytes) -> bytes:

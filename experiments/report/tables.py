@@ -103,8 +103,9 @@ def milliseconds(seconds: float, few: bool = False) -> Cell:
 def tail_table(summary: Summary) -> Table:
     """Far tail, deadline-mapped failures, goodput and total time."""
     slo = f"{summary.scenario.slo * 1e3:g} ms"
+    loads = {entry.load for entry in summary.entries}
     columns = (
-        "entry", "load", "total time s", "p90 ms", "p99.9 ms", "p99 with KO ms",
+        "entry", *(["load"] if len(loads) > 1 else []), "total time s", "p90 ms", "p99.9 ms", "p99 with KO ms",
         "service p50 ms", "service p99 ms", f"within {slo} %", "errors by kind",
     )  # fmt: skip
     note = (
@@ -112,15 +113,16 @@ def tail_table(summary: Summary) -> Table:
         "runs from the instant of sending; latency minus service time is what the generator itself added. "
         "Total time is the mean over blocks."
     )
-    return Table("Tail, failures and goodput", note, columns, tuple(map(tail_cells, summary.entries)))
+    rows = tuple(tail_cells(entry, len(loads) > 1) for entry in summary.entries)
+    return Table("Tail, failures and goodput", note, columns, rows)
 
 
-def tail_cells(entry: EntrySummary) -> tuple[Cell, ...]:
+def tail_cells(entry: EntrySummary, has_load: bool) -> tuple[Cell, ...]:
     """One row of the tail table."""
     errors = ", ".join(f"{kind} {count}" for kind, count in entry.errors.items())
     return (
         name_cell(entry),
-        Cell(entry.load),
+        *([Cell(entry.load)] if has_load else []),
         Cell(f"{entry.mean_span:.2f}"),
         quantile_cell(entry.latency, 90.0),
         quantile_cell(entry.latency, 99.9),

@@ -58,4 +58,4 @@ def thinning(field: Sequence[Competitor]) -> str:
     """Caption sentence about the thinning; empty if there is none."""
     most = most_dots(field)
     step = max((step_of(one.runs[0].samples, most) for one in field if one.runs), default=1)
-    return "" if step == 1 else f" There are many: of the largest panel every {step}th request is drawn."
+    return "" if step == 1 else f" There are many: of the largest panel one request in {step} is drawn."

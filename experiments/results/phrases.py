@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from experiments.stats.comparison import Comparison, Interval
+from experiments.stats.measures import supported_tail
+from experiments.terminal import in_ms
 
-UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "mean latency"}
+UNITS = {
+    "throughput": "successes per second",
+    "p50": "p50 latency",
+    "p99": "p99 latency",
+    "mean": "mean latency",
+}
 SUBJECTS = {
     "throughput": "it completes",
+    "p50": "the median request is",
     "p99": "the slowest 1 % of requests are",
     "mean": "the average request is",
 }
@@ -19,15 +28,35 @@ TWICE = math.log(2)
 
 
 def show(interval: Interval) -> str:
-    """Format as `1.52 [1.48–1.57]`, or the ratio alone for one block."""
+    """Format as `1.52 [1.48–1.57]`, or the ratio alone for one block; a small ratio with two digits that count."""
+    least = interval.ratio if math.isnan(interval.low) else interval.low
+    digits = 2 if not 0 < least < 0.095 else min(6, 1 - math.floor(math.log10(least)))
     if math.isnan(interval.low):
-        return f"{interval.ratio:.2f}"
-    return f"{interval.ratio:.2f} [{interval.low:.2f}–{interval.high:.2f}]"
+        return f"{interval.ratio:.{digits}f}"
+    return f"{interval.ratio:.{digits}f} [{interval.low:.{digits}f}–{interval.high:.{digits}f}]"
 
 
 def in_words(measure: str, value: float) -> str:
     """Format a measure with its unit."""
-    return f"{value:.0f}/s" if measure == "throughput" else f"{value * 1e3:.0f} ms"
+    return f"{value:.4g}/s" if measure == "throughput" else in_ms(value)
+
+
+def tail_text(count: int, quantile: Callable[[float], float]) -> str:
+    """Text such as `, p99 826 ms`: the highest percentile that `count` requests support; empty if there is none."""
+    percent = supported_tail(count)
+    return "" if percent is None else f", p{percent:g} {in_ms(quantile(percent / 100))}"
+
+
+def failed_text(failed: int, total: int) -> str:
+    """Text such as `6 of 22 000 (0.03 %)`."""
+    part = 100 * failed / max(1, total)
+    shown = f"{part:.2g}" if part < 10 else f"{part:.0f}"
+    return f"{grouped_digits(failed)} of {grouped_digits(total)} ({shown}\u00a0%)"
+
+
+def grouped_digits(count: int) -> str:
+    """Whole number with thin spaces between thousands."""
+    return f"{count:,}".replace(",", "\u202f")
 
 
 def difference(comparison: Comparison, other: str | None = None) -> str:

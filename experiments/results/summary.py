@@ -5,24 +5,22 @@ A pure function of the results, so the same files give the same bytes. Times in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from experiments.results.advice import remedy
+from experiments.results.contest import contest_of
 from experiments.results.directory import Results, believable
-from experiments.results.verdict import Evidence, Verdict, conclude
-from experiments.results.winner import candidates, choose, losing_more
-from experiments.scenario.scenario import Entry, Scenario
+from experiments.results.evidence import best_first, compared, evidence
+from experiments.results.verdict import Verdict, conclude
+from experiments.scenario.scenario import Entry, Measure, Scenario
 from experiments.scenario.thresholds import Judgement, judge, parse_threshold
 from experiments.stats import measures
-from experiments.stats.comparison import Comparison, Interval, compare
-from experiments.stats.estimates import Method, paired_student
-from experiments.stats.run_summary import RunSummary, summarise_run, values_per_block
+from experiments.stats.comparison import Comparison, Interval
+from experiments.stats.run_summary import RunSummary, summarise_run
 from experiments.stats.samples import WorldName
-
-MEASURES = ("throughput", "p99", "mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class EntrySummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary of a campaign: the data of every output."""
+    """Summary of a campaign: the data of every output. `measure` decides; see `contest.deciding`."""
 
     world: WorldName
     scenario: Scenario
@@ -58,6 +56,7 @@ class Summary:
     machine: str
     blocks: int
     missing_runs: int
+    measure: Measure
     verdict: Verdict
     entries: tuple[EntrySummary, ...]
     comparisons: tuple[Comparison, ...]
@@ -74,15 +73,13 @@ class Summary:
         return tuple(judgement for judgement in self.thresholds if not judgement.passed)
 
 
-Labelled = TypeVar("Labelled", EntrySummary, Comparison)
-
-
 def summarise(results: Results) -> Summary:
     """Compute the summary of a results directory."""
     campaign, scenario = results.campaign, results.scenario
     runs = tuple(summarise_run(run) for run in results.runs)
-    comparisons, floors = compared(scenario, runs)
-    verdict = conclude(evidence(scenario, campaign.world, runs, comparisons, floors.get(scenario.measure)))
+    contest = contest_of(scenario, campaign.world, runs)
+    comparisons, floors = compared(contest, runs)
+    verdict = conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
     labels = [label for label, _ in verdict.order]
     entries = [summarise_entry(results, entry) for entry in results.entries()]
     return Summary(
@@ -94,12 +91,13 @@ def summarise(results: Results) -> Summary:
         machine=campaign.machine,
         blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
         missing_runs=results.missing,
+        measure=contest.measure,
         verdict=verdict,
         entries=tuple(best_first(entries, labels)),
         comparisons=tuple(
             sorted(
                 best_first(comparisons, labels),
-                key=lambda one: (one.measure != scenario.measure, one.measure == "throughput", one.measure),
+                key=lambda one: (one.measure != contest.measure, one.measure == "throughput", one.measure),
             )
         ),
         noise_floor=floors,
@@ -108,47 +106,10 @@ def summarise(results: Results) -> Summary:
     )
 
 
-def evidence(
-    scenario: Scenario,
-    world: WorldName,
-    runs: Sequence[RunSummary],
-    comparisons: Sequence[Comparison],
-    floor: Interval | None,
-) -> Evidence:
-    """What the verdict is reached from, in the scenario's measure."""
-    order = ranking(scenario, runs)
-    able = candidates(scenario, order)
-    ours = [comparison for comparison in comparisons if comparison.measure == scenario.measure]
-    others = [
-        one
-        for one in comparisons
-        if one.measure not in (scenario.measure, "throughput") and one.label in able
-    ]
-    reasons = dict.fromkeys(reason for run in runs for reason in run.invalid_reasons)
-    return Evidence(
-        scenario=scenario,
-        world=world,
-        order=order,
-        comparisons=best_first(ours, [label for label, _ in order]),
-        floor=floor,
-        choice=choose(scenario, order, ours, floor, runs),
-        explaining=others,
-        failed={label: failures_of(label, runs) for label, _ in order},
-        losing=losing_more(scenario, runs),
-        invalid=tuple(reasons),
-    )
-
-
-def best_first(found: Sequence[Labelled], labels: Sequence[str]) -> list[Labelled]:
-    """Entries or comparisons in the order of `labels`, followed by those of other entries."""
-    place = {label: index for index, label in enumerate(labels)}
-    return sorted(found, key=lambda one: place.get(one.label, len(place)))
-
-
-def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:
-    """Failed and all requests of an entry, over its valid runs."""
-    mine = [run for run in runs if run.label == label and run.valid]
-    return sum(run.ko for run in mine), sum(run.requests for run in mine)
+def invalid_advice(summary: Summary) -> str:
+    """Why runs are invalid and what helps; empty if all are valid."""
+    reasons = list(dict.fromkeys(reason for run in summary.runs for reason in run.invalid_reasons))
+    return remedy(reasons, summary.scenario.load.mode == "open") if reasons else ""
 
 
 def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
@@ -180,40 +141,6 @@ def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
 def describe_load(scenario: Scenario, entry: Entry) -> str:
     """Describe the load, for example `batch 100` or `180 requests/s, poisson`."""
     return scenario.load_of(entry).in_words
-
-
-def compared(
-    scenario: Scenario, runs: Sequence[RunSummary], method: Method = paired_student
-) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
-    """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
-    found, floors = list[Comparison](), dict[str, Interval]()
-    for measure in MEASURES:
-        values = values_per_block(labels_of(scenario, runs), runs, measure)
-        comparisons, floor = compare(
-            measure, values, scenario.baseline, scenario.control_pair, scenario.seed, method
-        )
-        found += comparisons
-        if floor is not None and floor.blocks:
-            floors[measure] = floor
-    return tuple(found), floors
-
-
-def labels_of(scenario: Scenario, runs: Sequence[RunSummary]) -> list[str]:
-    """Labels that have runs, in the scenario's order."""
-    measured = {run.label for run in runs}
-    return [entry.label for entry in scenario.entries if entry.label in measured]
-
-
-def ranking(scenario: Scenario, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
-    """(label, geometric mean of the scenario's measure over valid blocks), best first, without the A/A control."""
-    control = scenario.control_pair[1] if scenario.control_pair else None
-    values = values_per_block(labels_of(scenario, runs), runs, scenario.measure)
-    means = [
-        (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
-        for label, blocks in values.items()
-        if blocks and label != control and min(blocks.values()) > 0
-    ]
-    return sorted(means, key=lambda pair: pair[1], reverse=scenario.measure == "throughput")
 
 
 def judgements(results: Results) -> tuple[Judgement, ...]:

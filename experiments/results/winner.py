@@ -10,13 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.scenario.oracles import is_oracle
-from experiments.scenario.scenario import Scenario
+from experiments.results.contest import Contest
 from experiments.stats.comparison import Comparison, Interval, compare_all, inverted
 from experiments.stats.estimates import paired_student
 from experiments.stats.run_summary import RunSummary, values_per_block
@@ -52,7 +51,7 @@ class Choice:
 
 
 def choose(
-    scenario: Scenario,
+    contest: Contest,
     order: Sequence[tuple[str, float]],
     comparisons: Sequence[Comparison],
     floor: Interval | None,
@@ -60,16 +59,16 @@ def choose(
 ) -> Choice | None:
     """Choose by the comparisons with the baseline in the deciding measure; None where none of them has a verdict."""
     against = {one.label: one for one in comparisons if one.standing != "no verdict"}
-    losing = losing_more(scenario, runs)
-    labels = [label for label in candidates(scenario, order) if label not in losing]
-    labels = [label for label in labels if label in against or label == scenario.baseline]
-    if not against or scenario.baseline not in labels:
+    losing = losing_more(contest, runs)
+    labels = [label for label, _ in order if label in contest.able and label not in losing]
+    labels = [label for label in labels if label in against or label == contest.baseline]
+    if not against or contest.baseline not in labels:
         return None
     ahead = [label for label in labels if label in against and against[label].standing == "ahead"]
-    winner = ahead[0] if ahead else scenario.baseline
-    values = values_per_block(labels, runs, scenario.measure)
+    winner = ahead[0] if ahead else contest.baseline
+    values = values_per_block(labels, runs, contest.measure)
     pairs: Mapping[tuple[str, str], Comparison] = {
-        **compare_all(scenario.measure, values, labels, floor, scenario.seed),
+        **compare_all(contest.measure, values, labels, floor, contest.seed),
         **{(label, one.baseline): one for label, one in against.items()},
         **{(one.baseline, label): inverted(one) for label, one in against.items()},
     }
@@ -79,18 +78,7 @@ def choose(
     return Choice(winner, against.get(winner), rivals, doubtful)
 
 
-def candidates(scenario: Scenario, order: Iterable[tuple[str, float]]) -> list[str]:
-    """Labels of `order` that may win: no oracle, no A/A control, and the load of the baseline."""
-    load = scenario.load_of(scenario.entry(scenario.baseline))
-    entries = [scenario.entry(label) for label, _ in order]
-    return [
-        entry.label
-        for entry in entries
-        if not is_oracle(entry.policy.name) and scenario.load_of(entry) == load and entry.repeat_of is None
-    ]
-
-
-def losing_more(scenario: Scenario, runs: Sequence[RunSummary]) -> dict[str, float]:
+def losing_more(contest: Contest, runs: Sequence[RunSummary]) -> dict[str, float]:
     """Entries that fail more requests than the baseline: label -> by how much, as a share (0..1).
 
     The difference of a block counts: its mean exceeds `MORE_FAILURES`, and its 95 % interval lies above 0.
@@ -98,8 +86,8 @@ def losing_more(scenario: Scenario, runs: Sequence[RunSummary]) -> dict[str, flo
     shares = {(run.label, run.block): run.ko / max(1, run.requests) for run in runs if run.valid}
     found: dict[str, float] = {}
     for label in dict.fromkeys(run.label for run in runs):
-        blocks = [block for other, block in shares if other == label and (scenario.baseline, block) in shares]
-        more = np.array([shares[label, block] - shares[scenario.baseline, block] for block in blocks])
+        blocks = [block for other, block in shares if other == label and (contest.baseline, block) in shares]
+        more = np.array([shares[label, block] - shares[contest.baseline, block] for block in blocks])
         estimate = paired_student(more)
         if estimate.mean > MORE_FAILURES and estimate.low > 0:
             found[label] = estimate.mean

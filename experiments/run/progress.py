@@ -17,9 +17,10 @@ from rich.text import Text
 
 from experiments.load.ledger import Ledger
 from experiments.results.directory import Campaign, PlannedRun
+from experiments.results.phrases import tail_text
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import ServiceScenario
-from experiments.stats.measures import statistics_row
+from experiments.stats.measures import percentile, statistics_row, success_latency
 from experiments.stats.samples import Run
 from experiments.terminal import LivePanel, clock, in_ms
 
@@ -108,7 +109,7 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
     """(name, value) facts about the current run over its last second."""
     entry = scenario.entry(planned.label)
     load = scenario.load_of(entry)
-    rate, p50, p99 = ledger.recent(time.monotonic())
+    rate, p50, p95 = ledger.recent(time.monotonic())
     offered = (
         f"batch {load.batch}" if load.mode == "closed" else f"{load.mean_rate / scenario.time_scale:.0f}/s"
     )
@@ -116,7 +117,7 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
         ("sent", f"{len(ledger)} of {load.planned}"),
         ("offered / answered", f"{offered} / {rate:.0f}/s"),
         ("in flight", str(ledger.in_flight)),
-        ("last second", f"p50 {in_ms(p50)}, p99 {in_ms(p99)}"),
+        ("last second", f"p50 {in_ms(p50)}, p95 {in_ms(p95)}"),
         ("errors", ", ".join(f"{kind} {count}" for kind, count in ledger.failures.items()) or "none"),
         ("generator lag", f"{ledger.recent_lag() * 1e3:.2f} ms"),
     ]
@@ -130,10 +131,12 @@ def others_take(part: float) -> str:
 def run_line(campaign: Campaign, number: int, run: Run) -> Text:
     """Result line such as `[3/8] region-aware: 156/s, p50 494 ms, p99 826 ms, 0 failed`."""
     row, facts = statistics_row([run]), run.facts
+    latency = success_latency([run])
+    tail = tail_text(len(latency), lambda part: percentile(latency, 100 * part))
     line = Text.assemble(
         f"[{number}/{len(campaign.plan)}] ",
         (facts.label, "bold"),
-        f": {row.rate:.1f}/s, p50 {in_ms(row.p50)}, p99 {in_ms(row.p99)}, {row.ko} failed",
+        f": {row.rate:.1f}/s, p50 {in_ms(row.p50)}{tail}, {row.ko} failed",
     )
     if not facts.is_valid:
         line.append(f"  INVALID: {'; '.join(facts.invalid_reasons)}", "bold red")

@@ -21,6 +21,9 @@ ENOUGH_BEYOND = 100
 LEAST_BEYOND = 10
 """Minimum number of samples beyond a quantile for which it is shown at all: a p99 takes 1000 requests."""
 
+TAILS = (99.0, 95.0, 90.0, 75.0)
+"""Percentiles of which a line of text or a figure over time shows the highest that enough requests support."""
+
 LAG_LIMIT = 0.001
 """Maximum p99 lag of a valid load generator, in seconds."""
 
@@ -87,6 +90,11 @@ def quantile(values: Floats, percent: float) -> Quantile:
 def has_few_beyond(count: int, percent: float, enough: int = ENOUGH_BEYOND) -> bool:
     """Whether fewer than `enough` of `count` samples lie beyond the quantile."""
     return round(count * (100.0 - percent) / 100.0, 6) < enough
+
+
+def supported_tail(count: int) -> float | None:
+    """Highest of `TAILS` with at least `LEAST_BEYOND` of `count` samples beyond it; None if there is none."""
+    return next((percent for percent in TAILS if not has_few_beyond(count, percent, LEAST_BEYOND)), None)
 
 
 def statistics_row(runs: Sequence[Run]) -> StatisticsRow:

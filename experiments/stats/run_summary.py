@@ -14,7 +14,7 @@ from experiments.stats.samples import Run
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run. `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds."""
+    """One run. `p50`, `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds."""
 
     block: int
     order: int
@@ -24,6 +24,7 @@ class RunSummary:
     requests: int
     ko: int
     throughput: float
+    p50: float
     p99: float
     mean: float
     span: float
@@ -45,6 +46,7 @@ def summarise_run(run: Run) -> RunSummary:
         requests=len(run.samples),
         ko=int((~run.samples.ok).sum()),
         throughput=measures.throughput([run]),
+        p50=measures.percentile(mapped, 50),
         p99=measures.percentile(mapped, 99),
         mean=float(mapped.mean()),
         span=run.samples.span,

@@ -19,6 +19,7 @@ from benchmarks.harness import certificates, peer_files, peers
 from benchmarks.harness.blocks import block_ratios, shuffled_blocks
 from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.certificates import SUITE, certificate_in, client_context
+from benchmarks.harness.options import known_policies
 from benchmarks.harness.peers import PEERS, Peer, Site, ours
 from benchmarks.harness.serving import serving
 from experiments import cpu_time
@@ -183,6 +184,18 @@ def test_configuration_of_steelyard() -> None:
         "http://127.0.0.1:9001",
         "http://127.0.0.1:9002",
     ]
+
+
+def test_a_class_in_a_file_is_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to the working directory of the command, although the balancer starts elsewhere; named by its class."""
+    text = "class Mine:\n    def pick(self, facts, available, now):\n        return available[0]\n"
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    (found,) = known_policies(["mine.py:Mine"])
+    assert found == f"{tmp_path / 'mine.py'}:Mine"
+    assert ours(found).name == "steelyard Mine"
+    with pytest.raises(BadInputError, match=r"--policies: .*other\.py"):
+        known_policies(["other.py:Mine"])
 
 
 def test_configurations_name_every_worker_and_only_the_loopback(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,11 @@ def test_results_do_not_mix_with_other_files(command: tuple[str, ...], tmp_path:
 
 def test_invalid_runs_come_with_what_helps(tmp_path: Path, make_results: Callable[..., Scenario]) -> None:
     make_results(tmp_path / "late", blocks=1, requests=60, late="random")
-    (words,) = remedies(summarise(load_results(tmp_path / "late")))
-    assert "--patience 60s" in words
-    assert "--batch" in words
+    summary = summarise(load_results(tmp_path / "late"))
+    assert "--patience 4m" in summary.verdict.advice
+    assert "--batch" in summary.verdict.advice
+    assert remedies(summary) == []  # said already
+    decided = replace(summary, verdict=replace(summary.verdict, advice=""))
+    assert remedies(decided) == [summary.verdict.advice]
     make_results(tmp_path / "fine", blocks=1, requests=60)
     assert remedies(summarise(load_results(tmp_path / "fine"))) == []

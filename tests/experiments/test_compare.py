@@ -27,11 +27,13 @@ Write = Callable[..., Path]
 
 
 def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
-    """Fifty requests of one run, log-normal; the block's seed moves all of them, the run's own luck a little."""
+    """A thousand requests of one run, log-normal; the block's seed moves all of them, the run's own luck a little."""
     rng, mine = np.random.default_rng(planned.seed), np.random.default_rng([planned.seed, planned.order])
-    taken = factor * np.exp(rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, 50))
+    taken = factor * np.exp(
+        rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, scenario.load.planned)
+    )
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
-    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))  # without queueing
+    drawn = (np.linspace(0, 1, len(taken)), taken, np.arange(len(taken)))  # without queueing
     run = as_run(scenario, entry, planned.block, planned.order, planned.seed, drawn)
     worker = run.samples.worker % len(scenario.workers)
     return Run(run.facts, replace(run.samples, worker=worker))
@@ -48,9 +50,10 @@ def write(tmp_path: Path) -> Write:
         seed: int = 1,
         version: str = "1",
         late: float = 0.0,
+        requests: int = 1000,
         **changes: Any,
     ) -> Path:
-        scenario = scenario_of(blocks, 50, 2).model_copy(update={"seed": seed, **changes})
+        scenario = scenario_of(blocks, requests, 2).model_copy(update={"seed": seed, **changes})
         made = plan(scenario)
         campaign = Campaign(
             scenario=scenario,
@@ -101,6 +104,15 @@ def test_fail_if_worse_fails_for_a_slower_entry_only(write: Write, tmp_path: Pat
     assert rows(tmp_path / "out.json")["c"]["second_is"] == "practically equal"
     assert ran(before, after, "--fail-if-worse", "1.5").return_value == 0
     assert ran(after, before, "--fail-if-worse", "1.05").return_value == 0
+
+
+def test_few_requests_are_compared_by_the_mean(write: Write, tmp_path: Path) -> None:
+    """A p99 takes 1,000 requests in each run of both sets, as in a report."""
+    before, after = write("a", requests=999), write("b", slower={"b": 1.3})
+    found = ran(before, after, "--anyway", "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
+    assert (found.return_value, rows(tmp_path / "out.json")) == (1, {})
+    assert "By mean latency, the second is worse: b" in found.output
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["measure"] == "mean"
 
 
 def test_blocks_of_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.commands.live import percent, policies_chosen, usual_washout
+from experiments.commands.live import in_words, percent, policies_chosen, usual_washout
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.in_force import PolicyChangedExternally, RestoreFailed
@@ -28,7 +29,7 @@ from experiments.live.switchback import (
     RailBroken,
     Switchback,
 )
-from experiments.live.verdict import conclude
+from experiments.live.verdict import result_of
 from experiments.terminal import write_json
 from policies.stats.load import RATIO, SHORTEST, Histogram
 
@@ -136,6 +137,13 @@ def test_a_window_is_the_difference_of_two_readings() -> None:
     assert window.mean == pytest.approx(float(np.mean(new)), rel=0.02)
 
 
+@pytest.mark.parametrize(("count", "named"), [(1000, ", p99 "), (999, ", p95 "), (199, ", p90 "), (39, "")])
+def test_a_line_names_the_percentile_that_its_requests_support(count: int, named: str) -> None:
+    """The same rule as in tables: ten requests beyond it."""
+    line = in_words(between(reading([], 0.0), reading([0.1] * count, 10.0, count)))
+    assert re.sub(r"\d+ ms", "", line.partition("p50")[2].partition(", errors")[0]).strip() == named.strip()
+
+
 def test_an_empty_window_has_no_quantile() -> None:
     same = reading([0.1])
     assert math.isnan(between(same, same).quantile(0.99))
@@ -167,28 +175,48 @@ async def test_every_policy_runs_in_every_block_and_the_initial_one_is_restored(
 
 async def test_the_faster_policy_is_ahead() -> None:
     balancer, what = MadeUpBalancer(), plan(10)
-    verdict = conclude(what, await switchback(balancer, what).run(), None)
-    assert verdict.baseline == "slow"
-    (comparison,) = [c for c in verdict.comparisons if c.measure == "p99"]
+    result = result_of(what, await switchback(balancer, what).run(), None)
+    assert result.baseline == "slow"
+    (comparison,) = [c for c in result.comparisons if c.measure == "p99"]
     assert comparison.standing == "ahead"
     assert comparison.interval.ratio == pytest.approx(0.5, rel=0.1)
-    assert "ahead" in verdict.sentences[0]
-    assert json.loads(json.dumps(verdict.as_dict()))["baseline"] == "slow"
+    assert [row.label for row in result.rows] == ["fast", "slow"]
+    assert (result.verdict.winner, result.verdict.has_verdict) == ("fast", True)
+    assert result.verdict.headline.startswith("Run fast: the slowest 1 % of requests are ")
+    assert "faster than under slow, the runner-up" in result.verdict.headline
+    assert "deadline" not in " ".join(result.verdict.details)  # a balancer's histograms hold successes only
+    written = json.loads(json.dumps(result.as_dict()))
+    assert (written["baseline"], written["verdict"]["winner"]) == ("slow", "fast")
+    assert written["verdict"]["headline"] == result.verdict.headline
+
+
+async def test_short_periods_are_judged_by_the_mean() -> None:
+    """200 requests a second for 2 s are too few for a p99."""
+    balancer, what = MadeUpBalancer(), plan(8, period=4.0, washout=2.0)
+    result = result_of(what, await switchback(balancer, what).run(), None)
+    assert {comparison.measure for comparison in result.comparisons} == {"p50", "mean"}
+    assert result.verdict.headline.startswith("Run fast: the average request is ")
+    assert all(math.isnan(row.p99) and row.p50 > 0 for row in result.rows)
+    assert result.verdict.sentences[0].startswith("The mean decides: a p99 takes 1\u202f000 requests")
 
 
 async def test_an_a_a_pair_is_not_different() -> None:
     balancer = MadeUpBalancer()
     policies, control = policies_chosen("fast,fast", ())
     what = plan(10, policies=policies, p99=1.0)
-    verdict = conclude(what, await switchback(balancer, what).run(), control)
-    assert verdict.floor is not None
-    assert verdict.floor.low < 1 < verdict.floor.high or verdict.floor.ratio == pytest.approx(1, abs=0.05)
+    result = result_of(what, await switchback(balancer, what).run(), control)
+    floor = result.floors["p99"]
+    assert floor.low < 1 < floor.high or floor.ratio == pytest.approx(1, abs=0.05)
+    assert result.verdict.headline.startswith("fast: ")
+    assert "Noise floor: the same entry run twice differed by" in result.verdict.details[-1]
 
 
 async def test_few_blocks_give_no_verdict() -> None:
     balancer, what = MadeUpBalancer(), plan(2)
-    verdict = conclude(what, await switchback(balancer, what).run(), None)
-    assert {comparison.standing for comparison in verdict.comparisons} == {"no verdict"}
+    result = result_of(what, await switchback(balancer, what).run(), None)
+    assert {comparison.standing for comparison in result.comparisons} == {"no verdict"}
+    assert result.verdict.headline == "No verdict: each ran twice, 8 needed to tell a difference from chance"
+    assert result.verdict.advice == "Repeat the command with --blocks 8 or more."
 
 
 async def test_a_much_slower_policy_is_rolled_back_at_once() -> None:
@@ -390,5 +418,5 @@ def test_non_finite_numbers_are_null_in_json(tmp_path: Path) -> None:
 
 
 def test_verdict_without_measurements() -> None:
-    verdict = conclude(plan(), Findings({"name": "old"}), None)
-    assert verdict.sentences == ["fast was never measured beside slow."]
+    verdict = result_of(plan(), Findings({"name": "old"}), None).verdict
+    assert (verdict.headline, verdict.winner) == ("No verdict: no run had a success", None)

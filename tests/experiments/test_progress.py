@@ -103,6 +103,6 @@ def test_recent_figures_are_of_the_last_second() -> None:
     ledger = Ledger(PLACES, 0.0)
     for ended_at in (0.5, 1.4, 1.9):
         ledger.ended(ledger.due(ended_at - 0.2), ended_at, Kind.OK)
-    rate, p50, p99 = ledger.recent(2.0)
-    assert (rate, p50, p99) == pytest.approx((2.0, 0.2, 0.2))
+    rate, p50, p95 = ledger.recent(2.0)
+    assert (rate, p50, p95) == pytest.approx((2.0, 0.2, 0.2))
     assert ledger.in_flight == 0

@@ -44,7 +44,7 @@ def test_a_results_directory_is_shown_and_not_changed(
     results = load_results(tmp_path / "r")
     assert results.campaign.command in text
     assert f"runs {len(results.runs)} of {len(results.campaign.plan)}" in text
-    assert "No verdict: 2 blocks measured" in text
+    assert "No verdict: each ran twice" in text
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.results.summary import compared, evidence
+from experiments.results.contest import contest_of
+from experiments.results.evidence import compared, evidence
 from experiments.results.verdict import Verdict, conclude
 from experiments.results.winner import losing_more
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
+from experiments.service.plan import contestants_of, service_scenario
 from experiments.stats.comparison import Interval, compare_all, inverted
 from experiments.stats.run_summary import RunSummary
+from experiments.stats.samples import WorldName
 
 LABELS = ("round-robin", "steelyard", "peak-ewma", "c3")
 
@@ -49,7 +54,7 @@ def runs_of(
     The first `invalid` blocks are invalid.
     """
     rng = np.random.default_rng(seed)
-    plain = RunSummary(0, 0, "", True, (), 1000, 0, 100.0, 0.0, 0.0, 10.0, 100.0, 100.0, 0.0, 0.0)
+    plain = RunSummary(0, 0, "", True, (), 1000, 0, 100.0, 0.0, 0.0, 0.0, 10.0, 100.0, 100.0, 0.0, 0.0)
     drawn = [
         (block, label, level * float(np.exp(rng.normal(0, noise))))
         for block in range(blocks)
@@ -60,6 +65,7 @@ def runs_of(
             plain,
             block=block,
             label=label,
+            p50=value / 4,
             p99=value,
             mean=value / 2,
             ko=(failed or {}).get(label, 0),
@@ -70,11 +76,14 @@ def runs_of(
     ]
 
 
-def verdict_of(runs: list[RunSummary], scenario: Scenario | None = None) -> Verdict:
+def verdict_of(
+    runs: list[RunSummary], scenario: Scenario | None = None, world: WorldName = "measured"
+) -> Verdict:
     """The verdict as a report reaches it."""
     scenario = scenario or scenario_of()
-    comparisons, floors = compared(scenario, runs)
-    return conclude(evidence(scenario, "measured", runs, comparisons, floors.get(scenario.measure)))
+    contest = contest_of(scenario, world, runs)
+    comparisons, floors = compared(contest, runs)
+    return conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
 
 
 def test_the_headline_names_the_winner_its_gain_and_the_runner_up() -> None:
@@ -116,7 +125,7 @@ def test_a_difference_that_chance_may_explain_has_no_winner() -> None:
     """The advice names a number of blocks, at least twice as many."""
     scenario = scenario_of(("round-robin", "steelyard"))
     scenario = scenario.model_copy(update={"entries": scenario.entries[:2]})  # no A/A control
-    verdict = verdict_of(runs_of({"round-robin": 0.4, "steelyard": 0.36}, noise=0.15, seed=5), scenario)
+    verdict = verdict_of(runs_of({"round-robin": 0.4, "steelyard": 0.33}, noise=0.15, seed=5), scenario)
     assert (verdict.winner, verdict.has_verdict) == (None, True)
     assert verdict.headline.startswith("No winner: under steelyard, the slowest 1 % of requests are ")
     assert verdict.headline.endswith("which chance may explain")
@@ -142,7 +151,7 @@ def test_an_entry_that_fails_more_requests_cannot_win() -> None:
         for line in verdict.sentences
     )
     few = runs_of(levels, failed={"c3": 1})
-    assert losing_more(scenario_of(), few) == {}
+    assert losing_more(contest_of(scenario_of(), "measured", few), few) == {}
     assert (
         "failed requests: 8 of 8\u202f000 (0.1\u00a0%) under c3, 0 of 8\u202f000" in verdict_of(few).headline
     )
@@ -169,9 +178,10 @@ def test_a_tail_at_the_deadline_decides_nothing() -> None:
 @pytest.mark.parametrize(
     ("blocks", "invalid", "headline", "advice"),
     [
-        (1, 0, "No verdict: 1 block measured, 8 needed", "--blocks 8"),
-        (8, 3, "No verdict: 5 blocks valid, 8 needed", "--patience"),
-        (8, 8, "No verdict: no run is valid", "generator lag"),
+        (1, 0, "No verdict: each ran once, 8 needed to tell a difference from chance", "--blocks 8"),
+        (5, 0, "No verdict: each ran 5 times, 8 needed", "with --simulated that takes seconds"),
+        (8, 3, "No verdict: 5 blocks valid, 8 are needed", "--patience"),
+        (8, 8, "No verdict: the load generator was late in every run", "lower --rate"),
     ],
 )
 def test_without_a_verdict_it_says_why_and_what_to_do(
@@ -184,13 +194,118 @@ def test_without_a_verdict_it_says_why_and_what_to_do(
     assert advice in verdict.advice
 
 
-def test_an_entry_alone_asks_for_another() -> None:
+def test_nothing_answered_has_no_verdict() -> None:
+    """Where all fail alike, more blocks do not help."""
+    levels = dict.fromkeys(("round-robin", "steelyard"), 10.0)
+    verdict = verdict_of(
+        runs_of(levels, blocks=1, noise=0.0, failed=dict.fromkeys((*levels, "round-robin again"), 1000))
+    )
+    assert verdict.headline == "No verdict: every request failed"
+    assert "--blocks" not in verdict.advice
+    assert "1\u202f000 of 1\u202f000 (100\u00a0%)" in verdict.sentences[1]
+
+
+def alone(blocks: int, **changes: Any) -> Verdict:
+    """The verdict on one entry alone."""
     scenario = scenario_of(("round-robin",))
     scenario = scenario.model_copy(update={"entries": scenario.entries[:1]})
-    runs = [run for run in runs_of({"round-robin": 0.4}) if run.label == "round-robin"]
+    runs = [run for run in runs_of({"round-robin": 0.4}, blocks=blocks) if run.label == "round-robin"]
+    return verdict_of([replace(run, **changes) for run in runs], scenario)
+
+
+def test_an_entry_alone_is_described() -> None:
+    """Nothing is compared: rate, failures, median and tail, and what gives intervals."""
+    verdict = alone(1, p50=0.1, p99=0.4)
+    assert verdict.headline == (
+        "round-robin: 100 answers per second, none of 1\u202f000 failed; half took at most 100 ms, 99 % at most 400 ms"
+    )
+    assert "--blocks 8 gives intervals" in verdict.advice
+    assert "--policies A,B" in verdict.advice
+    assert (verdict.has_verdict, verdict.sentences) == (False, ())
+
+
+def test_an_entry_alone_has_intervals_over_its_runs() -> None:
+    verdict = alone(8)
+    found = re.search(r"99 % at most (\d+) ms \((\d+) ms to (\d+) ms\)$", verdict.headline)
+    assert found is not None
+    middle, low, high = map(int, found.groups())
+    assert 390 < low < middle < high < 410
+    assert "--blocks" not in verdict.advice
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ko": 1000}, "round-robin: all 1\u202f000 requests failed"),
+        ({"ko": 20, "p99": 10.0}, "20 of 1\u202f000 (2\u00a0%) requests failed; half took at most 100 ms"),
+        ({"ko": 20}, "98.0 answers per second, 20 of 1\u202f000 (2\u00a0%) requests failed"),
+        ({"requests": 500}, "none of 500 failed; half took at most 100 ms, on average 200 ms"),
+    ],
+)
+def test_an_entry_alone_that_fails_or_is_short(changes: dict[str, Any], said: str) -> None:
+    steady = {"p50": 0.1, "mean": 0.2}
+    assert said in alone(1, **{**steady, **changes}).headline
+
+
+def test_an_entry_alone_whose_runs_are_invalid_has_no_result() -> None:
+    """It says why, and what helps."""
+    verdict = alone(1, valid=False, invalid_reasons=("generator lag p99 4.20 ms exceeds 1 ms",))
+    assert verdict.headline == "No result: the load generator was late in every run, so their times are wrong"
+    assert "close other programs, lower --rate" in verdict.advice
+    stopped = alone(1, valid=False, invalid_reasons=("interrupted: 3 of 100 requests were sent",))
+    assert stopped.headline == "No result: no run is valid"
+    assert stopped.advice == "Runs are invalid: interrupted: 3 of 100 requests were sent. Repeat the command."
+
+
+def test_a_service_is_not_advised_to_be_simulated() -> None:
+    """`experiments load` cannot simulate a URL."""
+    service = {"connections": 10}
+    load = {"rate": 100.0, "duration": 10.0}
+    both = service_scenario(contestants_of(["a=http://a/", "b=http://b/"]), load, service, timeout=10.0)
+    runs = [
+        replace(run, label={"round-robin": "a", "steelyard": "b"}[run.label])
+        for run in runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=1)
+        if run.label != "round-robin again"
+    ]
+    assert verdict_of(runs, both).advice == "Repeat the command with --blocks 8 or more."
+    one = service_scenario(contestants_of(["http://a/"]), load, service, timeout=10.0)
+    assert "a second URL gives a comparison" in verdict_of([replace(runs[0], label="a")], one).advice
+
+
+def test_runs_with_few_requests_are_judged_by_the_mean() -> None:
+    """A p99 takes 1,000 requests in each run: with fewer it is compared nowhere, and the verdict says so."""
+    levels = {"round-robin": 0.4, "steelyard": 0.3}
+    runs = [replace(run, requests=999) for run in runs_of(levels)]
+    contest = contest_of(scenario_of(), "measured", runs)
+    assert {one.measure for one in compared(contest, runs)[0]} == {"throughput", "mean"}
+    verdict = verdict_of(runs)
+    assert verdict.headline.startswith("Run steelyard: the average request is 24")
+    assert verdict.sentences[0] == (
+        "The mean decides: a p99 takes 1\u202f000 requests in each run, and there were 999."
+    )
+    assert verdict.details[-1].startswith("Judged by mean latency, a failed request counting")
+
+
+@pytest.mark.parametrize(
+    ("better", "noise", "advice"),
+    [
+        (0.97, 0.1, "A difference below 5 % is too small to matter"),
+        (0.85, 0.25, "The difference may show with about "),
+        (0.92, 0.8, "Runs differ too much: more than 64 blocks would be needed to tell."),
+    ],
+)
+def test_advice_about_a_doubtful_difference(better: float, noise: float, advice: str) -> None:
+    """By its size and by the noise: more blocks only where they are affordable and the difference matters."""
+    scenario = scenario_of(("round-robin", "steelyard"))
+    scenario = scenario.model_copy(update={"entries": scenario.entries[:2]})  # no A/A control
+    wave = np.exp(noise * np.array([1, -1, 1, -1, 1, -1, 1, -1]))
+    runs = [
+        replace(run, p99=0.4 * (better * wave[run.block] if run.label == "steelyard" else 1.0))
+        for run in runs_of({"round-robin": 0.4, "steelyard": 0.4})
+    ]
     verdict = verdict_of(runs, scenario)
-    assert verdict.headline == "No verdict: round-robin was run alone"
-    assert "--policies" in verdict.advice
+    assert verdict.headline.startswith("No winner: under steelyard")
+    assert verdict.advice.startswith(advice)
 
 
 def test_throughput_is_worded_as_a_rate() -> None:

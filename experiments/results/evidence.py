@@ -1,0 +1,126 @@
+"""Evidence of a contest: observed order, comparisons, failures; pure, from the summaries of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from experiments.results.contest import Contest
+from experiments.results.winner import Choice, choose, losing_more
+from experiments.stats.comparison import Comparison, Interval, compare
+from experiments.stats.estimates import Method, paired_student
+from experiments.stats.run_summary import RunSummary, values_per_block
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `comparisons` are those
+    with the baseline in that measure, `explaining` those in other latency measures. `failed` is (failed, all) requests
+    by label, `losing` the share by which an entry fails more than the baseline.
+    """
+
+    contest: Contest
+    runs: Sequence[RunSummary]
+    order: Sequence[tuple[str, float]]
+    comparisons: Sequence[Comparison]
+    floor: Interval | None
+    choice: Choice | None
+    explaining: Sequence[Comparison]
+    failed: dict[str, tuple[int, int]]
+    losing: dict[str, float]
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the comparison with the most."""
+        return max((one.interval.blocks for one in self.comparisons), default=0)
+
+    @property
+    def invalid(self) -> list[str]:
+        """Reasons of invalid runs."""
+        return list(dict.fromkeys(reason for run in self.runs for reason in run.invalid_reasons))
+
+    @property
+    def at_deadline(self) -> list[str]:
+        """Entries whose p99 is the deadline, so that failures decide it."""
+        deadline = self.contest.deadline
+        if self.contest.measure != "p99" or deadline is None:
+            return []
+        return [label for label, value in self.order if value >= 0.99 * deadline]
+
+
+def evidence(
+    contest: Contest,
+    runs: Sequence[RunSummary],
+    comparisons: Sequence[Comparison],
+    floor: Interval | None,
+) -> Evidence:
+    """Collect the evidence. `comparisons` are in every measure, `floor` is that of the deciding one."""
+    order = ranking(contest, runs)
+    ours = [one for one in comparisons if one.measure == contest.measure]
+    others = [
+        one
+        for one in comparisons
+        if one.measure not in (contest.measure, "throughput") and one.label in contest.able
+    ]
+    return Evidence(
+        contest=contest,
+        runs=runs,
+        order=order,
+        comparisons=best_first(ours, [label for label, _ in order]),
+        floor=floor,
+        choice=choose(contest, order, ours, floor, runs),
+        explaining=others,
+        failed={label: failures_of(label, runs) for label, _ in order},
+        losing=losing_more(contest, runs),
+    )
+
+
+def compared(
+    contest: Contest, runs: Sequence[RunSummary], method: Method = paired_student
+) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
+    """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
+    found, floors = list[Comparison](), dict[str, Interval]()
+    for measure in contest.measures:
+        values = values_per_block(contest.labels, runs, measure)
+        comparisons, floor = compare(measure, values, contest.baseline, contest.control, contest.seed, method)
+        found += comparisons
+        if floor is not None and floor.blocks:
+            floors[measure] = floor
+    return tuple(found), floors
+
+
+def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
+    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control."""
+    control = contest.control[1] if contest.control else None
+    values = values_per_block(contest.labels, runs, contest.measure)
+    means = [
+        (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
+        for label, blocks in values.items()
+        if blocks and label != control and min(blocks.values()) > 0
+    ]
+    return sorted(means, key=lambda pair: pair[1], reverse=contest.measure == "throughput")
+
+
+def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:
+    """Failed and all requests of an entry, over its valid runs."""
+    mine = [run for run in runs if run.label == label and run.valid]
+    return sum(run.ko for run in mine), sum(run.requests for run in mine)
+
+
+class Labelled(Protocol):
+    """Anything of one entry."""
+
+    @property
+    def label(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Labelled)
+
+
+def best_first(found: Sequence[Item], labels: Sequence[str]) -> list[Item]:
+    """Items in the order of `labels`, followed by those of other entries."""
+    place = {label: index for index, label in enumerate(labels)}
+    return sorted(found, key=lambda one: place.get(one.label, len(place)))

@@ -1,0 +1,193 @@
+"""Figures of a report: colours in the dark, what counts over time, narrow screens, size."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation
+from PIL import Image
+
+from experiments.report.canvas import NARROW_WIDTH, blank, narrowed
+from experiments.report.drawings import drawings
+from experiments.report.figures_paired import RATIOS, apart
+from experiments.report.figures_time import LABEL, bins_of, draw_tail, in_flight_per_worker, tail_over_time
+from experiments.report.pages import write_report
+from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
+from experiments.report.svg import with_palette
+from experiments.results.directory import load_results, save_result
+from experiments.results.summary import summarise
+from experiments.run.execute import prepare
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
+from experiments.service.plan import contestants_of, service_scenario
+from experiments.simulator.world import SimulatedWorld
+from experiments.stats.samples import Run, RunFacts, Samples
+from policies import registry
+
+MakeResults = Callable[..., Scenario]
+
+
+def test_workers_keep_their_shades_in_the_dark() -> None:
+    """A worker's colour that were a policy's would be exchanged with it, and the shades of a region change places."""
+    assert not DARK.keys() & {shade.lower() for pair in REGION_COLOURS for shade in pair}
+    shades = [colour for pair in REGION_COLOURS for colour in pair]
+    assert min((luminance(shade) + 0.05) / (luminance(DARK[WHITE]) + 0.05) for shade in shades) > 1.9
+
+
+def test_a_picture_in_a_figure_has_a_palette() -> None:
+    """The same dots, in at most 256 colours."""
+    pixels = np.zeros((20, 30, 4), dtype=np.uint8)
+    pixels[3:5, 7:9] = (10, 200, 30, 255)
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, "png")
+    with Image.open(io.BytesIO(b64decode(with_palette(png.getvalue())))) as made:
+        assert made.mode == "P"
+        assert (np.asarray(made.convert("RGBA")) == pixels).all()
+
+
+def test_a_failure_is_as_slow_as_the_deadline_over_time(make_results: MakeResults, tmp_path: Path) -> None:
+    """Otherwise an entry whose slow requests all time out looks fast. A log does not know a deadline."""
+    scenario = make_results(tmp_path / "r", blocks=1, requests=1500, failures=0.3)
+    (one, *_) = field = competitors(load_results(tmp_path / "r"))
+    bins, of_log = bins_of(field), bins_of(field, is_mapped=False)
+    assert bins is not None
+    assert of_log is not None
+    drawn, of_successes = ([max(draw_tail(blank(2)[1][0], one, each))] for each in (bins, of_log))
+    assert drawn == [1e3 * scenario.timeout]
+    assert of_successes < drawn
+
+
+def test_a_tail_at_the_deadline_is_not_drawn(make_results: MakeResults, tmp_path: Path) -> None:
+    """Where every entry fails more than 1 %, a level line says nothing; nor does a panel of ratios of 1."""
+    make_results(tmp_path / "r", blocks=2, requests=1500, failures=0.1)
+    results = load_results(tmp_path / "r")
+    summary = summarise(results)
+    found = {drawing.name: drawing for drawing in drawings(results, summary)}
+    assert "Successes only, because more than 1 % of the requests failed" in found["tail-over-time"].caption
+    panels = [axes.get_xlabel().split(" ")[0] for axes in found["paired-ratios"].draw().axes]
+    assert "p99" in {one.measure for one in summary.comparisons}
+    assert panels == ["throughput", "mean"]
+
+
+def test_figures_over_time_have_one_time_axis(make_results: MakeResults, tmp_path: Path) -> None:
+    """All panels of both figures, with the same shading; labels of events are above the lines."""
+    make_results(tmp_path / "r", blocks=2, requests=1500)
+    field = competitors(load_results(tmp_path / "r"))
+    base = load_scenario("region-brownout")
+    scenario = base.model_copy(update={"events": base.events[:1]})
+    bins = bins_of(field)
+    assert bins is not None
+    tail = tail_over_time(field, scenario.events, 1.0, bins)
+    depth = in_flight_per_worker(field, scenario)
+    panels = [axes for figure in (tail, depth) for axes in figure.axes if axes.get_visible()]
+    assert len(panels) == 2 * len(field)
+    assert len({axes.get_xlim() for axes in panels}) == 1
+    shaded = [patch for axes in panels for patch in axes.patches if isinstance(patch, Rectangle)]
+    assert len(shaded) == len(panels)
+    assert len({(patch.get_x(), patch.get_width()) for patch in shaded}) == 1
+    for axes in panels:
+        heights = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
+        highest = max(float(np.nanmax(each)) for each in heights if len(each))
+        (label,) = axes.texts
+        assert isinstance(label, Annotation)
+        reached = axes.transAxes.inverted().transform(axes.transData.transform((0, highest)))[1]
+        assert reached <= label.xy[1] - LABEL + 0.03
+
+
+def test_a_figure_with_rows_is_drawn_for_narrow_screens(make_results: MakeResults, tmp_path: Path) -> None:
+    """Its panels are one below the other; the page holds both."""
+    make_results(tmp_path / "r", blocks=1, requests=150)
+    write_report(tmp_path / "r")
+    page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    sources = re.findall(r'<source media="\(max-width: 40rem\)" srcset="(data:[^"]*)">', page)
+    assert len(sources) == page.count('<figure class="fits">') >= 3
+    assert not any(" " in source for source in sources)  # a space would end the address
+    widths = [float(re.findall(r'width="([\d.]+)pt"', unquote(source))[0]) for source in sources]
+    assert set(widths) == {72 * NARROW_WIDTH}
+    with narrowed():
+        assert [len(blank(2, columns=2)[0].axes), blank(2, columns=2)[0].get_figheight()] == [2, 4]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.02, 1.1), (0.3, 1.5), (0.04, 22.0), (0.9, 1.1)])
+def test_labels_of_ratios_do_not_touch(low: float, high: float) -> None:
+    """1 is always there; on a narrow screen there are fewer."""
+    wide = apart(RATIOS, low, high)
+    with narrowed():
+        narrow = apart(RATIOS, low, high)
+    for found, least in ((wide, 0.13), (narrow, 0.2)):
+        assert 1 in found
+        gaps = np.diff(np.log(found)) / math.log(high / low)
+        assert gaps.min(initial=1) >= least - 1e-9
+    assert len(narrow) <= len(wide)
+
+
+class Unseen:
+    """Observer of a campaign that nobody watches."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+@pytest.mark.second_tier
+@pytest.mark.timeout(300)
+def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: Path) -> None:
+    """Every policy in forty blocks of full length, many requests failed; nothing is loaded from another host.
+
+    Every entry is simulated once and its run stands for all blocks, because the size is what matters here.
+    """
+    names = tuple(name for name in registry.TABLE if name != "single-region")  # which needs a region
+    scenario = overridden(load_scenario("overload"), Overrides(policies=names, blocks=40))
+    campaign = prepare(scenario, "experiments run overload", tmp_path, "simulated")
+    runs: dict[str, Run] = {}
+    for planned in campaign.plan:
+        if planned.label not in runs:
+            runs[planned.label] = SimulatedWorld().run(scenario, planned, Unseen())
+        run = runs[planned.label]
+        facts = run.facts.model_copy(update={"block": planned.block, "order": planned.order})
+        save_result(Run(facts, run.samples), planned, tmp_path)
+    write_report(tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<tr><td") > 40 * len(names)
+    assert len(page.encode()) < 3_000_000
+    assert not re.findall(r'(?:src|href|srcset)="(?!data:|#)', page)
+    figures = [unquote(uri) for uri in re.findall(r'(?:src|srcset)="data:image/svg\+xml,([^"]*)"', page)]
+    assert len(figures) >= 10
+    for figure in figures:
+        assert not re.findall(r'href="(?!#|data:)', figure)
+        assert not re.findall(r"url\((?!#|['\"]?#)", figure)
+
+
+def test_the_report_of_a_url_has_no_empty_part(tmp_path: Path) -> None:
+    """Its workers are unknown: dots have the entry's colour, and there are no shares."""
+    scenario = service_scenario(
+        contestants_of(["http://a/"]), {"rate": 100.0, "duration": 2.0}, {"connections": 10}, blocks=1
+    )
+    campaign = prepare(scenario, "experiments load http://a/", tmp_path, "measured")
+    (planned,) = campaign.plan
+    due, zeros = np.arange(200) / 100, np.zeros(200, dtype=np.int64)
+    ended = due + 0.05 + 0.02 * np.sin(np.arange(200))
+    samples = Samples(due, due, ended, ended, zeros + 200, zeros, zeros - 1, zeros - 1, np.arange(200), zeros)
+    known: Any = {"label": "a", "policy": {}, "mode": "open", "requests": 200, "timeout": 10.0, "places": ()}
+    facts = RunFacts(**known, block=0, order=0, seed=1, offered_rate=100.0, achieved_rate=100.0)
+    save_result(Run(facts, samples), planned, tmp_path)
+    summary = write_report(tmp_path)
+    assert summary.verdict.headline.startswith("a: ")
+    assert "none of 200 failed; half took at most 5" in summary.verdict.headline
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Share per worker" not in page
+    assert "under every entry" not in page
+    with Image.open(tmp_path / "figures" / "service-time-by-request.png") as picture:
+        colours = picture.convert("RGB").getcolors(1 << 20)
+    spare = tuple(int(SPARE_COLOURS[0][i : i + 2], 16) for i in (1, 3, 5))
+    assert sum(count for count, colour in colours or () if colour == spare) > 500
