@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from balancer.admin.merge import merged_status
 from balancer.admin.status import process_status
 from tests.balancer.conftest import Stage, Wire, get, response
-from tests.balancer.test_admin import local, status
+from tests.balancer.test_admin import status
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "status.md").read_text(encoding="utf-8")
 OPEN = ("", "*")
