@@ -34,18 +34,12 @@ from balancer.server import new_event_loop
 from balancer.sidecar.command import sidecar
 from policies import registry
 
-POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
-
-SERVE_EPILOG = f"""\b
+SERVE_EPILOG = """\b
 Examples:
   balancer serve --config balancer.toml
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002 \\
       --home-region emea --port 8080
   PORT=5000 balancer serve --config balancer.toml        (Heroku)
-
-\b
-Policies:
-{POLICIES}
 """
 
 
@@ -108,6 +102,16 @@ OVERRIDES = (
 """Options that override keys of the configuration; `check` has them too, so that it reads what `serve` reads."""
 
 
+class ServeCommand(click.Command):
+    """The command `serve`, with a list of the policies at the end of its help."""
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the epilog, then the policies, wrapped as options are."""
+        super().format_epilog(context, formatter)
+        with formatter.section("Policies"):
+            formatter.write_dl(list(registry.describe().items()))
+
+
 def with_overrides(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of `OVERRIDES` to a command."""
     for option in reversed(OVERRIDES):
@@ -115,7 +119,7 @@ def with_overrides(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@cli.command("serve", epilog=SERVE_EPILOG)
+@cli.command("serve", cls=ServeCommand, epilog=SERVE_EPILOG)
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file; see 'balancer check'.")
 @with_overrides
 def serve_command(config: Path | None, **options: Any) -> None:

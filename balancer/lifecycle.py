@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from balancer.config.load import Settings
 from balancer.config.problems import ConfigError
+from balancer.printable import one_line
 from balancer.process.allocator import keep_freed_memory
 from balancer.process.hot_restart import HotRestart
 from balancer.process.listening import ready_line
@@ -108,7 +109,7 @@ async def _reload(server: Server, say: Say) -> None:
     try:
         await server.reload()
     except ConfigError as error:
-        say(f"balancer keeps the configuration that it has: {error}")
+        say(one_line(f"balancer keeps the configuration that it has: {error}"))
         return
     waiting = ", ".join(server.control_plane.reload_counts.waiting)
     say(

@@ -92,6 +92,17 @@ def run_script(script: str, folder: Path, port: str, patience: float = 100.0) ->
         return code, output.read().decode()
 
 
+def test_every_curl_waits_for_the_port() -> None:
+    """A program that was started in the line before does not listen yet."""
+    workers = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
+    scripts = (quick_start(), block("in thirty seconds"), workers)
+    lines = [
+        line for script in scripts for line in script.splitlines() if re.match(r" *curl .*http://127", line)
+    ]
+    assert len(lines) >= 3
+    assert not [line for line in lines if "--retry-connrefused" not in line or "--retry " not in line]
+
+
 def test_example_is_the_policy_of_the_page() -> None:
     example = (ROOT / "examples" / "my_policy.py").read_text(encoding="utf-8")
     assert example.partition('"""\n\n')[2] == block("my_policy.py")

@@ -131,6 +131,17 @@ def test_help_is_not_squeezed(package: str) -> None:
         assert not missing, path
 
 
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("package", [*PACKAGES_WITH_COMMANDS, "benchmarks"])
+def test_help_fits_the_terminal(package: str, width: int) -> None:
+    """Except examples, which are indented, since a line of a shell must not be broken."""
+    for path, command in groups_and_commands(group_of(package), package):
+        context = click.Context(command, info_name=path, terminal_width=width, max_content_width=width)
+        with context:
+            lines = command.get_help(context).splitlines()
+        assert not [line for line in lines if len(line) > width and not line.startswith("    ")], path
+
+
 def command_lines(page: str) -> Iterator[str]:
     """Lines of indented or fenced code that call a command of the project, continuations joined."""
     for line in re.sub(r"\\\n +", "", page).splitlines():

@@ -101,7 +101,7 @@ def lines_of(
     `seconds` apart; without them the columns of requests are since the start.
     """
     errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
-    state = "draining" if document["draining"] else "serving"
+    state = "draining, up" if document["draining"] else "up"
     lines = [
         f"steelyard {document['version']} ({document['build']}) {state} for {document['uptime']:.0f} s",
         f"clients {document['clients']}, in flight {document['in_flight']}, queued {document.get('queued', 0)}, "

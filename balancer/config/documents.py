@@ -1,12 +1,18 @@
-"""Read TOML and JSON files with limits on size and depth."""
+"""Read TOML and JSON files with limits on size, depth, digits and time."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import stat
+import sys
 import tomllib
+from math import log2
 from pathlib import Path
+from select import POLLIN, poll
+from time import monotonic
 from typing import Any, Final
 
 LARGEST: Final = 16 << 20
@@ -15,8 +21,19 @@ LARGEST: Final = 16 << 20
 DEEPEST: Final = 32
 """Limit of nested tables and lists."""
 
+LONGEST_WAIT: Final = 10.0
+"""Limit in seconds for reading a pipe, as nothing may ever write to it."""
+
 TOO_DEEP: Final = f"more than {DEEPEST} tables or lists inside each other"
 
+MOST_DIGITS: Final = sys.int_info.default_max_str_digits
+"""Limit of decimal digits, beyond which Python refuses to read or write a whole number."""
+
+MOST_BITS: Final = int(MOST_DIGITS * log2(10))
+
+TOO_LONG: Final = f"a whole number has more than {MOST_DIGITS} digits"
+
+DIGITS: Final = re.compile(rf"[0-9](?:_?[0-9]){{{MOST_DIGITS}}}")
 
 SYNTAX: Final = re.compile(
     r"(?s)(?P<text>.*?)(?: \(at line |: line )(?P<line>\d+),? column (?P<column>\d+)(?:\)| \(char \d+\))",
@@ -25,16 +42,42 @@ SYNTAX: Final = re.compile(
 
 
 def read_text(path: Path, *, is_plain: bool = False) -> str:
-    """Return the text of the file, without a byte order mark. With `is_plain` a pipe or a device is refused, as reading
-    it may block for ever. Raises OSError, and ValueError with a message of one line.
+    """Return the text of the file, without a byte order mark. With `is_plain` a pipe or a device is refused. Raises
+    OSError, and ValueError with a message of one line.
     """
-    if is_plain and not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("not a file")
-    with path.open("rb") as file:
-        data = file.read(LARGEST + 1)
+    file = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # opening a pipe waits for its writer otherwise
+    try:
+        if is_plain and not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ValueError("not a file")
+        data = _read(file)
+    finally:
+        os.close(file)
     if len(data) > LARGEST:
         raise ValueError(f"longer than {LARGEST >> 20} MiB")
-    return data.decode("utf-8-sig")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].split(b"\n")
+        position = f"at line {len(before)}, column {len(before[-1]) + 1}"
+        raise ValueError(f"not UTF-8, byte 0x{data[error.start]:02x} ({position})") from None
+
+
+def _read(file: int) -> bytes:
+    """Return what the file holds, at most one byte more than LARGEST. Raises OSError, also after LONGEST_WAIT."""
+    end = monotonic() + LONGEST_WAIT
+    ready = poll()
+    ready.register(file, POLLIN)
+    data = bytearray()
+    while len(data) <= LARGEST:
+        if not ready.poll(max(0.0, end - monotonic()) * 1000):
+            raise OSError(errno.ETIMEDOUT, f"its end is not reached within {LONGEST_WAIT:g} s")
+        part = os.read(file, LARGEST + 1 - len(data))
+        if not part:
+            break
+        data += part
+    return bytes(data)
 
 
 def parsed(text: str, *, is_json: bool = False) -> Any:
@@ -42,13 +85,18 @@ def parsed(text: str, *, is_json: bool = False) -> Any:
     try:
         document = json.loads(text) if is_json else tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        lines = text.splitlines() or [""]
+        lines = text.split("\n")
         end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
         raise ValueError(str(error).replace("at end of document", end)) from None
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    if is_deep(document):
-        raise ValueError(TOO_DEEP)
+    except ValueError as error:
+        found = None if "digits" not in str(error) else DIGITS.search(text)
+        if found is None:
+            raise
+        before = text[: found.start()].split("\n")
+        raise ValueError(f"{TOO_LONG} (at line {len(before)}, column {len(before[-1]) + 1})") from None
+    check_limits(document)
     return document
 
 
@@ -60,17 +108,19 @@ def with_line(path: Path, language: str, error: ValueError) -> str:
     return f"{path}:{found['line']}: not {language}: {found['text']} (column {found['column']})"
 
 
-def is_deep(document: Any) -> bool:
-    """Return whether the document is nested deeper than DEEPEST; iterative, as recursion would hit Python's limit."""
-    level = [document]
-    for _ in range(DEEPEST):
-        level = [
+def check_limits(document: Any) -> None:
+    """Check depth and digits; iterative, as recursion would hit Python's limit. Raises ValueError."""
+    level: list[Any] = [[document]]
+    for _ in range(DEEPEST + 2):
+        if not level:
+            return
+        inner = [
             child
             for node in level
-            if isinstance(node, dict | list)
             for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
+            if isinstance(child, dict | list | int)
         ]
-        if not level:
-            return False
-    return True
+        if any(isinstance(child, int) and child.bit_length() > MOST_BITS for child in inner):
+            raise ValueError(TOO_LONG)  # in hexadecimal: of decimal digits, the parser knows the line
+        level = [child for child in inner if isinstance(child, dict | list)]
+    raise ValueError(TOO_DEEP)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from balancer.config.documents import is_deep
+from balancer.config.documents import check_limits
 from balancer.config.keys import Table, annotation_at, dotted, is_list, keys_of, table_of
 from balancer.config.positions import Place
 from balancer.config.renamed import SEPARATOR, renamed_variable
@@ -91,9 +91,10 @@ def _decoded(text: str, annotation: Any) -> Any:
         return text
     try:
         value = json.loads(text)
+        check_limits(value)
     except (ValueError, RecursionError):
         return text
-    return text if is_deep(value) else value
+    return value
 
 
 def _put(document: dict[str, Any], place: Place, value: Any) -> bool:

@@ -82,6 +82,8 @@ def dotted(place: Place) -> str:
 
 def suggestion(table: Table, place: Place) -> str:
     """Return what an unknown key at `place` may mean, to append to a message; empty without an idea."""
+    if not place:
+        return ""
     name, around = str(place[-1]), table_at(table, place[:-1])
     known = list(around.model_fields) if around is not None else []
     if name.lower() in known:

@@ -195,7 +195,7 @@ def read_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Readin
         problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]
         if ENDPOINTS_REQUIRED not in problems and not merged.document.keys() & {"endpoints", "discovery"}:
             problems.append(ENDPOINTS_REQUIRED)  # the check of the whole needs valid tables
-    lines += [line_for(problem, merged.source) for problem in problems]
+    lines += [line_for(problem, merged.source, path) for problem in problems]
     if lines:
         raise config_error(lines)
     return Reading(settings, merged.source)
@@ -268,9 +268,8 @@ def endpoints_from_workers(workers: Sequence[str]) -> list[dict[str, str]]:
     for worker in workers:
         region, separator, address = worker.partition("=")
         if not separator or "://" in region:
-            raise ConfigError(
-                f"--worker: must be REGION=http://host:port, got '{without_credentials(worker)}'"
-            )
+            message = f"--worker: must be REGION=http://host:port, got '{worker}'"
+            raise ConfigError(without_credentials(message))
         number = sum(endpoint["region"] == region for endpoint in endpoints)
         endpoints.append({"id": f"{region}-{number}", "address": address, "region": region})
     return endpoints

@@ -5,9 +5,12 @@ A secret is never part of a message: not a value that may be or contain one, and
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date, time
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -22,11 +25,18 @@ MOST_PROBLEMS: Final = 20
 KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*): ")
 """Key that a validator's message begins with."""
 
-CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
+CREDENTIALS: Final = re.compile(r"(?s)(//(?!host\b)|\bgot '(?![a-z]+://)).*@")
+"""User and password of a URL, which may lack its scheme, and in which the password may contain anything."""
 
 TABLES: Final = ("model_type", "model_attributes_type", "dict_type")
 
 LISTS: Final = ("tuple_type", "list_type")
+
+REASON: Final = re.compile(r", (?:got|unable to) .*")
+"""End of pydantic's message, which says less than the value that follows."""
+
+LONGEST: Final = 60
+"""Most characters of a key or a value in a message."""
 
 
 class ConfigError(Exception):
@@ -47,12 +57,12 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{dotted(self.place)}: {self.message}" if self.place else self.message
+        return f"{shown(dotted(self.place))}: {self.message}" if self.place else self.message
 
 
-def line_for(problem: Problem, source: Callable[[Place], str | None]) -> str:
-    """Return the line for a problem, with the source of the value before it."""
-    name = source(problem.place)
+def line_for(problem: Problem, source: Callable[[Place], str | None], file: Path | None = None) -> str:
+    """Return the line for a problem, with the source of the value before it, or the file for a missing value."""
+    name = source(problem.place) or file
     return f"{name}: {problem}" if name else str(problem)
 
 
@@ -70,19 +80,24 @@ def first_problem(error: ValidationError, table: Table) -> str:
 def problems_of(error: ValidationError, table: Table) -> Iterator[Problem]:
     """Yield the problems of a document that is not a valid `table`."""
     errors = error.errors(include_url=False)
-    places = [_place(found["loc"]) for found in errors]
-    for place, found in zip(places, errors, strict=True):
+    places = [_place(found) for found in errors]
+    for at, (place, found) in enumerate(zip(places, errors, strict=True)):
         # pydantic counts only the valid items of a list
         is_sequel = found["type"] == "too_short" and any(
             each != place and each[: len(place)] == place for each in places
         )
         if not is_sequel:
-            yield from_message(_message(found, place, table), place)
+            # searching what may be meant takes a millisecond for each key
+            yield from_message(_message(found, place, table, is_searched=at < MOST_PROBLEMS), place)
 
 
-def _place(location: Place) -> Place:
-    """Return the location of an error without pydantic's names of types."""
-    return tuple(part for part in location if isinstance(part, int) or "[" not in part)
+def _place(found: Any) -> Place:
+    """Return the location of an error without pydantic's names of types, which have brackets."""
+    location = found["loc"]
+    unknown = len(location) - 1 if found["type"] == "extra_forbidden" else -1
+    return tuple(
+        part for at, part in enumerate(location) if at == unknown or isinstance(part, int) or "[" not in part
+    )
 
 
 def from_message(message: str, place: Place = ()) -> Problem:
@@ -96,16 +111,24 @@ def from_message(message: str, place: Place = ()) -> Problem:
 
 def without_credentials(text: str) -> str:
     """Return the text with the user and password of URLs replaced."""
-    return CREDENTIALS.sub("//…@", text)
+    return CREDENTIALS.sub(r"\1…@", text)
 
 
-def _message(found: Any, place: Place, table: Table) -> str:
+def shown(text: str) -> str:
+    """Return the text as a message shows it: without credentials, and cut."""
+    text = without_credentials(text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _message(found: Any, place: Place, table: Table, *, is_searched: bool) -> str:
     kind = found["type"]
     if kind == "missing":
         return "is required"
     if kind == "extra_forbidden":
         new = renamed_at(place)
-        return f"renamed to {new}" if new is not None else f"is not a known key{suggestion(table, place)}"
+        if new is not None:
+            return f"renamed to {new}"
+        return f"is not a known key{suggestion(table, place) if is_searched else ''}"
     if kind == "value_error":
         return without_credentials(str(found["msg"]).removeprefix("Value error, "))
     if kind in TABLES:
@@ -113,7 +136,8 @@ def _message(found: Any, place: Place, table: Table) -> str:
     elif kind in LISTS:
         wanted = "must be a list"
     else:
-        wanted = f"{found['msg'][:1].lower()}{found['msg'][1:]}"
+        words = REASON.sub("", found["msg"])
+        wanted = f"{words[:1].lower()}{words[1:]}"
     return wanted + _given(found["input"], annotation_at(table, place))
 
 
@@ -122,5 +146,10 @@ def _given(value: Any, annotation: Any) -> str:
         return ""
     if isinstance(value, dict | list | tuple):
         return f", got a {'table' if isinstance(value, dict) else 'list'}"
-    given = without_credentials(repr(value))
-    return f", got {given if len(given) <= 60 else given[:57] + '...'}"
+    return f", {shown(f'got {_as_toml(value)}')}"
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, bool | None):
+        return json.dumps(value)
+    return value.isoformat() if isinstance(value, date | time) else repr(value)

@@ -361,7 +361,9 @@ class LogConfig(Section):
     """The access log: one line per request."""
 
     access: Literal["off", "text", "json"] = Field(
-        default="off", description="key=value pairs as in the log of Heroku's router, or a JSON object"
+        default="off",
+        description="key=value pairs as in the log of Heroku's router, or a JSON object; "
+        "default: text if path is given",
     )
     path: str | None = Field(
         default=None, min_length=1, description="file to append to, reopened on SIGHUP. None: standard output"
@@ -376,6 +378,12 @@ class LogConfig(Section):
         description="maximum entries waiting to be written; more are dropped",
     )
     admin: bool = Field(default=True, description="log admin requests too")
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self._has("path"):
+            self._derive(access="text")
+        return self
 
 
 class CertificateConfig(Section):

@@ -185,7 +185,7 @@ def read_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConf
         return SidecarConfig.model_validate(merged.document)
     except ValidationError as error:
         raise config_error([
-            line_for(problem, merged.source) for problem in problems_of(error, SidecarConfig)
+            line_for(problem, merged.source, path) for problem in problems_of(error, SidecarConfig)
         ]) from None  # fmt: skip
 
 
@@ -203,9 +203,8 @@ def origins_from(given: Sequence[str]) -> list[dict[str, str]]:
         except ValueError:
             host = ""
         if not host:
-            raise ConfigError(
-                f"--origin: must be https://host or NAME=https://host, got '{without_credentials(words)}'"
-            )
+            message = f"--origin: must be https://host or NAME=https://host, got '{words}'"
+            raise ConfigError(without_credentials(message))
         label = name or host.replace(":", "-")
         prefix = "/" if len(given) == 1 else f"/{label}/"
         origins.append({"name": label, "url": url, "prefix": prefix})

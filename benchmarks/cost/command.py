@@ -93,7 +93,7 @@ def cost(
     get, tls, get1m, post16k   processor time per request
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection
-    endpoints                  processor time per request with 2, 10, 100 and 1000 endpoints
+    endpoints                  the same with 2, 10, 100 and 1000 endpoints
     """
     session = Session(file, check)
     chosen = peers.chosen(names_in(others))

@@ -49,7 +49,6 @@ Examples:
   experiments capacity steady --curve --policies round-robin,region-aware --rates 60,120,180,240 --blocks 4
   experiments capacity steady --curve --simulated --rates 50%,70%,90%,95%,105% --duration 120 --out results/curve
 
-\b
 A rate passes when 99 % of it was sent, at most 0.1 % failed, p99 keeps the SLO, and requests in flight do not grow.
 With --curve, p99 is drawn against load with the knee of each policy; a rate in % is of what all workers together can
 serve.

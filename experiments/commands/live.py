@@ -48,7 +48,6 @@ Examples:
   experiments live http://127.0.0.1:8080 --policies region-aware \\
       --policy '{"name": "region-aware", "margin": 0.05}' --max-p99 400ms --max-errors 1%
 
-\b
 Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
 """
 

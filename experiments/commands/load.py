@@ -37,9 +37,9 @@ Examples:
       --header 'Content-Type: application/json' --header @token.header
   experiments load http://127.0.0.1:8080/ --threshold 'p99 < 200 ms' --threshold 'errors < 0.1 %'
 
-\b
 Latency counts from the instant at which a request was due. Statuses from 400 on and requests without a complete answer
 are failures; redirects are answers and are not followed. Values of --header, --data and --token are not written.
+
 Exit codes: 0 done, 1 a threshold failed or a guard rail broke, 2 bad input, 3 no connection, 130 stopped.
 """
 

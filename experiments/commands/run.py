@@ -29,7 +29,6 @@ Examples:
   experiments run steady --simulated --blocks 20
   experiments run my-scenario.toml --simulated --policies random,oracle-least-work
 
-\b
 With --simulated, the policies, the router and its mechanisms are the balancer's own; workers, network and clients are
 simulated. The oracles are policies that use information that no balancer has: oracle-least-work,
 oracle-least-work-of-two, oracle-central-queue and oracle-static-split.

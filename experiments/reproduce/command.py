@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -20,7 +21,9 @@ REPRODUCTIONS: tuple[type[Reproduction], ...] = (Keepalive, Headers, Reuse, Regi
 """In the order of `all`."""
 
 DOCUMENTS = "\n".join(
-    f"{kind.name:12} {kind.document.title}\n{'':12} {kind.document.publisher}" for kind in REPRODUCTIONS
+    fill(kind.document.title, 78, initial_indent=f"{kind.name:12} ", subsequent_indent=13 * " ")
+    + f"\n{'':12} {kind.document.publisher}"
+    for kind in REPRODUCTIONS
 )
 EPILOG = f"""\b
 The published documents:

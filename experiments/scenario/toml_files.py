@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from balancer.config.documents import TOO_DEEP, is_deep
+from balancer.config.documents import TOO_DEEP, check_limits
 from experiments.errors import BadInputError
 
 LARGEST = 1 << 20
@@ -27,6 +27,8 @@ def read_toml(source: Traversable, name: str) -> dict[str, Any]:
         raise BadInputError(f"{name}: {TOO_DEEP}") from None
     except ValueError as error:  # invalid TOML or UTF-8, a number with thousands of digits, a NUL in the path
         raise BadInputError(f"{name}: not TOML: {error}") from None
-    if is_deep(document):
-        raise BadInputError(f"{name}: {TOO_DEEP}")
+    try:
+        check_limits(document)
+    except ValueError as error:
+        raise BadInputError(f"{name}: {error}") from None
     return document

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from balancer.config.sections import LogConfig
 from balancer.log.access_log import AccessLog
 from tests.balancer.conftest import Stage, Wire, answering_after, get, post, response
 from tests.balancer.test_access_log_writer import LogRecord, written
@@ -87,6 +88,14 @@ async def test_log_is_off_by_default(stage: Stage) -> None:
         (await stage.ask(get(b"/-/status", b"Host: 127.0.0.1").replace(b"Host: example.org\r\n", b""))).body
     )
     assert status["access_log"] is None
+
+
+async def test_path_alone_turns_the_log_on(stage: Stage, watched: WatchedLog) -> None:
+    """As text; with `access = "off"` beside it nothing is written."""
+    await stage.serve(await stage.worker(response()), log={"path": str(watched.path)})
+    await stage.ask(get(b"/logged"))
+    await stage.eventually(lambda: watched.path.exists() and b'path="/logged" ' in watched.path.read_bytes())
+    assert LogConfig.model_validate({"path": "a", "access": "off"}).access == "off"
 
 
 async def test_durations_of_each_phase(stage: Stage, watched: WatchedLog) -> None:

@@ -85,6 +85,8 @@ DERIVED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("concurrency", {"initial": 1}, {"minimum": 1}),
     ("outlier_detection", {"base_time": 600.0}, {"max_time": 600.0}),
     ("outlier_detection", {"max_time": 10.0}, {"base_time": 10.0}),
+    ("log", {"path": "access.log"}, {"access": "text"}),
+    ("log", {"sample": 0.5}, {"access": "off"}),
     ("pool", {"heartbeat": "/ping"}, {"preconnect": 2}),
     ("sticky", {"cookie": "c", "key": "k" * 16, "same_site": "none"}, {"secure": True}),
     ("admission", {"levels": [{"name": "gold"}, {"name": "tin"}]}, {"default": "tin"}),

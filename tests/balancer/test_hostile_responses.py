@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def test_invalid_configuration_file(tmp_path: Path, case: str) -> None:
     path.write_bytes(TEXTS[case])
     with pytest.raises(ConfigError) as raised:
         load(path, {})
-    assert str(raised.value).startswith(f"{path}: ")
+    assert re.match(rf"{re.escape(str(path))}(:1)?: ", str(raised.value))
     assert "TOML" in str(raised.value)
     assert "\n" not in str(raised.value)
 

@@ -14,6 +14,7 @@ from experiments.results.directory import load_results
 from experiments.results.summary import summarise
 from experiments.scenario.scenario import Scenario
 from tests.command_line import run_in_process
+from tests.experiments.test_from_log import GOOD
 
 READERS = (
     ("run", "FILE.toml", "--simulated"),
@@ -69,6 +70,35 @@ def test_output_below_a_file_is_refused_at_once(command: tuple[str, ...], tmp_pa
     done = run_in_process(cli, "experiments", *(places.get(part, part) for part in command))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert str(tmp_path / "file") in done.stderr
+
+
+@pytest.mark.second_tier
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("run steady --simulated --quick --policies random --requests 50", "report.html"),
+        (
+            "capacity steady --curve --simulated --policies random --rates 10 --duration 3 --blocks 1",
+            "load.html",
+        ),
+        ("sweep --scenarios steady --policies random --seeds 1 --quick", ""),
+        ("from-log LOG", "report.html"),
+    ],
+)
+def test_output_directory_is_made_with_its_parents(tmp_path: Path, command: str, written: str) -> None:
+    """Also that of `report`, for the catalogue of a sweep; test_service.py has `load`."""
+    log = tmp_path / "access.log"
+    log.write_text(GOOD * 3)
+    out = tmp_path / "new" / "and" / "deep"
+    arguments = [str(log) if word == "LOG" else word for word in command.split()]
+    done = run_in_process(cli, "experiments", *arguments, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert (out / written).exists()
+    if arguments[0] == "sweep":
+        page = tmp_path / "other" / "new" / "page"
+        done = run_in_process(cli, "experiments", "report", str(out), "--out", str(page))
+        assert done.returncode == 0, done.stderr
+        assert (page / "matrix.html").exists()
 
 
 @pytest.mark.parametrize(

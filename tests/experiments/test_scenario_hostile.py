@@ -155,6 +155,7 @@ def test_options_obey_the_rules_of_files(given: Overrides) -> None:
 TEXTS: dict[str, str | bytes] = {
     "deep lists": "x = " + "[" * 100_000,
     "deep tables": "[" + "a." * 5000 + "a]\nx = 1\n",
+    "hexadecimal digits": f"rate = 0x{'f' * 5000}\n",
     "a little too deep": "[" + ".".join("a" * (DEEPEST + 1)) + "]\nx = 1\n",
     "a long number": "seed = " + "9" * 5000,
     "no text": b"\xff\xfe\x00",

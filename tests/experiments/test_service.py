@@ -124,7 +124,7 @@ def test_request_is_sent_as_given_and_no_secret_is_written(server: Server, tmp_p
     seen: list[bytes] = []
     url = server(answers(OK, seen, body=11))
     (tmp_path / "fields").write_text("X-Key: sesame-two\n")
-    out = tmp_path / "out"
+    out = tmp_path / "new" / "and" / "deep"
     given = ("--header", "Authorization: Bearer sesame", "--header", f"@{tmp_path / 'fields'}")
     done = load(out, f"{url}/a?b=c", *given, "--data=hello=world")
     assert done.returncode == 0, done.stderr
