@@ -61,6 +61,12 @@ class Library:
             if source.path in self._files and self._files[source.path].source.version != source.version:
                 del self._files[source.path]
 
+    def differs_from(self, other: Library) -> bool:
+        """Return whether a file that was given to this library has another version in the other one, or is unknown
+        there."""
+        known = other.versions
+        return any(source.version != known.get(source.path) for source in self._given.values())
+
     def find(self, name: str) -> type:
         """Return the class that a reference names. Raises `BrokenPolicy`."""
         reference = reference_in(name)
