@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from experiments.results.directory import Results, believable
+from experiments.results.policy_files import PolicyFile
 from experiments.results.verdict import Evidence, Verdict, conclude
 from experiments.results.winner import candidates, choose, losing_more
 from experiments.scenario.scenario import Entry, Scenario
@@ -55,6 +56,7 @@ class Summary:
     command: str
     started_at: str
     versions: dict[str, str]
+    policy_files: tuple[PolicyFile, ...]
     machine: str
     blocks: int
     missing_runs: int
@@ -91,6 +93,7 @@ def summarise(results: Results) -> Summary:
         command=campaign.command,
         started_at=campaign.started_at,
         versions=campaign.versions,
+        policy_files=campaign.policy_files,
         machine=campaign.machine,
         blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
         missing_runs=results.missing,

@@ -70,7 +70,14 @@ class Library:
     def find(self, name: str) -> type:
         """Return the class that a reference names. Raises `BrokenPolicy`."""
         reference = reference_in(name)
-        return class_in(self._file(reference) if reference.is_file else self._module(reference), reference)
+        return class_in(self._loaded(reference), reference)
+
+    def source_of(self, name: str) -> Source:
+        """Return the source of the file or module that a reference names. Raises `BrokenPolicy`."""
+        return self._loaded(reference_in(name)).source
+
+    def _loaded(self, reference: Reference) -> Loaded:
+        return self._file(reference) if reference.is_file else self._module(reference)
 
     def _file(self, reference: Reference) -> Loaded:
         path = os.path.abspath(reference.place)
