@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from policies.errors import BrokenPolicy, some_of
-from policies.loading.faults import fault_at
+from policies.loading.faults import fault_at, is_interrupt
 from policies.loading.modules import PrivateModules, TooLarge
 from policies.loading.reference import Reference, reference_in
 from policies.loading.source import Source
@@ -102,11 +102,11 @@ def guarded(load: Callable[[], ModuleType], what: str, paths: Callable[[], froze
     """Return what `load` returns. Raises `BrokenPolicy` for whatever it raises, with file and line."""
     try:
         return load()
-    except KeyboardInterrupt:
-        raise
     except TooLarge as error:
         raise BrokenPolicy(f"{what}: {error}") from None
     except BaseException as error:  # also SystemExit
+        if is_interrupt(error):
+            raise
         if isinstance(error, OSError) and error.filename == what:
             raise BrokenPolicy(f"{what}: {error.strerror}") from None
         place = fault_at(error, paths())
