@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ from balancer.printable import one_line, printable
 from balancer.probe.command import probe
 from balancer.process.member import Member
 from balancer.process.supervisor import Supervisor
+from balancer.reload import Read
 from balancer.server import new_event_loop
 from balancer.sidecar.command import sidecar
 from policies import registry
+from policies.loading.source import Source
 
 SERVE_EPILOG = """\b
 Examples:
@@ -126,8 +128,8 @@ def serve_command(config: Path | None, **options: Any) -> None:
     """Forward requests until SIGTERM, then finish what is in flight."""
     given = overrides(config, **options)
 
-    def read() -> Settings:
-        return load(config, given)
+    def read(files: Sequence[Source] = ()) -> Settings:
+        return load(config, given, files)
 
     settings = read()
     if settings.processes == 1:
@@ -139,16 +141,16 @@ def serve_command(config: Path | None, **options: Any) -> None:
     sys.exit(Supervisor(settings, lambda member: run_as(member, settings, read), say).run())
 
 
-def run(settings: Settings, read: Callable[[], Settings], member: Member | None = None) -> int:
+def run(settings: Settings, read: Read, member: Member | None = None) -> int:
     """Run the server and return the exit code. `read` loads the current configuration."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return 0 if runner.run(serve(settings, read, say, member)) else 1
 
 
-def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> int:
+def run_as(member: Member, settings: Settings, read: Read) -> int:
     """Run as one of several processes. Errors are printed here, because the supervisor does not see them."""
     try:
-        return run(member.part_of(settings), lambda: member.part_of(read()), member)
+        return run(member.part_of(settings), lambda files: member.part_of(read(files)), member)
     except ConfigError as error:
         print_errors(error)
         return 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,19 @@ from balancer.config.problems import ConfigError, from_message, line_for
 from balancer.config.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import TlsProblem
+from policies.loading.source import Source
 
 
-def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+def load(path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()) -> Settings:
     """Return the configuration that `load_with_sources` reads."""
-    return load_with_sources(path, overrides).settings
+    return load_with_sources(path, overrides, files).settings
 
 
-def load_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
+def load_with_sources(
+    path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
+) -> Reading:
     """Read the configuration as `read_with_sources` does. Raises `ConfigError`, also for certificate files."""
-    reading = read_with_sources(path, overrides)
+    reading = read_with_sources(path, overrides, files)
     try:
         server_tls_of(reading.settings)
         upstream_tls_of(reading.settings)

@@ -6,6 +6,7 @@ and load probes, access log and recording, explanations. A request never waits f
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
@@ -19,6 +20,7 @@ from balancer.membership.discovery import Discovery
 from balancer.membership.registry import EndpointRegistry, without_reuse
 from balancer.membership.state_log import StateLog
 from balancer.recording.recording import Recording
+from balancer.shared_counters import key_of
 from balancer.upstream.load_probes import LoadProbes
 from policies.facts import Endpoint
 from policies.health.active_checks import CheckRules
@@ -88,6 +90,7 @@ class ControlPlane:
         self._link_pools()
         self.checks = Checks(proxy.router, proxy.pools, check_plan(config))
         self.state_log = StateLog(proxy.router, proxy.pools, self.checks)
+        self.state_log.policy_key = policy_key(self.policy)
         self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
         self.registry = EndpointRegistry(self, config)
         self.discovery = Discovery(self.registry)
@@ -122,6 +125,7 @@ class ControlPlane:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
         self._use(spec.make(self._rng))
         self.policy = spec
+        self.state_log.policy_key = policy_key(spec)
         self.policy_loaded_at = datetime.now(UTC)
         access_log = self.proxy.access_log
         if access_log is not None:
@@ -196,6 +200,11 @@ class ControlPlane:
     def _link_pools(self) -> None:
         for state in self.proxy.router.states:
             state.connections = self.proxy.pools.by_id[state.id]
+
+
+def policy_key(spec: PolicySpec) -> int:
+    """Return a key of the policy and the version of its files, the same in every process and never 0."""
+    return key_of(json.dumps([spec.spec, spec.library.versions], sort_keys=True))
 
 
 def check_plan(config: RuntimeConfig) -> CheckPlan:

@@ -1,7 +1,7 @@
 """Lifecycle of a serving process: start, reload, hot restart, shutdown.
 
 All signals of a process with an event loop are handled here. A single process prints messages for the operator; with
-several processes the supervisor or the first process does.
+several processes the supervisor does, or the process that it has asked to reload all.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from balancer.process.allocator import keep_freed_memory
 from balancer.process.hot_restart import HotRestart
 from balancer.process.listening import ready_line
 from balancer.process.member import Member
-from balancer.process.shutdown import Shutdown
+from balancer.process.shutdown import RELOAD, Shutdown
 from balancer.process.socket_handover import tell_ready
+from balancer.reload import Read
 from balancer.server import Server
 
 Say = Callable[[str], None]
@@ -30,9 +31,7 @@ GC_THRESHOLD = 50_000
 """
 
 
-async def serve(
-    settings: Settings, read: Callable[[], Settings], say: Say, member: Member | None = None
-) -> bool:
+async def serve(settings: Settings, read: Read, say: Say, member: Member | None = None) -> bool:
     """Serve until shutdown; return whether all requests finished.
 
     `read` returns the configuration for each reload. For a `member` of several processes, `settings` and `read` give
@@ -58,6 +57,7 @@ async def attend(server: Server, ready: Callable[[], str], say: Say, member: Mem
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
         ending.install_child_handlers()
+        loop.add_signal_handler(RELOAD, lambda: _reload_soon(server, say, reloading, everywhere=True))
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     await server.start()
     _tune_memory()
@@ -97,20 +97,24 @@ def _in_silence(line: str) -> None:
     """Discard a message that another process prints."""
 
 
-def _reload_soon(server: Server, say: Say, under_way: set[asyncio.Task[None]]) -> None:
+def _reload_soon(
+    server: Server, say: Say, under_way: set[asyncio.Task[None]], *, everywhere: bool = False
+) -> None:
     """Start a reload, unless one is running and another waits: that one covers all signals received meanwhile."""
     if len(under_way) < 2:
-        task = asyncio.get_running_loop().create_task(_reload(server, say))
+        task = asyncio.get_running_loop().create_task(_reload(server, say, everywhere=everywhere))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
 
 
-async def _reload(server: Server, say: Say) -> None:
+async def _reload(server: Server, say: Say, *, everywhere: bool) -> None:
     try:
-        await server.reload()
+        refused = await server.reload(everywhere=everywhere)
     except ConfigError as error:
         say(one_line(f"balancer keeps the configuration that it has: {error}"))
         return
+    for line in refused:
+        say(f"balancer {line}")
     waiting = ", ".join(server.control_plane.reload_counts.waiting)
     say(
         f"balancer has reloaded; only the next start changes: {waiting}"

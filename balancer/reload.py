@@ -7,7 +7,7 @@ changes nothing; the problem is kept for the status.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -20,9 +20,14 @@ from balancer.log.output import LogOutput
 from balancer.membership.file_source import FileSource
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError
+from policies.loading.source import Source
 
 FIXED = ("listen", "processes", "seed", "admin.socket", "admin.listen")
 """Keys that take effect only at the start."""
+
+Read = Callable[[Sequence[Source]], Settings]
+"""Function that returns the current configuration. Its argument are files of policies whose contents are used instead
+of those on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Reloads:
         self,
         control_plane: ControlPlane,
         settings: Settings,
-        read: Callable[[], Settings],
+        read: Read,
         put_in_force: Callable[[Prepared], Awaitable[None]],
     ) -> None:
         self._control_plane = control_plane
@@ -54,12 +59,14 @@ class Reloads:
         self._put_in_force = put_in_force
         self._turn = asyncio.Lock()
 
-    async def run(self) -> None:
-        """Reload the configuration. Raises `ConfigError`, and then nothing has changed."""
+    async def run(self, files: Sequence[Source] = ()) -> None:
+        """Reload the configuration, with `files` of policies as a sibling process has read them. Raises `ConfigError`,
+        and then nothing has changed.
+        """
         async with self._turn:
             counts = self._control_plane.reload_counts
             try:
-                settings = await self._run()
+                settings = await self._run(files)
             except (ConfigError, TlsProblem, LogFailed, PoliciesError) as error:
                 counts.refused += 1
                 counts.problem = str(error)
@@ -69,8 +76,8 @@ class Reloads:
             counts.problem = None
             counts.waiting = self._waiting(settings)
 
-    async def _run(self) -> Settings:
-        prepared = await asyncio.to_thread(self._prepare)
+    async def _run(self, files: Sequence[Source]) -> Settings:
+        prepared = await asyncio.to_thread(self._prepare, files)
         try:
             await self._put_in_force(prepared)
         except Exception:
@@ -79,8 +86,8 @@ class Reloads:
             raise
         return prepared.settings
 
-    def _prepare(self) -> Prepared:
-        settings = self._read()
+    def _prepare(self, files: Sequence[Source]) -> Prepared:
+        settings = self._read(files)
         config = runtime_config_of(settings)
         self._control_plane.registry.warm(config)
         if config.discovery.file is not None and config.discovery.file != self._file:

@@ -6,7 +6,6 @@ It only assembles; each part is implemented in its own module.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 
 from balancer.admin.application import AdminApplication
@@ -32,7 +31,7 @@ from balancer.membership.sibling_conditions import SiblingConditions
 from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
-from balancer.reload import Prepared, Reloads
+from balancer.reload import Prepared, Read, Reloads
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
@@ -83,7 +82,7 @@ class Server:
         self,
         settings: Settings,
         clock: Clock | None = None,
-        read: Callable[[], Settings] | None = None,
+        read: Read | None = None,
         member: Member | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
@@ -92,7 +91,7 @@ class Server:
         self.proxy = self.control_plane.proxy
         config = self.control_plane.config
         self.control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
-        self.reloads = Reloads(self.control_plane, settings, read or (lambda: settings), self._apply)
+        self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._apply)
         channel: Channel | None = None
         if member is not None:
             channel = Channel(member.directory, member.index, member.of)
@@ -164,12 +163,16 @@ class Server:
 
     # --- reload
 
-    async def reload(self) -> None:
+    async def reload(self, *, everywhere: bool = False) -> list[str]:
         """Reload the configuration and all files that it names. Requests in flight finish under the old one.
 
-        Raises `ConfigError`, and then keeps the current configuration.
+        With `everywhere` in all processes, this one first; returns what the others have refused. Raises `ConfigError`,
+        and then keeps the current configuration.
         """
+        if everywhere:
+            return await self._admin.reload_everywhere()
         await self.reloads.run()
+        return []
 
     async def _apply(self, prepared: Prepared) -> None:
         """Apply a prepared configuration at once, except for connected clients, which are updated in slices."""

@@ -5,7 +5,8 @@ no two words need to be of the same instant: a mean that is read beside an older
 changes whenever rows are reassigned; readers then look up all rows of the page again.
 
     page    generation, rows in use, clients + 1,
-            milliseconds of grace                 HEADER words
+            milliseconds of grace, panic,
+            key of the failing policy             HEADER words
             the key of the endpoint in each row   `capacity` words, 0 where the row is free
             requests in flight                    `capacity` words
             seven numbers of latency              `capacity` words of each
@@ -23,7 +24,7 @@ CAPACITY = 4096
 """Rows for endpoints in a page; 320 KiB of address space, of which only used pages take memory."""
 
 HEADER = 8
-_GENERATION, _ROWS, _CLIENTS, _GRACE = 0, 1, 2, 3
+_GENERATION, _ROWS, _CLIENTS, _GRACE, _PANIC, _FAILING_POLICY = range(6)
 NUMBERS = len(SharedLatency._fields)
 WORD = 8
 
@@ -80,6 +81,24 @@ class Page:
     @grace.setter
     def grace(self, seconds: float) -> None:
         self._header[_GRACE] = int(seconds * 1000)
+
+    @property
+    def is_in_panic(self) -> bool:
+        """Whether the process ignores health, everywhere or in a region."""
+        return self._header[_PANIC] != 0
+
+    @is_in_panic.setter
+    def is_in_panic(self, is_so: bool) -> None:
+        self._header[_PANIC] = is_so
+
+    @property
+    def failing_policy(self) -> int:
+        """Key of the policy in force if it has failed in the process, else 0."""
+        return self._header[_FAILING_POLICY]
+
+    @failing_policy.setter
+    def failing_policy(self, key: int) -> None:
+        self._header[_FAILING_POLICY] = key
 
     # --- written by its own process
 
@@ -139,7 +158,8 @@ class Page:
             self._keys[row] = self.in_flight[row] = self.conditions[row] = 0
             self._latency[0][row] = 0.0
             self._latency[SharedLatency._fields.index("failures")][row] = 0.0
-        self._header[_ROWS] = self._header[_CLIENTS] = 0
+        self._header[_ROWS] = self._header[_CLIENTS] = self._header[_PANIC] = 0
+        self._header[_FAILING_POLICY] = 0
 
     @property
     def total_in_flight(self) -> int:

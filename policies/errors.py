@@ -21,6 +21,28 @@ def some_of(names: Iterable[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
+LONGEST_FAULT = 300
+"""Characters that are shown of a fault of a policy."""
+
+
+def raised(fault: BaseException) -> str:
+    """Describe in one line what a policy raised, or that it returned something that is no endpoint."""
+    text = shown(fault)
+    if isinstance(fault, AttributeError | TypeError) and (
+        "is_selectable" in text or "EndpointState object" in text
+    ):
+        return f"returned what is no endpoint: {text}"
+    return f"raised {text}"
+
+
+def shown(value: object) -> str:
+    """Return the `repr` of an object of a user's code in one line, at most `LONGEST_FAULT` characters."""
+    try:
+        return " ".join(repr(value).split())[:LONGEST_FAULT]
+    except Exception:  # its own `__repr__` fails
+        return type(value).__name__
+
+
 class EndpointCondition(Protocol):
     """What `NoEndpointAvailable` reports of an endpoint."""
 

@@ -11,11 +11,9 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import HttpVersion11, web
-from pydantic import ValidationError
 
 from balancer.admin.access import Entrance, has_token, is_admitted
 from balancer.admin.channel import ENTRANCE, Channel, is_from_sibling
@@ -28,17 +26,15 @@ from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
 from balancer.admin.page.routes import PageRoutes
-from balancer.admin.policy_report import policy_status, process_policy_status
+from balancer.admin.policy_order import ORDER_LIMIT, encoded, files_in
+from balancer.admin.policy_routes import PolicyRoutes
 from balancer.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.admin.sockets import AdminSockets
 from balancer.admin.status import process_status, proxy_status, reload_status
-from balancer.config.problems import ConfigError, first_problem
-from balancer.config.sections import PolicySpec
+from balancer.config.problems import ConfigError
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
-from policies.errors import PoliciesError
-from policies.loading.reference import references_in
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -49,11 +45,6 @@ DRAIN_TIME = 1.0
 
 CLIENT_LIMIT = 64
 """Limit of connections to `admin.listen` that are not admitted yet; further ones are reset."""
-
-FILES_REFUSED = (
-    "policy: a file or module can be named on the admin socket only; over TCP only one that the configuration or a "
-    "request on the socket has named before"
-)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -75,15 +66,16 @@ class AdminApplication:
         self.token = token
         self._channel = channel
         self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
+        self._policy = PolicyRoutes(control_plane, channel)
         self._page = PageRoutes(control_plane, channel)
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: set[AdminConnection] = set()
-        self._files_named: set[str] = set()
         self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
-        app = web.Application(middlewares=[self._guard], client_max_size=BODY_LIMIT)
+        limit = ORDER_LIMIT if entrance is Entrance.PROCESS else BODY_LIMIT
+        app = web.Application(middlewares=[self._guard], client_max_size=limit)
         app[ENTRANCE] = entrance
         app.add_routes(self._routes())
         return web.AppRunner(
@@ -91,8 +83,6 @@ class AdminApplication:
         )
 
     def _routes(self) -> list[web.RouteDef]:
-        policy: Route = self._policy
-        put_policy: Route = self._put_policy
         reload: Route = self._reload
         routes = [
             *self._probes(),
@@ -100,14 +90,12 @@ class AdminApplication:
             web.get("/-/metrics", self._metrics),
         ]
         if self._channel is not None and self._orders is not None:
-            whole, everywhere = self._channel.whole, self._channel.everywhere
-            policy, put_policy, reload = whole(policy), everywhere(put_policy), everywhere(reload)
+            reload = self._channel.everywhere(reload, self._policy.order)
             routes.append(web.get(ORDERS, self._orders.tell))
         return [
             *routes,
-            web.get("/-/policy", policy),
-            web.put("/-/policy", put_policy),
             web.post("/-/reload", reload),
+            *self._policy.routes(),
             *EndpointRoutes(self._control_plane, self._channel).routes(),
             *LiveRoutes(self._control_plane, self._channel).routes(),
             *self._page.routes(),
@@ -124,8 +112,9 @@ class AdminApplication:
         for runner in self._runners.values():
             await runner.setup()
         if self._channel is not None and self._orders is not None:
-            await self._channel.start(self._runners[Entrance.PROCESS])
-            await self._orders.catch_up()
+            async with self._channel.turn():
+                await self._channel.start(self._runners[Entrance.PROCESS])
+                await self._orders.catch_up()
         loop, sockets = asyncio.get_running_loop(), self._sockets
         if sockets.unix is not None:
             server = self._runners[Entrance.SOCKET].server
@@ -141,6 +130,22 @@ class AdminApplication:
             self._servers.append(
                 await loop.create_server(lambda: AdminConnection(self._proxy, self), sock=sockets.tcp)
             )
+
+    async def reload_everywhere(self) -> list[str]:
+        """Reload the configuration here and then in the sibling processes; return what those have refused.
+
+        Raises `ConfigError` if it is refused here, and then nothing has changed anywhere.
+        """
+        channel = self._channel
+        assert channel is not None  # one of several processes
+        async with channel.turn():
+            await self._reloads.run()
+            answers = await channel.ask("POST", "/-/reload", encoded(self._control_plane.policy))
+        return [
+            f"process {answer.process + 1} keeps the configuration that it has: {answer.problem}"
+            for answer in answers
+            if answer.status >= 400
+        ]
 
     def close(self) -> None:
         """Stop accepting connections; open ones stay."""
@@ -275,50 +280,15 @@ class AdminApplication:
             body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    async def _policy(self, request: web.Request) -> web.Response:
-        return web.json_response(self._policy_status())
-
-    def _policy_status(self) -> dict[str, Any]:
-        alone = self._channel is None
-        return policy_status(self._control_plane) if alone else process_policy_status(self._control_plane)
-
-    async def _put_policy(self, request: web.Request) -> web.Response:
-        """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration. With
-        `?check` in the target the policy is only validated, not applied.
-        """
-        try:
-            spec = PolicySpec.model_validate(await json_of(request))
-            if not self._may_load(request, spec):
-                return problem(403, FILES_REFUSED)
-            if "check" in request.query:
-                spec.make(Random(0))
-            else:
-                self._control_plane.apply_policy(spec)
-        except Refused as error:
-            return problem(error.status, f"policy: {error}")
-        except ValidationError as error:
-            return web.json_response({"error": first_problem(error, PolicySpec)}, status=422)
-        except PoliciesError as error:
-            return web.json_response({"error": str(error)}, status=422)
-        return web.json_response(self._policy_status())
-
-    def _may_load(self, request: web.Request, spec: PolicySpec) -> bool:
-        """Return whether a request may load the files and modules that its policy names, as their code is executed.
-
-        On the admin socket it may name any. Over TCP, where other users of the machine and remote holders of the token
-        are admitted, only those that the configuration or a request on the socket has named before.
-        """
-        policies = (self._control_plane.config.policy.spec, self._control_plane.policy.spec)
-        self._files_named.update(name for policy in policies for name in references_in(policy))
-        named = references_in(spec.spec)
-        if request.app[ENTRANCE] in (Entrance.SOCKET, Entrance.PROCESS):
-            self._files_named.update(named)
-        return self._files_named.issuperset(named)
-
     async def _reload(self, request: web.Request) -> web.Response:
-        """Reload the whole configuration, as on SIGHUP; no body."""
+        """Reload the whole configuration, as on SIGHUP; no body. A sibling sends its policy with the files."""
         try:
-            await self._reloads.run()
+            if is_from_sibling(request):
+                await self._reloads.run(files_in(await json_of(request)))
+            else:
+                await self._reloads.run()
+        except Refused as error:
+            return problem(error.status, str(error))
         except ConfigError as error:
             return web.json_response({"error": str(error)}, status=422)
         return web.json_response(reload_status(self._control_plane))

@@ -10,10 +10,11 @@ The sockets are in a directory that only this user may enter; there is no other 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ from balancer.errors import ListenFailed
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
+Order = Callable[[web.Request], Awaitable[bytes]]
+"""Function that returns the body of the request to the siblings, once the change is carried out here."""
+
 ENTRANCE = web.AppKey("entrance", Entrance)
 """Application key: the entrance of its requests."""
 
@@ -35,6 +39,13 @@ CHANGE_TIMEOUT = 10.0
 """Timeout in seconds for a change at a sibling process; it must not be left out, or the processes would diverge."""
 
 
+TURN_TIMEOUT = 2 * CHANGE_TIMEOUT
+"""Timeout in seconds for changes that other processes carry out: a process that hangs must not block them for ever."""
+
+TURN_PERIOD = 0.01
+"""Seconds between two tries to begin a change while another process carries one out."""
+
+
 class Answer(NamedTuple):
     """Response of sibling process `process` to a request on the channel."""
 
@@ -42,6 +53,13 @@ class Answer(NamedTuple):
     status: int
     body: bytes
     content_type: str
+
+    @property
+    def problem(self) -> str:
+        """The message of a response that refuses a change."""
+        with suppress(ValueError, KeyError, TypeError):
+            return str(json.loads(self.body)["error"])
+        return f"status {self.status}"
 
 
 class Channel:
@@ -127,20 +145,53 @@ class Channel:
 
         return of_all
 
-    def everywhere(self, handler: Handler) -> Handler:
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Carry out one change of all processes at a time, in whichever process it begins.
+
+        Two at once could reach two processes in different orders, which would then differ. The lock is the kernel's,
+        so that it ends with the process. After `TURN_TIMEOUT` the change goes ahead.
+        """
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TURN_TIMEOUT):
+                    while not _is_locked(descriptor):  # noqa: ASYNC110 - another process unlocks it
+                        await asyncio.sleep(TURN_PERIOD)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def everywhere(self, handler: Handler, order: Order = web.Request.read) -> Handler:
         """Wrap `handler` to carry the request out at every process: here first, and nowhere else if it fails here."""
 
         async def at_all(request: web.Request) -> web.Response:
+            if is_from_sibling(request):
+                return await handler(request)
+            async with self.turn():
+                return await here_and_there(request)
+
+        async def here_and_there(request: web.Request) -> web.Response:
             answer = await handler(request)
-            if is_from_sibling(request) or answer.status >= 400:
+            if answer.status >= 400:
                 return answer
-            others = await self.ask(request.method, request.raw_path, await request.read())
+            others = await self.ask(request.method, request.raw_path, await order(request))
             for other in others:
                 if other.status >= 400:
                     return web.Response(status=other.status, body=other.body, content_type=other.content_type)
             return merged_answer(answer, [other.body for other in others])
 
         return at_all
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock the file behind the descriptor; return False if another process has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def merged_answer(answer: web.Response, others: list[bytes]) -> web.Response:

@@ -27,9 +27,9 @@ TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backi
 ALIKE = frozenset({"max_in_flight", "options", "spec"})
 """Values that are the same in every process, or are taken from the first."""
 
-EACH = frozenset({"done", "refused", "endpoints"})
+EACH = frozenset({"done", "endpoints"})
 """Integers that every process counts by itself, so that a sum would count them several times: reloads, and the
-endpoints that a discovery source names.
+endpoints that a discovery source names. A refused reload is counted by the process that refuses it.
 """
 
 LISTED = frozenset({"version", "loaded"})
@@ -58,6 +58,9 @@ LARGEST = frozenset(
     )
 )
 """Metrics merged by their maximum: 1 if 1 in any process, or counted by each process. So are gauges in seconds."""
+
+REFUSED_RELOADS = (("result", "refused"),)
+"""Labels of reloads that were refused, which are counted by the process that refuses them."""
 
 SEVERITY = {condition.value: number for number, condition in enumerate(Condition)}
 """Rank of each condition, the worst last."""
@@ -108,8 +111,15 @@ def _merged(name: str, values: list[Any]) -> Any:
             return summary(_pooled(values))
         names = dict.fromkeys(name for value in values for name in value)
         whole = {name: _merged(name, [value.get(name) for value in values]) for name in names}
+        if "differs" in names:
+            return whole | {"differs": any(_in_force(value) != _in_force(first) for value in values)}
         return whole | _merged_condition(whole, values) if "condition_text" in names else whole
     return _merged_lists(values)
+
+
+def _in_force(policy: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Return the specification of a policy, and the versions of its files."""
+    return policy["spec"], {file["path"]: file["version"] for file in policy["files"]}
 
 
 def _merged_condition(whole: dict[str, Any], endpoints: list[dict[str, Any]]) -> dict[str, str]:
@@ -188,5 +198,6 @@ def _family(name: str, same: list[Metric]) -> Metric:
     is_measure = name in LARGEST or (same[0].type == "gauge" and name.endswith("_seconds"))
     merge = min if name in LEAST else max if is_measure else sum
     for (sample_name, labels), numbers in values.items():
-        whole.add_sample(sample_name, dict(labels), merge(numbers))
+        is_sum = labels == REFUSED_RELOADS
+        whole.add_sample(sample_name, dict(labels), sum(numbers) if is_sum else merge(numbers))
     return whole

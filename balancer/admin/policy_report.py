@@ -35,13 +35,17 @@ def raw(histogram: Histogram) -> dict[str, Any]:
 def policy_status(
     control_plane: ControlPlane, describe: Callable[[Histogram], dict[str, Any]] = summary
 ) -> dict[str, Any]:
-    """Return the live policy and its fallback picks; `spec` is a request body that restores all of it."""
+    """Return the live policy and its fallback picks; `spec` is a request body that restores all of it.
+
+    `differs` becomes true in the merged status if processes have different policies or versions of files.
+    """
     proxy = control_plane.proxy
     return {
         "name": control_plane.policy.name,
         "options": control_plane.policy.options,
         "spec": control_plane.policy.spec,
         "files": files_status(control_plane),
+        "differs": False,
         "routed": proxy.router.routed,
         "fallback_picks": proxy.router.fallback_picks,
         "last_fault": proxy.router.last_fault,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from balancer.admin.channel import Channel, is_from_sibling
+from balancer.admin.policy_order import files_in, order_of, spec_in
 from balancer.config.problems import ConfigError
-from balancer.config.sections import EndpointConfig, PolicySpec
+from balancer.config.sections import EndpointConfig
 from balancer.log.output import complain
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
@@ -66,7 +67,7 @@ class RuntimeOverrides:
         added, removed, weights = registry.orders()
         return {
             "reloads": control_plane.reload_counts.done,
-            "policy": control_plane.policy.spec,
+            "policy": order_of(control_plane.policy),
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
             "weights": weights,
@@ -78,14 +79,14 @@ class RuntimeOverrides:
         }
 
     async def catch_up(self) -> None:
-        """Apply the overrides of a sibling.
+        """Apply the overrides of a sibling, and its policy in the version that is in force there.
 
         If the configuration has become invalid since the start, that is reported and the one of the start stays.
         """
         overrides = await self._fetch()
         if overrides is not None and overrides["reloads"]:
             try:
-                await self._reloads.run()
+                await self._reloads.run(files_in(overrides["policy"]))
             except ConfigError as error:
                 self._say(f"a process that was started later keeps the configuration of the start: {error}")
             await self._control_plane.discovery.start(self._control_plane.proxy.now())
@@ -104,7 +105,8 @@ class RuntimeOverrides:
     def _apply(self, overrides: dict[str, Any]) -> None:
         control_plane = self._control_plane
         try:
-            if (spec := PolicySpec.model_validate(overrides["policy"])) != control_plane.policy:
+            spec = spec_in(overrides["policy"])
+            if spec != control_plane.policy or spec.library.differs_from(control_plane.policy.library):
                 control_plane.apply_policy(spec)
             added = [EndpointConfig.model_validate(config) for config in overrides["added"]]
             control_plane.registry.replace_overrides(added, overrides["removed"], overrides["weights"])

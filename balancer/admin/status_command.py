@@ -115,6 +115,8 @@ def lines_of(
             f"  {file['path']}, version {file['version']}, loaded {file['loaded']}"
             for file in policy.get("files", ())
         ]
+        if policy.get("differs"):
+            lines.append("  processes have different policies or versions; reload to make them equal")
         lines.append(document["health"]["summary"])
         if now is not None:
             lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]

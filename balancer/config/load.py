@@ -7,7 +7,7 @@ Pydantic errors must not leave this package; they become `ConfigError`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -66,6 +66,7 @@ from balancer.config.sticky import StickyConfig
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.health.health import Health
 from policies.loading.reference import located
+from policies.loading.source import Source
 
 MOST_PROCESSES = 256
 
@@ -173,11 +174,14 @@ def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     return read_with_sources(path, overrides).settings
 
 
-def read_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Reading:
+def read_with_sources(
+    path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
+) -> Reading:
     """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
 
     Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
-    them. The files that the configuration names are not read. Raises `ConfigError`, for all problems at once.
+    them. Of the files that the configuration names only those of policies are read, or taken from `files`. Raises
+    `ConfigError`, for all problems at once.
     """
     environment, lines = environment_layer(os.environ, Settings)
     layers = [*([file_layer(path)] if path is not None else []), environment]
@@ -190,6 +194,7 @@ def read_with_sources(path: Path | None, overrides: Mapping[str, Any]) -> Readin
     merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
         settings = Settings.model_validate(merged.document)
+        settings.policy.library.give(files)
         problems = [*policy_problems(settings.policy)]
     except ValidationError as error:
         problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]

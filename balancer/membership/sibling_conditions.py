@@ -1,4 +1,5 @@
-"""Conditions of endpoints in the sibling processes, for the one process that writes the log for all."""
+"""Conditions of endpoints, panic and faults of the policy in the sibling processes, for the one process that writes the
+log for all."""
 
 from __future__ import annotations
 
@@ -36,6 +37,20 @@ class SiblingConditions:
         """Publish the condition that an endpoint has in this process."""
         if state.published is not None:
             self._own.conditions[state.published_at] = RANKS[condition]
+
+    def publish_process(self, *, is_in_panic: bool, failing_policy: int) -> None:
+        """Publish whether this process is in panic, and the key of its policy if that has failed, else 0."""
+        self._own.is_in_panic = is_in_panic
+        self._own.failing_policy = failing_policy
+
+    @property
+    def in_panic(self) -> int:
+        """Number of other processes in panic."""
+        return sum(page.is_in_panic for page in self._others)
+
+    def failing(self, policy: int) -> int:
+        """Return the number of other processes in which this policy has failed."""
+        return sum(page.failing_policy == policy for page in self._others)
 
     def worst(self, state: EndpointState) -> tuple[Condition, int] | None:
         """Return the worst condition that other processes find an endpoint down with, and in how many it is; None if

@@ -65,6 +65,7 @@ class StateLog:
     """Changes of state of the endpoints of `router`, of panic and of the policy. `say` writes a line.
 
     With several processes, `siblings` are the conditions in the others, and the first process writes for all.
+    `policy_key` identifies the policy in force and its version in all of them.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class StateLog:
     ) -> None:
         self.say = say
         self.siblings: SiblingConditions | None = None
+        self.policy_key = 0
         self._router = router
         self._pools = pools
         self._checks = checks
         self._shown: dict[str, Shown] = {}
         self._panics: dict[str | None, float] = {}  # by region, None: everywhere; since when
-        self._faulty_installation = 0
+        self._panic_elsewhere_since: float | None = None
+        self._faulty_installation = self._faulty_elsewhere = 0
         self._next_at = 0.0
 
     def sweep(self, now: float) -> None:
@@ -85,9 +88,16 @@ class StateLog:
         if now < self._next_at:
             return
         self._next_at = now + PERIOD
+        if self.siblings is not None:
+            self._publish(self.siblings)
         self._log_endpoints(now)
         self._log_panic(now)
         self._log_policy()
+
+    def _publish(self, siblings: SiblingConditions) -> None:
+        router = self._router
+        failing = self.policy_key if router.last_fault is not None else 0
+        siblings.publish_process(is_in_panic=bool(router.health.panic), failing_policy=failing)
 
     def _log_endpoints(self, now: float) -> None:
         states, siblings = self._router.states, self.siblings
@@ -139,8 +149,7 @@ class StateLog:
     ) -> str:
         if elsewhere is not None:
             word, number = elsewhere
-            of = "process" if number == 1 else "processes"
-            line = f"endpoint {state.id} is down in {number} other {of}: {word.value}"
+            line = f"endpoint {state.id} is down in {_others(number)}: {word.value}"
         else:
             line = f"endpoint {state.id} {self._change(state, condition, shown, now)}"
         left_out = shown.left_out - 1
@@ -171,6 +180,19 @@ class StateLog:
         for place in [place for place in self._panics if place not in places]:
             seconds = now - self._panics.pop(place)
             self.say(f"panic {_where(place)} is over after {seconds:.0f} s")
+        if self.siblings is not None:
+            self._log_panic_elsewhere(now, 0 if places else self.siblings.in_panic)
+
+    def _log_panic_elsewhere(self, now: float, processes: int) -> None:
+        """Log that only other processes are in panic, and its end."""
+        since = self._panic_elsewhere_since
+        if processes and since is None:
+            self._panic_elsewhere_since = now
+            self.say(f"panic in {_others(processes)}: health is ignored there")
+        elif not processes and since is not None:
+            self._panic_elsewhere_since = None
+            if not self._panics:
+                self.say(f"panic in other processes is over after {now - since:.0f} s")
 
     def _down(self, region: str | None) -> str:
         there = [state for state in self._router.states if state.enabled and region in (None, state.region)]
@@ -178,7 +200,7 @@ class StateLog:
         return f"{sum(condition in DOWN for condition in conditions)} of {len(there)} endpoints are down"
 
     def _log_policy(self) -> None:
-        """Log the first fault of each installation of a policy."""
+        """Log the first fault of each installation of a policy, also of one that has failed only elsewhere."""
         router = self._router
         installation, fault = router.policy_installations, router.last_fault
         if fault is not None and installation != self._faulty_installation:
@@ -186,6 +208,19 @@ class StateLog:
             self.say(
                 f"policy: {fault}; such picks are made by the fallback policy and counted, and not printed again"
             )
+        if fault is not None or self.siblings is None or installation == self._faulty_elsewhere:
+            return
+        number = self.siblings.failing(self.policy_key)
+        if number:
+            self._faulty_elsewhere = installation
+            self.say(
+                f"policy: it has failed in {_others(number)}; such picks are made by the fallback policy and counted; "
+                "see 'balancer status'"
+            )
+
+
+def _others(processes: int) -> str:
+    return "1 other process" if processes == 1 else f"{processes} other processes"
 
 
 def _where(region: str | None) -> str:

@@ -1,9 +1,9 @@
-"""Shutdown requests by signal. This module only records them.
+"""Shutdown requests by signal, and the signals from the supervisor. This module only records them.
 
 Without a supervisor, the first SIGTERM or SIGINT starts the shutdown and the second one cuts the grace period short. A
 child process gets SIGTERM when a successor of the program or of the process takes over, SIGINT when the balancer stops,
-and SIGQUIT to cut the grace period short. Service managers often signal all processes at once, so a second SIGTERM has
-no effect on a child.
+SIGQUIT to cut the grace period short, and SIGUSR1 to reload the configuration in all processes. Service managers often
+signal all processes at once, so a second SIGTERM has no effect on a child.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 REPLACED = signal.SIGTERM
 STOPPED = signal.SIGINT
 CUT_SHORT = signal.SIGQUIT
+RELOAD = signal.SIGUSR1
 """Signals from the supervisor to its processes."""
 
 

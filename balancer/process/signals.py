@@ -16,8 +16,8 @@ from typing import Self
 
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 
-IGNORED_BY_CHILDREN = (signal.SIGHUP, signal.SIGUSR2)
-"""Signals ignored by children: SIGUSR2 always, as it is for the supervisor; SIGHUP until a handler is installed."""
+IGNORED_BY_CHILDREN = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals ignored by children: SIGUSR2 always, as it is for the supervisor; the others until a handler is installed."""
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

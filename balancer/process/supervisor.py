@@ -23,7 +23,7 @@ from balancer.log.output import complain
 from balancer.process.child import Child
 from balancer.process.listening import listening, ready_line
 from balancer.process.member import Member
-from balancer.process.shutdown import CUT_SHORT, REPLACED, STOPPED
+from balancer.process.shutdown import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.signals import Signals
 from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
 from balancer.shared_counters import SharedCounters
@@ -133,7 +133,7 @@ class Supervisor:
 
     def _obey(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._tell(signal.SIGHUP)
+            self._reload()
         elif number == signal.SIGUSR2:
             self._begin_hot_restart()
         elif number in (signal.SIGTERM, signal.SIGINT):
@@ -161,6 +161,13 @@ class Supervisor:
             if child.pid:
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, number)
+
+    def _reload(self) -> None:
+        """Let one process reload: it reads the files of policies once, for all processes."""
+        first = next((child.pid for child in self._children if child.is_ready), None)
+        if first is not None:
+            with suppress(ProcessLookupError):
+                os.kill(first, RELOAD)
 
     def _begin_hot_restart(self) -> None:
         if self._successor is not None or self._is_stopping or not self._is_ready:

@@ -6,7 +6,7 @@ proxy. One sweep serves all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from balancer.config.load import Settings
 from balancer.config.sidecar import OriginConfig, SidecarConfig
@@ -21,6 +21,7 @@ from balancer.sidecar.admin import SidecarAdmin
 from balancer.sidecar.downstream import OriginConnection
 from balancer.sidecar.origins import Origin, Origins
 from policies.clock import Clock
+from policies.loading.source import Source
 
 LEAST_CONNECTIONS = 8
 """Lower limit of connections to each origin."""
@@ -98,7 +99,7 @@ class SidecarServer(Server):
 
     # --- reload
 
-    def _prepare(self) -> Settings:
+    def _prepare(self, files: Sequence[Source] = ()) -> Settings:
         """Read and validate the configuration, in a thread; every expected error is raised here."""
         config = self._read()
         self._next = config, [runtime_config_of(config.unit_of(one)) for one in config.origins]

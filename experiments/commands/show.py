@@ -168,6 +168,7 @@ def show_results(directory: Path, console: Console) -> None:
         ("begun", f"{campaign.started_at}, {campaign.world}"),
         ("machine", campaign.machine),
         ("versions", ", ".join(f"{name} {version}" for name, version in campaign.versions.items())),
+        *(("policy file", f"{file.path}, version {file.version}") for file in campaign.policy_files),
         ("runs", f"{len(results.runs)} of {len(campaign.plan)}"),
     ]
     print_facts(facts, console)

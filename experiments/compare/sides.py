@@ -118,6 +118,7 @@ def environment(given: Side) -> dict[str, Any]:
         "world": ", ".join(worlds),
         "machine": campaign.machine,
         "versions": campaign.versions,
+        "policy files": {file.path: file.version for file in campaign.policy_files},
         "blocks": given.scenario.blocks,
         "seed": given.scenario.seed,
         "invalid runs": sum(not run.valid for run in given.runs),

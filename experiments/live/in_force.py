@@ -16,6 +16,12 @@ class PolicyChangedExternally(ExperimentError):
     exit_code = 3
 
 
+class PolicyFileChanged(ExperimentError):
+    """A policy's file was changed, so that its periods have different policies."""
+
+    exit_code = 2
+
+
 class RestoreFailed(ExperimentError):
     """The initial policy could not be restored; manual action is needed."""
 
@@ -31,6 +37,7 @@ class PolicyInForce:
         self._expected: dict[str, Any] = {}
         self._is_ours = True  # whether the policy in force was set here
         self.initial: dict[str, Any] = {}
+        self._versions: dict[str, str] = {}
 
     async def begin(self, policies: Iterable[dict[str, Any]]) -> Reading:
         """Read the initial policy and check that all others can be applied. Raises `ExperimentError`.
@@ -44,7 +51,9 @@ class PolicyInForce:
         return first
 
     async def read(self) -> Reading:
-        """Read the balancer's counters. Raises `PolicyChangedExternally` if another client set a policy."""
+        """Read the balancer's counters. Raises `PolicyChangedExternally` if another client set a policy, and
+        `PolicyFileChanged` if a file has another version than before.
+        """
         status = await self._balancer.latency()
         try:
             reading = Reading.of(status, self._now())
@@ -56,6 +65,13 @@ class PolicyInForce:
                 f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
                 "measured after it counts"
             )
+        for path, version in reading.versions:
+            before = self._versions.setdefault(path, version)
+            if version != before:
+                raise PolicyFileChanged(
+                    f"{path} was changed during the evaluation: version {before} before, {version} now; "
+                    "put it back, or start again"
+                )
         return reading
 
     async def apply(self, policy: dict[str, Any]) -> None:

@@ -25,7 +25,8 @@ class BalancerRestarted(ExperimentError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading. `buckets` by endpoint; `policy` is the one in force, name and options."""
+    """One reading. `buckets` by endpoint; `policy` is the one in force, name and options, and `versions` are the paths
+    and versions of its files."""
 
     at: float
     policy: dict[str, Any]
@@ -35,6 +36,7 @@ class Reading:
     shortest: float
     ratio: float
     fallback_picks: int = 0
+    versions: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, status: dict[str, Any], at: float) -> Self:
@@ -50,6 +52,7 @@ class Reading:
             float(status["shortest"]),
             float(status["ratio"]),
             policy["fallback_picks"],
+            tuple((file["path"], file["version"]) for file in policy.get("files", ())),
         )
 
 

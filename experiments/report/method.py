@@ -29,6 +29,7 @@ def method_lines(summary: Summary) -> list[str]:
         f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
         f"Started {summary.started_at} on {summary.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",
+        *(f"Policy file: {file.path}, version {file.version}." for file in summary.policy_files),
     ]
     return [*world_line(summary), *source_line(scenario), *lines, *scale_line(scenario)]
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.printable import PrintableName
+from experiments.results.policy_files import PolicyFile
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.service import ServiceScenario
 from experiments.stats.samples import Run, WorldName, load_run, save_run
@@ -48,6 +49,7 @@ class Campaign(BaseModel):
     started_at: str = Field(description="UTC, ISO 8601")
     versions: dict[str, str]
     machine: str = Field(description="processor count and system, for the reader")
+    policy_files: tuple[PolicyFile, ...] = Field(default=(), description="files of policies, with versions")
     plan: tuple[PlannedRun, ...]
 
 

@@ -14,6 +14,7 @@ from experiments.results.advice import remedy
 from experiments.results.contest import contest_of
 from experiments.results.directory import Results, believable
 from experiments.results.evidence import best_first, compared, evidence
+from experiments.results.policy_files import PolicyFile
 from experiments.results.verdict import Verdict, conclude
 from experiments.scenario.scenario import Entry, Measure, Scenario
 from experiments.scenario.thresholds import Judgement, judge, parse_threshold
@@ -53,6 +54,7 @@ class Summary:
     command: str
     started_at: str
     versions: dict[str, str]
+    policy_files: tuple[PolicyFile, ...]
     machine: str
     blocks: int
     missing_runs: int
@@ -88,6 +90,7 @@ def summarise(results: Results) -> Summary:
         command=campaign.command,
         started_at=campaign.started_at,
         versions=campaign.versions,
+        policy_files=campaign.policy_files,
         machine=campaign.machine,
         blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
         missing_runs=results.missing,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result
 from experiments.results.plan import plan
+from experiments.results.policy_files import policy_files, require_same_files
 from experiments.run.patience import Patience
 from experiments.run.world import Interrupted, Observer, World
 from experiments.scenario.scenario import Scenario
@@ -31,6 +32,7 @@ def prepare(scenario: Scenario, command: str, directory: Path, world: WorldName 
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
         machine=f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}",
+        policy_files=policy_files(scenario),
         plan=plan(scenario),
     )
     save_campaign(campaign, directory)
@@ -61,12 +63,16 @@ def execute(
 def execute_run(
     campaign: Campaign, planned: PlannedRun, directory: Path, world: World, observer: Observer
 ) -> Run:
-    """Execute one planned run and write it, overwriting a disturbed attempt before it."""
+    """Execute one planned run and write it, overwriting a disturbed attempt before it.
+
+    Raises `BadInputError` for a run with another version of a policy's file, which is not written.
+    """
     try:
         run = world.run(campaign.scenario, planned, observer)
     except Interrupted as interrupted:
         if len(interrupted.run.samples):
             save_result(interrupted.run, planned, directory)
         raise KeyboardInterrupt from None
+    require_same_files(campaign.policy_files, run)
     save_result(run, planned, directory)
     return run

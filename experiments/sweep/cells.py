@@ -32,7 +32,8 @@ from experiments.sweep.knobs import (
 )
 from policies import registry
 from policies.errors import PoliciesError
-from policies.loading.reference import is_reference, references_in
+from policies.loading.reference import is_reference, reference_in, references_in
+from policies.loading.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Cell:
     setting: Setting
     seed: int
     code: str
+    files: tuple[Source, ...] = ()
 
     @property
     def entry(self) -> Entry:
@@ -70,7 +72,14 @@ def cells_of(grid: Grid, code: str) -> list[Cell]:
     bases = [(content_of(scenario, entry), scenario, entry, setting) for scenario, entry, setting in pairs]
     require_different([content for content, *_ in bases], grid)
     return [
-        Cell(identity_of(content, seed, code), alone(scenario, entry, seed), setting, seed, code)
+        Cell(
+            identity_of(content, seed, code),
+            alone(scenario, entry, seed),
+            setting,
+            seed,
+            code,
+            files_of(entry),
+        )
         for seed in grid.seeds
         for content, scenario, entry, setting in bases
     ]
@@ -151,9 +160,20 @@ def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
         "entry": entry.model_dump(mode="json"),
         "replayed": replayed(scenario),
     }
-    if references_in(entry.policy.model_dump()):
-        content["files"] = registry.LIBRARY.versions  # a changed file is another policy
+    if versions := {name: registry.LIBRARY.source_of(name).version for name in references_of(entry)}:
+        content["files"] = versions  # a changed file is another policy
     return content
+
+
+def references_of(entry: Entry) -> list[str]:
+    """References of an entry's policy to files and modules, also in its options."""
+    return references_in(entry.policy.model_dump())
+
+
+def files_of(entry: Entry) -> tuple[Source, ...]:
+    """Contents of the entry's files, which the process that computes the cell uses instead of the disk's."""
+    found = {name: registry.LIBRARY.source_of(name) for name in references_of(entry)}
+    return tuple(source for name, source in found.items() if reference_in(name).is_file)
 
 
 def replayed(scenario: Scenario) -> str | None:

@@ -22,6 +22,7 @@ from experiments.stats import measures
 from experiments.stats.samples import Floats, Run, write_run
 from experiments.sweep.cells import Cell
 from experiments.sweep.code import version_of
+from policies import registry
 
 Number = float | int | str | bytes | None
 
@@ -48,6 +49,7 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> Outcome:
     began = time.perf_counter()
     try:
         require_same_code(cell, simulate)
+        registry.LIBRARY.give(cell.files)
         began = time.perf_counter()
         run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
         numbers, samples = numbers_of(run, cell.scenario), raw(run) if keep_samples else None

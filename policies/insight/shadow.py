@@ -14,6 +14,7 @@ from typing import Any
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
+from policies.errors import raised
 from policies.facts import RequestFacts
 from policies.insight.combined_hooks import combine_hooks, hooks_of
 from policies.insight.explanation import WrappingPolicy
@@ -44,7 +45,9 @@ class Shadow:
         try:
             state = self.policy.pick(facts, available, now)
             name = state.id
-        except Exception as fault:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:
             self.record_fault(fault)
             return
         self.seen += 1
@@ -52,10 +55,10 @@ class Shadow:
         self.picks[name] += 1
         self.beside[live.id] += 1
 
-    def record_fault(self, fault: Exception) -> None:
+    def record_fault(self, fault: BaseException) -> None:
         """Count a fault of the shadow."""
         self.faults += 1
-        self.last_fault = f"raised {fault!r}"
+        self.last_fault = raised(fault)
 
     @property
     def agreement(self) -> float:
@@ -115,7 +118,9 @@ def _guarded(shadow: Shadow, hook: Callable[..., None]) -> Callable[..., None]:
         if shadow.is_asked:
             try:
                 hook(*arguments)
-            except Exception as fault:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as fault:
                 shadow.record_fault(fault)
 
     return call

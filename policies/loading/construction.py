@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from policies.errors import BrokenPolicy, PoliciesError
-from policies.loading.faults import fault_at
+from policies.loading.faults import fault_at, is_interrupt
 from policies.policy import Policy, PolicyMaker
 
 METHODS = {
@@ -63,12 +63,20 @@ def construct(
         policy: Policy = factory(*first, **arguments)
     except BrokenPolicy as error:
         raise BrokenPolicy(f"{_place(factory, '__init__', paths)}{error}") from None
-    except (PoliciesError, KeyboardInterrupt):
+    except PoliciesError:
         raise
     except BaseException as error:  # also SystemExit
+        if is_interrupt(error):
+            raise
         called = getattr(factory, "__name__", "the factory")
         raise BrokenPolicy(f"{called}() failed: {fault_at(error, paths)}") from None
-    require_methods(policy, paths)
+    try:
+        require_methods(policy, paths)
+        bool(getattr(policy, "keeps_to_regions", False))
+    except PoliciesError:
+        raise
+    except Exception as error:  # of a property, or of `__getattr__`
+        raise BrokenPolicy(fault_at(error, paths)) from None
     return policy
 
 

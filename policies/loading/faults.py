@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Collection
+
+RAISE = dis.opmap["RAISE_VARARGS"]
 
 LONGEST = 300
 """Characters of an exception's message that are shown."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether the user has pressed Ctrl-C; False for a `KeyboardInterrupt` of a raise statement."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or trace.tb_frame.f_code.co_code[trace.tb_lasti] != RAISE
 
 
 def fault_at(error: BaseException, paths: Collection[str]) -> str:

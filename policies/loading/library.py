@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from policies.errors import BrokenPolicy, some_of
-from policies.loading.faults import fault_at
+from policies.loading.faults import fault_at, is_interrupt
 from policies.loading.modules import PrivateModules, TooLarge
 from policies.loading.reference import Reference, reference_in
 from policies.loading.source import Source
@@ -61,10 +61,23 @@ class Library:
             if source.path in self._files and self._files[source.path].source.version != source.version:
                 del self._files[source.path]
 
+    def differs_from(self, other: Library) -> bool:
+        """Return whether a file that was given to this library has another version in the other one, or is unknown
+        there."""
+        known = other.versions
+        return any(source.version != known.get(source.path) for source in self._given.values())
+
     def find(self, name: str) -> type:
         """Return the class that a reference names. Raises `BrokenPolicy`."""
         reference = reference_in(name)
-        return class_in(self._file(reference) if reference.is_file else self._module(reference), reference)
+        return class_in(self._loaded(reference), reference)
+
+    def source_of(self, name: str) -> Source:
+        """Return the source of the file or module that a reference names. Raises `BrokenPolicy`."""
+        return self._loaded(reference_in(name)).source
+
+    def _loaded(self, reference: Reference) -> Loaded:
+        return self._file(reference) if reference.is_file else self._module(reference)
 
     def _file(self, reference: Reference) -> Loaded:
         path = os.path.abspath(reference.place)
@@ -89,11 +102,11 @@ def guarded(load: Callable[[], ModuleType], what: str, paths: Callable[[], froze
     """Return what `load` returns. Raises `BrokenPolicy` for whatever it raises, with file and line."""
     try:
         return load()
-    except KeyboardInterrupt:
-        raise
     except TooLarge as error:
         raise BrokenPolicy(f"{what}: {error}") from None
     except BaseException as error:  # also SystemExit
+        if is_interrupt(error):
+            raise
         if isinstance(error, OSError) and error.filename == what:
             raise BrokenPolicy(f"{what}: {error.strerror}") from None
         place = fault_at(error, paths())

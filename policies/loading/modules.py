@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from policies.loading.source import LARGEST
 
 PREFIX = "steelyard_policy_"
 NUMBERS = count(1)
+
+ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.MULTILINE)
+"""Declaration of another encoding than UTF-8, in the first two lines (PEP 263)."""
 
 
 class TooLarge(Exception):
@@ -163,7 +167,17 @@ class PrivateLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Run the file with the `__import__` of its load."""
         vars(module)["__builtins__"] = self._builtins
+        self._require_text()
         exec(compile(self._content, self._path, "exec", dont_inherit=True), vars(module))
+
+    def _require_text(self) -> None:
+        """Check the encoding: the compiler names no line, or ignores comments, depending on the version of Python."""
+        try:
+            self._content.decode()
+        except UnicodeDecodeError as error:
+            if not ENCODING.search(b"\n".join(self._content.split(b"\n", 2)[:2])):
+                line = self._content.count(b"\n", 0, error.start) + 1
+                raise SyntaxError("the file is not UTF-8", (self._path, line, None, None)) from None
 
 
 class PrivateFinder:

@@ -11,6 +11,7 @@ from typing import Any
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
+from policies.errors import raised
 from policies.facts import RequestFacts
 from policies.insight.explanation import Trace, set_trace
 from policies.policy import Policy
@@ -74,8 +75,10 @@ class ActivePolicy:
         """Call a hook of the policy; an exception is recorded as the policy's fault and not raised."""
         try:
             hook(*arguments)
-        except Exception as fault:
-            self._note(f"raised {fault!r} in {getattr(hook, '__name__', hook)}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # also SystemExit: a policy must not end the process
+            self._note(f"{raised(fault)} in {getattr(hook, '__name__', hook)}")
 
     def fallback_pick(
         self, facts: RequestFacts, available: Available, now: float, reason: str, fault: str

@@ -14,7 +14,7 @@ from typing import Final
 from policies.clock import Clock
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.state import EndpointState
-from policies.errors import AlreadySettled, NoEndpointAvailable
+from policies.errors import AlreadySettled, NoEndpointAvailable, raised, shown
 from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.health.health import Health
 from policies.insight.explanation import NOT_SELECTABLE, RAISED, TOO_SLOW, Trace
@@ -99,11 +99,13 @@ class Router(EndpointSet):
         try:
             state = self._pick(facts, available, now)
             is_usable = state.is_selectable and (not facts.tried or state in available)
-        except Exception as error:
-            state = self._fallback_pick(facts, available, now, RAISED, f"raised {error!r}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also SystemExit: a policy must not end the process
+            state = self._fallback_pick(facts, available, now, RAISED, raised(error))
         else:
             if not is_usable:
-                fault = f"picked {state!r}, which was not on offer"
+                fault = f"picked {shown(state)}, which was not on offer"
                 state = self._fallback_pick(facts, available, now, NOT_SELECTABLE, fault)
             elif self._is_timed and self._now() - now > self._time_budget:
                 fault = f"took over {self._time_budget * 1e3:g} ms"

@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,6 +26,7 @@ from balancer.server import Server, new_event_loop
 from balancer.upstream.connection_pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
+from policies.loading.source import Source
 from tests.balancer.name_server import NameServer
 
 PATIENCE = 20.0
@@ -405,7 +406,7 @@ class Stage:
         await self.server.start()
         return self.server
 
-    def _read(self) -> Settings:
+    def _read(self, files: Sequence[Source] = ()) -> Settings:
         return self.read()
 
     async def reload(self, **settings: Any) -> None:

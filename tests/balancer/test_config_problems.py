@@ -221,7 +221,7 @@ async def test_secrets_are_not_in_the_status(stage: Stage, target: bytes) -> Non
 async def test_secrets_are_not_in_the_problem_of_a_reload(stage: Stage, tmp_path: Path) -> None:
     path = write(tmp_path, f'{ENDPOINT}[admin]\ntoken = "{SECRET}"\nlisten = 5\n')
     server = await stage.serve(await stage.worker(response()))
-    server.reloads._read = lambda: load(path, {})
+    server.reloads._read = lambda files: load(path, {}, files)
     with pytest.raises(ConfigError, match=r"balancer.toml:6: admin.listen: "):
         await server.reload()
     problem = json.dumps(await status(stage))

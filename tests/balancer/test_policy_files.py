@@ -98,9 +98,13 @@ def test_policy_is_made_of_the_file_that_was_checked(here: Path) -> None:
 
 
 def test_merged_status_shows_if_processes_differ() -> None:
-    one = {"files": [{"path": "/a.py", "version": "111", "loaded": "2026-01-01T00:00:01+00:00"}]}
-    other = {"files": [{"path": "/a.py", "version": "222", "loaded": "2026-01-01T00:00:02+00:00"}]}
+    plain: Any = {"spec": {"name": "random"}, "files": [], "differs": False}
+    assert merged([plain, plain]) == plain
+    assert merged([plain, plain | {"spec": {"name": "maglev"}}])["differs"]
+    one: Any = plain | {"files": [{"path": "/a.py", "version": "111", "loaded": "2026-01-01T00:00:01+00:00"}]}
+    other = plain | {"files": [{"path": "/a.py", "version": "222", "loaded": "2026-01-01T00:00:02+00:00"}]}
     assert merged([one, one]) == one
+    assert merged([one, other])["differs"]
     assert merged([one, other])["files"] == [
         {"path": "/a.py", "version": "111, 222", "loaded": "2026-01-01T00:00:02+00:00"}
     ]

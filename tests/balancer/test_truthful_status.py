@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import click
@@ -40,9 +41,10 @@ class Log:
         proxy, checks = stage.proxy, stage.control_plane.checks
         self._log = StateLog(proxy.router, proxy.pools, checks, self._lines.append)
 
-    def share(self, siblings: SiblingConditions) -> None:
+    def share(self, siblings: SiblingConditions, policy_key: int = 1) -> None:
         """Include the conditions in sibling processes."""
         self._log.siblings = siblings
+        self._log.policy_key = policy_key
 
     def look(self, seconds: float = 1.0) -> list[str]:
         """Let time pass, and return the new lines."""
@@ -311,11 +313,14 @@ async def test_many_endpoints_that_go_down_at_once(stage: Stage) -> None:
     assert lines[20].startswith("endpoints: 5 more have changed at the same time")
 
 
-async def test_first_fault_of_a_policy_is_logged_once_per_installation(stage: Stage) -> None:
-    class Broken:
-        def pick(self, facts: Any, available: Any, now: float) -> Any:
-            raise ValueError("no such key")
+class Broken:
+    """Policy whose every pick fails."""
 
+    def pick(self, facts: Any, available: Any, now: float) -> Any:
+        raise ValueError("no such key")
+
+
+async def test_first_fault_of_a_policy_is_logged_once_per_installation(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     log = Log(stage)
     for number in range(2):
@@ -453,3 +458,64 @@ async def test_first_process_logs_what_another_has_found(stage: Stage) -> None:
     theirs.clear()
     assert log.look() == ["endpoint w0 is back after 2 s"]
     state.stop_sharing()
+
+
+async def test_first_process_logs_panic_of_others(stage: Stage) -> None:
+    """Unless it is in panic itself, which says the same."""
+    await stage.serve(await stage.worker(response()))
+    board, log = SharedCounters(3), Log(stage)
+    log.share(SiblingConditions(board, 0))
+    assert log.look() == []
+    for index in (1, 2):
+        SiblingConditions(board, index).publish_process(is_in_panic=True, failing_policy=0)
+    assert log.look() == ["panic in 2 other processes: health is ignored there"]
+    assert log.look() == []
+    stage.proxy.router.set_healthy("w0", False)
+    stage.proxy.router.tick()
+    lines = log.look()
+    assert "panic everywhere: health is ignored, 1 of 1 endpoints are down" in lines
+    assert not any("other process" in line for line in lines)
+    assert board.pages[0].is_in_panic
+    stage.proxy.router.set_healthy("w0", True)
+    stage.proxy.router.tick()
+    assert "panic in 2 other processes: health is ignored there" in log.look()
+    for page in board.pages:
+        page.clear()
+    assert log.look() == ["panic in other processes is over after 1 s"]
+
+
+async def test_first_process_logs_failure_of_the_policy_in_others(stage: Stage) -> None:
+    """Once for each policy, and not for a policy that was replaced."""
+    await stage.serve(await stage.worker(response()))
+    board, log = SharedCounters(2), Log(stage)
+    log.share(SiblingConditions(board, 0), policy_key=7)
+    other = SiblingConditions(board, 1)
+    other.publish_process(is_in_panic=False, failing_policy=5)
+    assert log.look() == []
+    other.publish_process(is_in_panic=False, failing_policy=7)
+    [line] = log.look()
+    assert line.startswith(
+        "policy: it has failed in 1 other process; such picks are made by the fallback policy"
+    )
+    assert log.look() == []
+    stage.proxy.router.set_policy(Broken())
+    assert (await stage.ask(get())).status == 200
+    [line] = log.look()
+    assert line.startswith("policy: Broken raised ValueError('no such key')")
+    assert board.pages[0].failing_policy == 7
+    assert log.look() == []
+
+
+async def test_key_of_the_policy_is_that_of_its_version(stage: Stage, tmp_path: Path) -> None:
+    """It tells processes which of them run the same."""
+    path = tmp_path / "mine.py"
+    text = "class Mine:\n    def pick(self, facts, available, now):\n        return available[0]\n"
+    keys = set()
+    await stage.serve(await stage.worker(response()))
+    for version in ("", "", "# changed"):
+        path.write_text(text + version)
+        stage.control_plane.apply_policy(PolicySpec(name=f"{path}:Mine"))
+        keys.add(stage.control_plane.state_log.policy_key)
+    stage.control_plane.apply_policy(PolicySpec(name="random"))
+    keys.add(stage.control_plane.state_log.policy_key)
+    assert len(keys) == 3

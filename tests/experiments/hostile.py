@@ -126,6 +126,7 @@ def rename(directory: Path) -> None:
     scenario["question"] = " ".join(NAMES)
     campaign["command"] = campaign["machine"] = campaign["started_at"] = " ".join(NAMES)
     campaign["versions"] = {name: name for name in NAMES}
+    campaign["policy_files"] = [{"path": name, "version": name} for name in NAMES]
     path.write_text(json.dumps(campaign), encoding="utf-8")
     results = load_results(directory)
     for planned, run in zip(results.campaign.plan, results.runs, strict=True):

@@ -20,7 +20,7 @@ from experiments.__main__ import cli
 from experiments.commands.live import in_words, percent, policies_chosen, usual_washout
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
-from experiments.live.in_force import PolicyChangedExternally, RestoreFailed
+from experiments.live.in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
 from experiments.live.rails import Rails
 from experiments.live.readings import BalancerRestarted, Reading, Window, between
 from experiments.live.switchback import (
@@ -45,6 +45,7 @@ class MadeUpBalancer:
         self.histogram = Histogram()
         self.requests = self.failed = 0
         self.put: list[dict[str, Any]] = []
+        self.files: list[dict[str, str]] = []
         self.means: dict[str, float] = {"old": 0.1, "slow": 0.12, "fast": 0.06}
         self.error_share: dict[str, float] = {}
         self.sleeping: Callable[[], None] = lambda: None
@@ -76,6 +77,7 @@ class MadeUpBalancer:
                 "name": name,
                 "spec": self.policy,
                 "fallback_picks": 0,
+                "files": self.files,
             },
             "endpoints": [
                 {"id": "a", "buckets": list(self.histogram.counts), "outcomes": {"error_status": 0}}
@@ -307,6 +309,22 @@ async def test_a_policy_applied_by_another_client_is_kept() -> None:
         await made.run()
     assert balancer.policy == {"name": "theirs"}
     assert not made.findings.is_restored
+
+
+async def test_a_changed_file_of_a_policy_ends_the_evaluation() -> None:
+    """Its periods would have different policies; the initial one is restored."""
+    balancer = MadeUpBalancer()
+
+    def edit() -> None:
+        balancer.files = [{"path": "/a.py", "version": "222" if balancer.at > 40 else "111"}]
+
+    balancer.sleeping = edit
+    evaluation = switchback(balancer, plan())
+    message = r"^/a\.py was changed during the evaluation: version 111 before, 222 now"
+    with pytest.raises(PolicyFileChanged, match=message):
+        await evaluation.run()
+    assert balancer.policy == {"name": "old"}
+    assert evaluation.findings.is_restored
 
 
 async def test_an_unknown_policy_is_rejected_before_anything_is_changed() -> None:

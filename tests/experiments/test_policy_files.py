@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from experiments.__main__ import cli
 from experiments.errors import BadInputError
+from experiments.results.directory import PlannedRun, load_results
+from experiments.results.policy_files import PolicyFile
+from experiments.run.execute import execute, prepare
+from experiments.run.world import NoObserver
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
-from experiments.sweep.cells import content_of
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import simulate
+from experiments.simulator.world import SimulatedWorld
+from experiments.stats.samples import Run
+from experiments.sweep.cells import cells_of, content_of
+from experiments.sweep.code import version_of
+from experiments.sweep.grid import Grid
+from experiments.sweep.outcome import compute
+from policies import registry
+from policies.loading.library import Library
 
 FIRST = "class First:\n    def pick(self, facts, available, now): return available[0]\n"
 
@@ -29,10 +46,79 @@ def test_entries_of_files_have_short_labels_and_absolute_paths(here: Path) -> No
     assert entries[0].policy.name == f"{here}/a.py:First"
 
 
-def test_result_of_a_policy_in_a_file_belongs_to_its_version(here: Path) -> None:
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin with an empty library, as another process does."""
+    monkeypatch.setattr(registry, "LIBRARY", Library())
+
+
+class ChangingWorld(SimulatedWorld):
+    """A world whose balancers report one version of the file after the other."""
+
+    def __init__(self, path: Path, versions: list[str]) -> None:
+        super().__init__()
+        self._path = path
+        self._versions = iter(versions)
+
+    def run(self, scenario: Scenario, planned: PlannedRun, observer: object = None) -> Run:
+        run = super().run(scenario, planned)
+        file = {"path": str(self._path), "version": next(self._versions)}
+        status = run.facts.status | {"policy": run.facts.status["policy"] | {"files": [file]}}
+        return Run(run.facts.model_copy(update={"status": status}), run.samples)
+
+
+def test_result_of_a_policy_in_a_file_belongs_to_its_version(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scenario = overridden(load_scenario("steady"), Overrides(policies=("a.py:First", "random")))
-    assert f"{here}/a.py" in content_of(scenario, scenario.entries[0])["files"]
+    before = content_of(scenario, scenario.entries[0])
+    assert before["files"] == {f"{here}/a.py:First": digest(FIRST)}
     assert "files" not in content_of(scenario, scenario.entries[1])
+    forget(monkeypatch)
+    (here / "a.py").write_text(FIRST + "# changed\n")
+    assert content_of(scenario, scenario.entries[0]) != before
+
+
+def test_process_that_computes_a_cell_uses_the_contents_sent(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is changed during a sweep, or is absent on another machine, does not matter."""
+    grid = Grid.model_validate({
+        "name": "grid", "scenarios": ["steady"], "policies": [f"{here}/a.py:First"], "seeds": 1, "quick": True,
+    })  # fmt: skip
+    [cell] = pickle.loads(pickle.dumps(cells_of(grid, version_of(simulate))))
+    forget(monkeypatch)
+    (here / "a.py").unlink()
+    outcome = compute(cell, simulate, keep_samples=False)
+    assert outcome.message is None
+
+
+def test_campaign_records_the_versions_of_its_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """campaign.json, the report and `show` have path and version."""
+    arguments = ["run", "steady", "--simulated", "--quick", "--policies", "a.py:First,random", "--out", "out"]
+    assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
+    campaign = load_results(here / "out").campaign
+    assert campaign.policy_files == (PolicyFile(path=f"{here}/a.py", version=digest(FIRST)),)
+    line = f"{here}/a.py, version {digest(FIRST)}"
+    assert f"Policy file: {line}." in (here / "out" / "report.html").read_text()
+    shown = CliRunner().invoke(cli, ["show", "out"], catch_exceptions=False, env={"COLUMNS": "300"})
+    assert line in shown.output
+
+
+def test_campaign_ends_when_a_file_changes(here: Path) -> None:
+    """Runs of two versions cannot be compared; finished runs stay."""
+    scenario = overridden(load_scenario("steady"), Overrides(policies=("a.py:First",), quick=True, blocks=2))
+    campaign = prepare(scenario, "experiments run", here / "out")
+    world = ChangingWorld(here / "a.py", [digest(FIRST), "222222222222"])
+    message = (
+        rf"^{here}/a\.py was changed during the campaign: version {digest(FIRST)} before, 222222222222 now; "
+    )
+    with pytest.raises(BadInputError, match=message):
+        execute(campaign, here / "out", world, NoObserver())
+    assert len(load_results(here / "out").runs) == 1
 
 
 def test_mistake_in_a_file_is_bad_input_with_its_line(here: Path) -> None:

@@ -236,6 +236,17 @@ def test_given_source_replaces_a_loaded_one(here: Path) -> None:
             "{file}:1: ModuleNotFoundError: No module named 'nothing_of_that_name'",
         ),
         ("import sys\nsys.exit(3)\n", "{file}:2: SystemExit: 3"),
+        ("\nraise KeyboardInterrupt\n", "{file}:2: KeyboardInterrupt"),
+        (
+            LAST + "\n    def __init__(self):\n        raise KeyboardInterrupt\n",
+            "Last() failed: {file}:12: KeyboardInt",
+        ),
+        ("def f(): f()\nf()\n", "{file}:1: RecursionError: maximum recursion depth exceeded"),
+        (LAST + "\n    @property\n    def tick(self):\n        {}['x']\n", "{file}:13: KeyError: 'x'"),
+        (
+            LAST + "\n    def __getattr__(self, name):\n        raise ValueError(name)\n",
+            "{file}:12: ValueError: ",
+        ),
         ("raise BaseException('a\\nb')\n", "{file}:1: BaseException: a b"),
         ("def Last(rng): ...\n", "{file}:1: 'Last' must be a class, and is a function"),
         ("\nLast = 3\n", "{file}:2: 'Last' must be a class, and is a int"),
@@ -291,6 +302,51 @@ def test_mistake_in_a_module_beside_the_file_is_placed_there(here: Path) -> None
     assert problem("mine.py:Last") == f"{path}: {helper}:2: ValueError: no"
     write(helper, "def (:\n")
     assert problem("mine.py:Last").startswith(f"{path}: {helper}:1: SyntaxError: ")
+
+
+def test_file_in_another_encoding_gives_its_line(here: Path) -> None:
+    """In a text or in a comment, unless the file states its encoding."""
+    for text in ("#\n# café\n", "#\nx = 'café'\n"):
+        (here / "latin.py").write_bytes((text + LAST).encode("latin-1"))
+        assert problem("latin.py:Last") == f"{here}/latin.py:2: SyntaxError: the file is not UTF-8"
+    (here / "stated.py").write_bytes(("# coding: latin-1\n# café\n" + LAST).encode("latin-1"))
+    assert picked(made("stated.py:Last")) == "here-2"
+
+
+def test_ctrl_c_while_a_file_loads_ends_the_command(here: Path) -> None:
+    """Unlike a file that raises the same."""
+    write(here / "mine.py", "import signal\nsignal.raise_signal(signal.SIGINT)\n" + LAST)
+    with pytest.raises(KeyboardInterrupt):
+        made("mine.py:Last")
+
+
+@pytest.mark.parametrize(
+    ("pick", "fault"),
+    [
+        ("raise SystemExit(3)", "Last raised SystemExit(3)"),
+        ("return self.pick(facts, available, now)", "Last raised RecursionError('maximum recursion depth"),
+        ("return None", "Last returned what is no endpoint: "),
+        ("return 'here-0'", "Last returned what is no endpoint: "),
+        ("raise ValueError('x' * 999)", "Last raised ValueError('xxxx"),
+        ("raise Unprintable", "Last raised Unprintable"),
+    ],
+)
+def test_fault_of_a_pick_is_one_line_and_loses_no_request(here: Path, pick: str, fault: str) -> None:
+    write(
+        here / "mine.py",
+        "class Unprintable(Exception):\n    def __repr__(self): raise ValueError\n\n\n"
+        f"class Last:\n    def pick(self, facts, available, now):\n        {pick}\n\n"
+        "    def tick(self, now):\n        raise SystemExit(4)\n",
+    )
+    policy = made("mine.py:Last")
+    trial = Trial(lambda rng: policy, endpoints(1, 1, 1))
+    trial.send()
+    found = str(trial.router.last_fault)
+    assert found.startswith(fault)
+    assert len(found) < 400
+    assert trial.router.fallback_picks == 1
+    trial.router.tick()
+    assert trial.router.last_fault == "Last raised SystemExit(4) in tick"
 
 
 def test_file_that_cannot_be_read_is_named(here: Path) -> None:

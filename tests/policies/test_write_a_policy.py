@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from policies import RequestFacts, describe, from_spec
+from balancer.config.load import read_settings
+from policies import RequestFacts, contract, describe, from_spec, registry
 from policies.contract import Trial, endpoints
+from policies.loading.library import Library
 from policies.registry import GROUP
 
 PAGE = (Path(__file__).parents[2] / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
@@ -73,3 +75,24 @@ def test_policy_can_be_configured_by_its_entry_point(tmp_path: Path, monkeypatch
     spec = tomllib.loads(block("configuration"))["policy"]
     assert type(from_spec(spec, Random(1))).__name__ == "QuickerOfTwo"
     assert "drawn at random" in describe()["quicker-of-two"]
+
+
+def test_the_policy_with_a_memory(tmp_path: Path) -> None:
+    """It keeps the contract and its key, and its configuration is valid."""
+    path = tmp_path / "sticky.py"
+    path.write_text(block("memory"))
+    make = registry.find(f"{path}:Sticky", Library())
+    contract.check(make)
+    trial = Trial(make, endpoints(1, 1, 1))
+    trial.facts = RequestFacts(key="a client")
+    [loaded] = {trial.send().id for _ in range(20)}
+    found = set()
+    for number in range(20):
+        trial.facts = RequestFacts(key=str(number))
+        found.add(trial.send().id)
+    assert found == {"here-0", "here-1", "here-2"} - {loaded}
+    endpoint = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\n'
+    (tmp_path / "balancer.toml").write_text(block("key") + endpoint)
+    settings = read_settings(tmp_path / "balancer.toml", {})
+    assert settings.policy.options == {"seconds": 300}
+    assert (settings.key.by, settings.key.name) == ("header", "X-User")

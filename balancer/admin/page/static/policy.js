@@ -75,6 +75,7 @@ class Policy {
       ["Requests routed", count(policy.routed), "policy.routed"],
       ["Fallback picks", count(policy.fallback_picks), "policy.fallback_picks"],
     ];
+    for (const file of policy.files) facts.push([`Version of ${file.path.split("/").pop()}`, file.version]);
     if (policy.last_fault) facts.push(["Last fault", policy.last_fault]);
     if (policy.canary) facts.push(["Canary", canaryText(policy.canary)]);
     for (const shadow of policy.shadow) facts.push([`Shadow ${shadow.name}`, `agrees with ${percent(shadow.agreement)} of ${count(shadow.seen)} picks`]);
