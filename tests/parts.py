@@ -26,6 +26,7 @@ FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
 COMPILED = ".venv-compiled/bin/python"
 FOLDERS = ("balancer", "policies", "experiments", "simulated", "benchmarks", "faultsim")
 REST = ("tests", *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "workers", "deploy")))
+INSTALLATION = "tests/deploy/test_installation.py"
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "floods",
@@ -82,7 +83,8 @@ def second_tier() -> list[Part]:
             "coverage", 360, *covered,
             "--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered",
         ),
-        pytest_part("images", 600, "tests/deploy", *SECOND),
+        pytest_part("installation", 300, INSTALLATION, *SECOND),
+        pytest_part("images", 600, "tests/deploy", f"--ignore={INSTALLATION}", *SECOND),
     ]  # fmt: skip
 
 

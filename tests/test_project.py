@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import click
 import pytest
+from packaging.requirements import Requirement
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -263,15 +264,49 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_every_dependency_has_one_exact_version() -> None:
+def requirements() -> list[str]:
+    """All requirements of pyproject.toml but those of its own extras."""
     extras = PROJECT["project"]["optional-dependencies"].values()
-    wanted = [
-        *PROJECT["project"]["dependencies"],
-        *(requirement for extra in extras for requirement in extra),
-    ]
-    names = {normalized(re.split(r"[<>=;\[ ]", requirement)[0]) for requirement in wanted} - {"steelyard"}
-    assert names <= set(pins())
+    groups = [PROJECT["project"]["dependencies"], *extras]
+    return [need for group in groups for need in group if not need.startswith("steelyard[")]
+
+
+def name_of(requirement: str) -> str:
+    return normalized(re.split(r"[<>=;\[ ]", requirement)[0])
+
+
+def test_every_dependency_has_one_exact_version() -> None:
+    assert {name_of(need) for need in requirements()} <= set(pins())
     assert all(len(lines) == 1 or all(" ; " in line for line in lines) for lines in pins().values())
+
+
+def test_every_dependency_is_listed_once_with_bounds_that_its_pin_is_within() -> None:
+    names = [name_of(need) for need in requirements()]
+    assert sorted(names) == sorted(set(names))
+    for requirement in requirements():
+        found = Requirement(requirement)
+        assert {clause.operator for clause in found.specifier} == {">=", "<"}, requirement
+        assert_pinned_within(found)
+
+
+def test_build_requirements_agree_with_the_pins() -> None:
+    """`pip install .` and `make compiled` make the same code: both use the pinned mypy."""
+    build = {found.name: found for found in map(Requirement, PROJECT["build-system"]["requires"])}
+    assert set(build) == {"setuptools", "mypy", "httptools"}
+    assert [f"mypy{build['mypy'].specifier}"] == pins()["mypy"]
+    core = {found.name: found for found in map(Requirement, PROJECT["project"]["dependencies"])}
+    assert build["httptools"].specifier == core["httptools"].specifier
+    for found in build.values():
+        assert_pinned_within(found)
+    (setuptools,) = (need for need in PROJECT["build-system"]["requires"] if need.startswith("setuptools"))
+    assert f"'{setuptools}'" in text_of("Makefile"), "make compiled builds without isolation"
+
+
+def assert_pinned_within(requirement: Requirement) -> None:
+    for line in pins()[normalized(requirement.name)]:
+        pinned = Requirement(line)
+        (clause,) = pinned.specifier
+        assert requirement.specifier.contains(clause.version), f"{line} is outside {requirement}"
 
 
 # --- configuration

@@ -6,6 +6,7 @@ A started program is always ended, by its own process id.
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import socket
 import subprocess
@@ -96,3 +97,17 @@ def free_port() -> int:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
+
+
+def commands_on_free_ports(procfile: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Commands of a Procfile by name, its workers on free ports, and the balancer's environment that names these."""
+    commands, endpoints = {}, []
+    for line in procfile.splitlines():
+        process, _, command = line.partition(": ")
+        words = command.split()
+        if "--port" in words:
+            words[words.index("--port") + 1] = str(port := free_port())
+            name, region = words[words.index("--name") + 1], words[words.index("--region") + 1]
+            endpoints.append({"id": name, "region": region, "address": f"http://127.0.0.1:{port}"})
+        commands[process] = " ".join(words)
+    return commands, {"BALANCER_ENDPOINTS": json.dumps(endpoints)}

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from balancer.config.environment import PREFIX
 from balancer.config.load import Settings
 from balancer.configuration import load
-from tests.deploy.programs import Program, free_port, get
+from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 APP = (ROOT / "app.json").read_text(encoding="utf-8")
@@ -133,18 +133,11 @@ def test_missing_endpoints_are_named() -> None:
 @pytest.fixture
 def moved(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """The Procfile with its workers on free ports, and the matching environment of the balancer."""
-    lines, endpoints = [], []
-    for line in PROCFILE.splitlines():
-        words = line.split()
-        if "--port" in words:
-            words[words.index("--port") + 1] = str(port := free_port())
-            name = words[words.index("--name") + 1]
-            region = words[words.index("--region") + 1]
-            endpoints.append({"id": name, "region": region, "address": f"http://127.0.0.1:{port}"})
-        lines.append(" ".join(words))
+    commands, environment = commands_on_free_ports(PROCFILE)
     path = tmp_path / "Procfile"
+    lines = [f"{name}: {command}" for name, command in commands.items()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path, {"BALANCER_ENDPOINTS": json.dumps(endpoints)}
+    return path, environment
 
 
 @pytest.mark.second_tier

@@ -20,6 +20,7 @@ import pytest
 
 from balancer.healthcheck import PATIENCE
 from tests.deploy.dockerfile import LocalBuild, context, instructions, one, stages
+from tests.deploy.installation import skip_without_index
 from tests.deploy.programs import Program, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -88,13 +89,6 @@ def wanted() -> set[str]:
 
 def name_of(need: str) -> str:
     return re.split(r"[<>=\[; ]", need)[0]
-
-
-def test_each_dependency_is_stated_once_and_bounded() -> None:
-    everywhere = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    needs = [need for group in everywhere for need in group if name_of(need) != "steelyard"]
-    assert len({name_of(need) for need in needs}) == len(needs)
-    assert [need for need in needs if not re.search(r">=.+,<", need)] == []
 
 
 def imported() -> set[str]:
@@ -166,13 +160,6 @@ def test_instructions_build_a_compiled_balancer(source: Path, tmp_path: Path) ->
     image.run(BUILD)
     image.run(FINAL)
     check_that_it_serves(image, tmp_path, "compiled")
-
-
-def skip_without_index(where: Path) -> None:
-    """Skip the test if no packages can be downloaded."""
-    asked = f"-m pip download --quiet --no-deps --retries 1 --timeout 10 --dest {where} idna".split()
-    if subprocess.run([sys.executable, *asked], capture_output=True, check=False).returncode:
-        pytest.skip("no package index can be reached from here")
 
 
 def check_that_it_serves(image: LocalBuild, where: Path, build: str) -> None:

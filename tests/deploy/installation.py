@@ -1,0 +1,98 @@
+"""Install the package from the tracked files into a new virtual environment, as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+OURS = ("STEELYARD_", "BALANCER_", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CFLAGS", "PORT")
+"""Prefixes of variables that would change a build or a program."""
+
+
+def clean_environment(**changed: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(OURS)} | changed
+
+
+def skip_without_index(where: Path) -> None:
+    """Skip the test if no packages can be downloaded."""
+    asked = f"-m pip download --quiet --no-deps --retries 1 --timeout 10 --dest {where} idna".split()
+    if subprocess.run([sys.executable, *asked], capture_output=True, check=False).returncode:
+        pytest.skip("no package index can be reached from here")
+
+
+def copy_tracked_files(target: Path) -> None:
+    """Copy the files that git tracks, with their changes, and nothing that builds or tests left behind."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout
+    if not listed:
+        pytest.skip("this is not a git checkout")
+    for name in listed.rstrip("\0").split("\0"):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment at `place`, without pip of its own; the pip of the tests installs into it."""
+
+    place: Path
+
+    @classmethod
+    def create(cls, place: Path) -> Environment:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+        return cls(place)
+
+    def pip_install(
+        self, *words: str, cwd: Path, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `pip install` with the tested versions; both outputs are in `stdout`."""
+        command = [
+            *(sys.executable, "-m", "pip", "--python", str(self.place / "bin" / "python"), "install"),
+            *("--constraint", str(CONSTRAINTS), *words),
+        ]
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env=clean_environment(**(variables or {})),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+    def program(self, name: str) -> str:
+        return str(self.place / "bin" / name)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment outside the checkout."""
+        return subprocess.run(
+            [self.program(words[0]), *words[1:]],
+            cwd=self.place,
+            env=clean_environment(COLUMNS="80"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @cached_property
+    def version_line(self) -> str:
+        return self.run("balancer", "--version").stdout.strip()
+
+    def packages(self) -> set[str]:
+        """Names of all installed packages, as PyPI compares them."""
+        code = "import json, importlib.metadata as m; print(json.dumps([d.name for d in m.distributions()]))"
+        names: Sequence[str] = json.loads(self.run("python", "-c", code).stdout)
+        return {name.lower().replace("_", "-") for name in names}
