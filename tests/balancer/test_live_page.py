@@ -295,7 +295,9 @@ async def test_viewers_do_not_hold_up_the_shutdown(stage: Stage) -> None:
     await snapshot_of(events)
     await snapshot_of(await opened(stuck))
     stuck.stop_reading()
-    await stage.eventually(lambda: any(t.get_write_buffer_size() for t in server._admin._page.streams.stalled))
+    await stage.eventually(
+        lambda: any(t.get_write_buffer_size() for t in server._admin._page.streams.stalled)
+    )
     async with asyncio.timeout(0.9):  # aiohttp would wait a second for open requests
         assert await server.stop()
     stage.server = None

@@ -31,9 +31,7 @@ class EventStreams:
         for transport in self.stalled:
             transport.abort()
 
-    async def respond(
-        self, request: web.Request, source: AsyncGenerator[bytes, None]
-    ) -> web.StreamResponse:
+    async def respond(self, request: web.Request, source: AsyncGenerator[bytes, None]) -> web.StreamResponse:
         """Send the events of `source` until it ends or the viewer leaves; 503 where it raises `TooManyViewers`."""
         async with aclosing(source) as events:
             try:
