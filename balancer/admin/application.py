@@ -156,7 +156,7 @@ class AdminApplication:
         for runner in self._runners.values():
             await runner.cleanup()
         if self._channel is not None:
-            await self._channel.stop()
+            self._channel.stop()
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
         """Answer `request`, a whole HTTP message admitted by its head, on `transport`, and close it."""

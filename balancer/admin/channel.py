@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
 
 from balancer.admin.access import Entrance
 from balancer.admin.merge import merged
@@ -51,7 +51,6 @@ class Channel:
         self._directory = directory
         self._index = index
         self._processes = processes
-        self._readers: dict[int, ClientSession] = {}
 
     @property
     def processes(self) -> int:
@@ -73,11 +72,8 @@ class Channel:
         except OSError as error:
             raise ListenFailed(f"cannot listen on {own}: {error.strerror or error}") from None
 
-    async def stop(self) -> None:
-        """Close the connections and remove this process's socket; the last process removes the directory."""
-        for session in self._readers.values():
-            await session.close()
-        self._readers.clear()
+    def stop(self) -> None:
+        """Remove this process's socket; the last process removes the directory."""
         with suppress(OSError):
             os.unlink(self.path(self._index))
         with suppress(OSError):
@@ -105,34 +101,18 @@ class Channel:
     async def _ask(
         self, index: int, method: str, target: str, body: bytes, seconds: float = CHANGE_TIMEOUT
     ) -> Answer | None:
-        session = self._reader(index) if method == "GET" else self._session(index)
-        timeout = ClientTimeout(total=seconds)
+        connector, timeout = UnixConnector(self.path(index)), ClientTimeout(total=seconds)
         try:
-            async with session.request(
-                method, f"http://process{target}", data=body, timeout=timeout
-            ) as response:
+            async with (
+                ClientSession(connector=connector, timeout=timeout) as session,
+                session.request(method, f"http://process{target}", data=body) as response,
+            ):
                 return Answer(index, response.status, await response.read(), response.content_type)
         except TimeoutError:
             late = json.dumps({"error": f"process {index + 1} has not answered within {seconds:g} s"})
             return Answer(index, 504, late.encode(), "application/json")
         except (ClientError, OSError):
             return None
-        finally:
-            if method != "GET":
-                await session.close()
-
-    def _reader(self, index: int) -> ClientSession:
-        """Return the session for reading at a sibling. It keeps its connection: opening one costs as much as a request.
-
-        A sibling that restarts closes it, and aiohttp repeats a GET that meets the closing. A change is not repeated,
-        so each has a connection of its own: one that was lost would count as a sibling that is not running.
-        """
-        if index not in self._readers:
-            self._readers[index] = self._session(index)
-        return self._readers[index]
-
-    def _session(self, index: int) -> ClientSession:
-        return ClientSession(connector=UnixConnector(self.path(index)), cookie_jar=DummyCookieJar())
 
     # --- wrappers of handlers
 
