@@ -24,7 +24,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "experiments": (
         *("policies", "workers.durations", "workers.service", "balancer.upstream.connection"),
         "balancer.upstream.idle_timeout",
-        *("balancer.admin.client", "balancer.admin.options"),
+        *("balancer.admin.client", "balancer.admin.options", "balancer.admin.socket_path"),
+        *("balancer.admin.access", "balancer.networks", "balancer.admin.page.document"),
+        *("balancer.admin.page.sampler", "balancer.admin.page.streaming", "balancer.admin.page.window"),
         *("balancer.errors", "balancer.probe.target", "balancer.tls.contexts"),
         "balancer.http1.internal_fields",
         *("balancer.build", "balancer.printable", "balancer.config.documents", "balancer.config.pool_limits"),

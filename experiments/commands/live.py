@@ -10,13 +10,14 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from balancer.admin.options import refuse_renamed_variables
+from experiments.commands.options import PAGE, live_page
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import HttpBalancer
 from experiments.live.readings import Window
@@ -39,6 +40,9 @@ from experiments.terminal import (
     write_json,
 )
 from policies.loading.reference import located_here
+
+if TYPE_CHECKING:
+    from experiments.page.live_page import LivePage
 
 EPILOG = """\b
 Examples:
@@ -96,6 +100,7 @@ LEAST_WASHOUT = 2.0
     callback=refuse_renamed_variables,
     help="The admin.token of the balancer; also from the environment.",
 )
+@PAGE
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."
 )
@@ -110,6 +115,7 @@ def live(
     max_errors: str | None,
     seed: int,
     token: str | None,
+    page: str | None,
     file: Path | None,
 ) -> int:
     """Alternate the policies of the balancer at URL under its own traffic, and report which one serves it best.
@@ -129,7 +135,10 @@ def live(
         None if max_p99 is None else duration("--max-p99", max_p99),
         None if max_errors is None else percent("--max-errors", max_errors),
     )  # fmt: skip
-    return LiveEvaluation(plan, control, console_here()).run(url, token, file)
+    with live_page(page) as shown:
+        if shown is not None:
+            shown.follow(url, token)
+        return LiveEvaluation(plan, control, console_here(), shown).run(url, token, file)
 
 
 def usual_washout(period: float) -> float:
@@ -186,10 +195,14 @@ def percent(option: str, text: str) -> float:
 class LiveEvaluation(LivePanel):
     """One evaluation at the terminal, and its observer."""
 
-    def __init__(self, plan: Plan, control: tuple[str, str] | None, console: Console) -> None:
+    def __init__(
+        self, plan: Plan, control: tuple[str, str] | None, console: Console, page: LivePage | None = None
+    ) -> None:
         super().__init__(console)
         self._plan = plan
         self._control = control
+        self._page = page
+        self._ended = 0
         self._began_at = time.monotonic()
         self._period = ""
         self._window: Window | None = None
@@ -214,6 +227,7 @@ class LiveEvaluation(LivePanel):
         if findings and findings[0].windows:
             result = result_of(self._plan, findings[0], self._control)
             self.present(result)
+            self._note(f"{result.verdict.headline}.")
             if file is not None:
                 write_json("--json", file, self._document(result, findings[0], problem, was_stopped))
         if findings and findings[0].is_restored:
@@ -234,6 +248,7 @@ class LiveEvaluation(LivePanel):
         """Start of a period."""
         where = "before" if block is None else f"block {block + 1} of {self._plan.blocks}"
         self._period, self._window = f"{where}: {label}", None
+        self._note(self._period)
 
     def window_grew(self, window: Window) -> None:
         """New reading within a period."""
@@ -241,7 +256,14 @@ class LiveEvaluation(LivePanel):
 
     def period_ended(self, block: int | None, label: str, window: Window) -> None:
         """End of a period: print its result as one line."""
+        self._ended += 1
         self._console.print(f"{self._period}: {in_words(window)}", highlight=False)
+
+    def _note(self, text: str) -> None:
+        """Show the progress on the live page, if there is one."""
+        if self._page is not None:
+            total = 1 + self._plan.blocks * len(self._plan.policies)
+            self._page.note("experiments live", text, self._ended, total)
 
     def panel(self) -> Text:
         elapsed = time.monotonic() - self._began_at

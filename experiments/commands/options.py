@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,6 +17,9 @@ from experiments.errors import BadInputError
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    from experiments.page.live_page import LivePage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,6 +62,13 @@ PATIENCE = click.option(
 )
 
 
+PAGE = click.option(
+    "--page",
+    metavar="[HOST:]PORT",
+    help="Serve a live page on this machine while it measures, such as 9180.  [default: none]",
+)
+
+
 SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not on real processes.")
 
 
@@ -91,6 +102,19 @@ def require_none(given: Mapping[str, object], why: str) -> None:
     for option, value in given.items():
         if value not in (None, (), False):
             raise BadInputError(f"--{option.replace('_', '-')}: {why}")
+
+
+@contextmanager
+def live_page(address: str | None) -> Iterator[LivePage | None]:
+    """Serve the live page at `address` and print its URL; without an address nothing is imported."""
+    if address is None:
+        yield None
+        return
+    from experiments.page.live_page import LivePage
+
+    with LivePage(address) as page:
+        print(f"Live page: {page.url}", flush=True)
+        yield page
 
 
 def new_directory(name: str) -> Path:

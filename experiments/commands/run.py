@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from experiments.commands.options import (
+    PAGE,
     PARQUET,
     PATIENCE,
     SIMULATED,
     campaign_options,
     chosen_scenario,
+    live_page,
     new_directory,
 )
 from experiments.errors import BadInputError
@@ -26,6 +28,7 @@ Examples:
   experiments run steady --rate 120 --duration 20
   experiments run my-scenario.toml --out results/first
   experiments run steady --patience 4m          on a machine that others use too
+  experiments run regions --page 9180           with a live page at http://127.0.0.1:9180/-/
   experiments run steady --simulated --blocks 20
   experiments run my-scenario.toml --simulated --policies random,oracle-least-work
 
@@ -40,6 +43,7 @@ oracle-least-work-of-two, oracle-central-queue and oracle-static-split.
 @SIMULATED
 @campaign_options
 @PATIENCE
+@PAGE
 @PARQUET
 def run(
     scenario: str,
@@ -47,6 +51,7 @@ def run(
     policies: str | None,
     out: Path | None,
     patience: str | None,
+    page: str | None,
     parquet: bool,
     **options: Any,
 ) -> int:
@@ -57,6 +62,8 @@ def run(
 
     if simulated and patience is not None:
         raise BadInputError("--patience: only for measured runs; nothing disturbs a simulated one")
+    if simulated and page is not None:
+        raise BadInputError("--page: only for measured runs; a simulated one has no balancer to follow")
     if parquet:
         from experiments.report.exports import require_parquet
 
@@ -65,6 +72,7 @@ def run(
     chosen = chosen_scenario(scenario, policies, options)
     if not simulated:
         require_live(chosen)
-    return run_campaign(
-        chosen, out or new_directory(chosen.name), world_of(simulated), Patience(seconds), parquet=parquet
-    )
+    directory = out or new_directory(chosen.name)
+    with live_page(page) as shown:
+        world = world_of(simulated, shown)
+        return run_campaign(chosen, directory, world, Patience(seconds), parquet=parquet, page=shown)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -17,25 +18,28 @@ from experiments.report.pages import write_report
 from experiments.report.tables import statistics_table
 from experiments.report.terminal_tables import terminal_table, verdict_text
 from experiments.report.text import invalid_lines
-from experiments.results.directory import RUNS
+from experiments.results.directory import RUNS, Campaign
 from experiments.results.summary import Summary, invalid_advice
 from experiments.run.execute import execute, prepare
 from experiments.run.patience import Patience
 from experiments.run.progress import Progress
-from experiments.run.world import World
+from experiments.run.world import Observer, World
 from experiments.scenario.scenario import Scenario
 from experiments.terminal import STOPPED, console_here, path_line, print_stopped
 
+if TYPE_CHECKING:
+    from experiments.page.live_page import LivePage
 
-def world_of(is_simulated: bool) -> World:
-    """The simulator, or measurement on real processes; only the chosen one is imported."""
+
+def world_of(is_simulated: bool, page: LivePage | None = None) -> World:
+    """The simulator, or measurement on real processes, shown on `page`; only the chosen one is imported."""
     if is_simulated:
         from experiments.simulator.world import SimulatedWorld
 
         return SimulatedWorld()
     from experiments.run.measured import MeasuredWorld
 
-    return MeasuredWorld()
+    return MeasuredWorld() if page is None else MeasuredWorld(page.following)
 
 
 def run_campaign(
@@ -46,11 +50,12 @@ def run_campaign(
     during: AbstractContextManager[None] | None = None,
     command: str | None = None,
     parquet: bool = False,
+    page: LivePage | None = None,
 ) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
 
     `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
-    as it is. With `parquet`, tables and requests are written as Parquet too.
+    as it is. With `parquet`, tables and requests are written as Parquet too. Progress and verdict are shown on `page`.
     """
     console = console_here()
     campaign = prepare(scenario, command or command_line(), directory, world.name)
@@ -60,17 +65,26 @@ def run_campaign(
     console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
     try:
         with during or nullcontext(), Progress(campaign, console) as progress:
-            execute(campaign, directory, world, progress, patience)
+            execute(campaign, directory, world, on_page(page, campaign, progress), patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):
-            present(directory, console, parquet)
+            present(directory, console, parquet, page)
         return STOPPED
     except ExperimentError:
         if has_runs(directory):
-            present(directory, console, parquet)
+            present(directory, console, parquet, page)
         raise
-    return present(directory, console, parquet)
+    return present(directory, console, parquet, page)
+
+
+def on_page(page: LivePage | None, campaign: Campaign, progress: Progress) -> Observer:
+    """The progress, also shown on a live page if there is one."""
+    if page is None:
+        return progress
+    from experiments.page.campaign import CampaignOnPage
+
+    return CampaignOnPage(page, campaign, progress)
 
 
 def has_runs(directory: Path) -> bool:
@@ -78,10 +92,12 @@ def has_runs(directory: Path) -> bool:
     return any((directory / RUNS).iterdir())
 
 
-def present(directory: Path, console: Console, parquet: bool = False) -> int:
+def present(directory: Path, console: Console, parquet: bool = False, page: LivePage | None = None) -> int:
     """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
         summary = write_report(directory, parquet)
+    if page is not None:
+        page.note(summary.scenario.name, f"{summary.verdict.headline}.")
     print_summary(summary, console)
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 1 if summary.failed_thresholds else 0

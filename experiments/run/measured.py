@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from experiments.load.arrivals import closed, first_instants, requests_of
@@ -38,11 +39,22 @@ milliseconds, and a pick during that time overruns its budget. A failing policy 
 
 Watch = Callable[[Ledger], None]
 
+Following = Callable[[tuple[str, int]], AbstractContextManager[None]]
+"""Context in which somebody follows the balancer at an address."""
+
+
+def unfollowed(address: tuple[str, int]) -> AbstractContextManager[None]:
+    """Context in which nothing follows the balancer."""
+    return nullcontext()
+
 
 class MeasuredWorld:
     """Execute planned runs on a fresh fleet of processes each. Implements `World`."""
 
     name: Final[WorldName] = "measured"
+
+    def __init__(self, following: Following = unfollowed) -> None:
+        self._following = following
 
     def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
         """Measure one planned run.
@@ -50,7 +62,7 @@ class MeasuredWorld:
         Raises `FleetFailedError`, `Interrupted`, and before the load `KeyboardInterrupt`.
         """
         try:
-            return run_loop(interruptible(measure(scenario, planned, observer.load_started)))
+            return run_loop(interruptible(measure(scenario, planned, observer.load_started, self._following)))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
@@ -64,7 +76,9 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
-async def measure(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Run:
+async def measure(
+    scenario: Scenario, planned: PlannedRun, watch: Watch, following: Following = unfollowed
+) -> Run:
     """Measure one planned run; `watch` is called with the ledger when the load starts.
 
     Raises `FleetFailedError`, and `Interrupted` when cancelled after the load has started.
@@ -72,17 +86,18 @@ async def measure(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Run:
     entry = scenario.entry(planned.label)
     async with Fleet(scenario, entry, planned.seed) as fleet:
         await asyncio.gather(warm_workers(scenario, fleet), fleet.balancer.ready())
-        await warm_up_through_balancer(scenario, entry, fleet)
-        generator = measured_load(scenario, entry, planned, fleet)
-        watch(generator.ledger)
-        events = LiveEvents(fleet)
-        try:
-            await generator.run(first_connections(scenario, entry), events.begin)
-        except asyncio.CancelledError:
-            raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
-        finally:
-            failed_steps = await events.end()
-        status, crashed_processes = await fleet.status(), fleet.crashed_processes()
+        with following(fleet.balancer.address):
+            await warm_up_through_balancer(scenario, entry, fleet)
+            generator = measured_load(scenario, entry, planned, fleet)
+            watch(generator.ledger)
+            events = LiveEvents(fleet)
+            try:
+                await generator.run(first_connections(scenario, entry), events.begin)
+            except asyncio.CancelledError:
+                raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
+            finally:
+                failed_steps = await events.end()
+            status, crashed_processes = await fleet.status(), fleet.crashed_processes()
     return conclude(scenario, entry, planned, generator.ledger, status, (*crashed_processes, *failed_steps))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.page import routes, sampler
+from balancer.admin.page import sampler, streaming
 from balancer.admin.page.document import page
 from balancer.admin.page.window import WINDOW, Window
 from policies import registry
@@ -168,11 +168,11 @@ async def test_rates_and_quantiles_of_the_window(stage: Stage) -> None:
         first["recent"]["rate"] is first["recent"]["p99"] is first["endpoints"][0]["recent"]["rate"] is None
     )
     stage.jump(2.0)
+    stage.state().histogram.record(0.2)
     for _ in range(10):
         await client.ask(get())
-    stage.state().histogram.record(0.2)
     async with asyncio.timeout(20):
-        while (found := await snapshot_of(events))["requests"] != 11:
+        while (found := await snapshot_of(events))["requests"] != 11 or found["in_flight"]:
             pass
     assert found["seconds"] == 2.0
     assert (found["recent"]["rate"], found["recent"]["failed"]) == (5.0, 2.5)
@@ -267,7 +267,7 @@ async def test_viewer_limit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("fast")
 async def test_slow_viewer_is_bounded_and_dropped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots are skipped, not queued, for one that does not read; after the limit it is disconnected."""
-    monkeypatch.setattr(routes, "STALL_LIMIT", 0.2)
+    monkeypatch.setattr(streaming, "STALL_LIMIT", 0.2)
     server = await stage.serve(await stage.worker(response()))
     served = server._admin._page
     client = await stage.admin_client()
@@ -277,7 +277,7 @@ async def test_slow_viewer_is_bounded_and_dropped(stage: Stage, monkeypatch: pyt
 
     def is_dropped() -> bool:
         nonlocal largest
-        sizes = [transport.get_write_buffer_size() for transport in served._stalled]
+        sizes = [transport.get_write_buffer_size() for transport in served.streams.stalled]
         largest = max([largest, *sizes])
         return served.sampler.viewers == 0
 
@@ -295,7 +295,9 @@ async def test_viewers_do_not_hold_up_the_shutdown(stage: Stage) -> None:
     await snapshot_of(events)
     await snapshot_of(await opened(stuck))
     stuck.stop_reading()
-    await stage.eventually(lambda: any(t.get_write_buffer_size() for t in server._admin._page._stalled))
+    await stage.eventually(
+        lambda: any(t.get_write_buffer_size() for t in server._admin._page.streams.stalled)
+    )
     async with asyncio.timeout(0.9):  # aiohttp would wait a second for open requests
         assert await server.stop()
     stage.server = None

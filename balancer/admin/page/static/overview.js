@@ -165,4 +165,10 @@ function showNote(note) {
   const progress = find("progress", box);
   progress.hidden = !note.total;
   if (note.total) Object.assign(progress, { max: note.total, value: note.done });
+  document.body.classList.toggle("read-only", !!note.read_only);
+  if (!note.state) return;
+  clearTimeout(staleness);
+  previous = null; // the next snapshot may be another balancer's: its differences are no events
+  showLink(note.state, "quiet");
+  isOver = note.state === "ended";
 }

@@ -12,6 +12,7 @@ const picks = new Picks(find("#picks"));
 const events = new Events(find("#events"));
 let previous = null;
 let staleness;
+let isOver = false; // an experiment has ended, and so has its page
 
 function showLink(text, tone) {
   setText(find("#link"), text);

@@ -78,6 +78,7 @@ async function watch(onEvent, onState) {
         onEvent(name, document);
       }, stop.signal);
     } catch (error) {
+      if (isOver) return;
       if (error instanceof NeedsToken) {
         onState("needs its token");
         await askForToken();
