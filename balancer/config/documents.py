@@ -33,7 +33,7 @@ MOST_BITS: Final = int(MOST_DIGITS * log2(10))
 
 TOO_LONG: Final = f"a whole number has more than {MOST_DIGITS} digits"
 
-DIGITS: Final = re.compile(rf"[0-9](?:_?[0-9]){{{MOST_DIGITS}}}")
+DIGITS: Final = re.compile(r"[0-9_]+").finditer
 
 SYNTAX: Final = re.compile(
     r"(?s)(?P<text>.*?)(?: \(at line |: line )(?P<line>\d+),? column (?P<column>\d+)(?:\)| \(char \d+\))",
@@ -91,10 +91,11 @@ def parsed(text: str, *, is_json: bool = False) -> Any:
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     except ValueError as error:
-        found = None if "digits" not in str(error) else DIGITS.search(text)
-        if found is None:
+        if "digits" not in str(error):
             raise
-        before = text[: found.start()].split("\n")
+        runs = (run.start() for run in DIGITS(text) if len(run[0].replace("_", "")) > MOST_DIGITS)
+        start = next(runs, 0)
+        before = text[:start].split("\n")
         raise ValueError(f"{TOO_LONG} (at line {len(before)}, column {len(before[-1]) + 1})") from None
     check_limits(document)
     return document

@@ -25,8 +25,8 @@ MOST_PROBLEMS: Final = 20
 KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*): ")
 """Key that a validator's message begins with."""
 
-CREDENTIALS: Final = re.compile(r"(?s)(//(?!host\b)|\bgot '(?![a-z]+://)).*@")
-"""User and password of a URL, which may lack its scheme, and in which the password may contain anything."""
+BEFORE_CREDENTIALS: Final = re.compile(r"//(?!host(?:\[?:port|,| or ))| got '(?![a-z]+://)").search
+"""Where the user and password of a URL, which may lack its scheme, can begin; `//host` is what a message allows."""
 
 TABLES: Final = ("model_type", "model_attributes_type", "dict_type")
 
@@ -110,8 +110,10 @@ def from_message(message: str, place: Place = ()) -> Problem:
 
 
 def without_credentials(text: str) -> str:
-    """Return the text with the user and password of URLs replaced."""
-    return CREDENTIALS.sub(r"\1…@", text)
+    """Return the text with the user and password of URLs replaced, up to the last `@`: a password may contain any."""
+    before, sign, after = text.rpartition("@")
+    begin = BEFORE_CREDENTIALS(before)
+    return text if begin is None else f"{before[: begin.end()]}…{sign}{after}"
 
 
 def shown(text: str) -> str:

@@ -89,12 +89,11 @@ def server() -> Iterator[Server]:
     async def stop() -> None:
         for each in servers:
             each.close()
-        for writer in writers:
-            writer.transport.abort()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        # Accepted connections may not have reached their handler, and are closed by it.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for writer in writers:
+                writer.transport.abort()
+            await asyncio.wait(others, timeout=0.01)
 
     yield start
     asyncio.run_coroutine_threadsafe(stop(), loop).result(5)
