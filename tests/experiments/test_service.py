@@ -87,11 +87,12 @@ def server() -> Iterator[Server]:
         return f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 
     async def stop() -> None:
+        for _ in range(3):  # to accept what clients that have ended have left: `close` breaks an accept under way
+            await asyncio.sleep(0)
         for each in servers:
             each.close()
-        # Accepted connections may not have reached their handler, and are closed by it.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for writer in writers:
+            for writer in writers:  # a handler adds its own when it starts
                 writer.transport.abort()
             await asyncio.wait(others, timeout=0.01)
 
