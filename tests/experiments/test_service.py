@@ -87,9 +87,8 @@ def server() -> Iterator[Server]:
         return f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 
     async def stop() -> None:
-        for _ in range(
-            3
-        ):  # to accept what clients that have ended have left: `close` breaks an accept under way
+        # Accept first what clients that have ended have left: `close` breaks an accept under way.
+        for _ in range(3):
             await asyncio.sleep(0)
         for each in servers:
             each.close()
