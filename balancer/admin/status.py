@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,18 @@ if TYPE_CHECKING:
     from policies.endpoint.state import EndpointState
 
 
-def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the document of /-/status. Durations are in seconds."""
+@cache
+def package_version() -> str:
+    """Return the version of the installed package; reading it takes a millisecond."""
+    return version("steelyard")
+
+
+def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the fields that status and live page share: the process and its counts."""
     proxy = control_plane.proxy
     counts = proxy.counts
-    document = {
-        "version": version("steelyard"),
+    return {
+        "version": package_version(),
         "build": build(),
         "pid": os.getpid(),
         "uptime": round(proxy.now() - proxy.started_at, 3),
@@ -46,6 +53,14 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
         "abandoned": counts.abandoned,
         "failed_arrivals": counts.failed_arrivals,
         "errors": dict(counts.errors),
+    }
+
+
+def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the document of /-/status. Durations are in seconds."""
+    proxy = control_plane.proxy
+    document = {
+        **process_counts(control_plane),
         "responses": responses_status(proxy),
         "tunnels": {
             "open": len(proxy.tunnels),

@@ -7,19 +7,14 @@ as expensive: it lists names, routes and single connections, which the page does
 from __future__ import annotations
 
 import asyncio
-import os
-from functools import cache
-from importlib.metadata import version
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from balancer.admin.health import endpoint_condition, readiness
+from balancer.admin.health import endpoint_condition
 from balancer.admin.policy_report import process_policy_status
-from balancer.admin.queue_report import level_status, queue_status
 from balancer.admin.routes_report import events_status
-from balancer.admin.status import ejection_status, hedging_status, panic_status, reload_status
-from balancer.build import build
+from balancer.admin.status import ejection_status, panic_status, process_counts, reload_status
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -42,27 +37,9 @@ async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
             endpoints.append(endpoint_sample(control_plane, state))
         if number % SLICE == 0:
             await asyncio.sleep(0)
-    counts = proxy.counts
     return {
         "at": proxy.now(),
-        "pid": os.getpid(),
-        "version": package_version(),
-        "build": build(),
-        "uptime": round(proxy.now() - proxy.started_at, 3),
-        "draining": proxy.is_draining,
-        "readiness": readiness(control_plane),
-        "clients": len(proxy.downstreams),
-        "in_flight": proxy.in_flight,
-        "queued": len(proxy.queue),
-        "queue": queue_status(proxy),
-        "levels": level_status(proxy),
-        "connections": counts.connections,
-        "requests": counts.requests,
-        "retried": counts.retried,
-        "retries_denied": proxy.retries.budget.denied,
-        "hedging": hedging_status(proxy),
-        "abandoned": counts.abandoned,
-        "errors": dict(counts.errors),
+        **process_counts(control_plane),
         "tunnels": {"open": len(proxy.tunnels), "opened": proxy.tunnels.opened},
         "reload": reload_status(control_plane),
         "policy": process_policy_status(control_plane),
@@ -108,9 +85,3 @@ def recent_picks(explanations: Explanations, now: float) -> list[dict[str, Any]]
     """Return the last explained picks, newest first; `age` in seconds."""
     recent = islice(reversed(explanations.trace.recent), PICKS)
     return [{"age": round(now - pick.now, 3), **pick.as_dict()} for pick in recent]
-
-
-@cache
-def package_version() -> str:
-    """Return the version of the installed package; reading it takes a millisecond."""
-    return version("steelyard")
