@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from balancer.admin.metrics import metrics_text
 from balancer.membership.condition import DOWN, Condition
 from policies.facts import OutcomeKind
-from tests.balancer.conftest import Stage, get, response, stage  # noqa: F401 - the fixture
+from tests.balancer.conftest import Stage, get, response
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "steelyard.json").read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ MATCHER = re.compile(r'(\w+)\s*(?:=~|!=|=)\s*"([^"]*)"')
 FROM_PROMETHEUS = {"job", "instance"}
 
 
-async def exported(stage: Stage) -> dict[str, set[str]]:  # noqa: F811
+async def exported(stage: Stage) -> dict[str, set[str]]:
     """The labels of every sample that a balancer exports, with all that the dashboard shows switched on."""
     await stage.serve(await stage.worker(response()), stage.dead_port(), hedging={"enabled": True})
     for _ in range(4):
@@ -45,7 +45,7 @@ async def exported(stage: Stage) -> dict[str, set[str]]:  # noqa: F811
     return found
 
 
-async def test_every_metric_and_label_exists(stage: Stage) -> None:  # noqa: F811
+async def test_every_metric_and_label_exists(stage: Stage) -> None:
     known = await exported(stage)
     assert len(EXPRESSIONS) > 20
     for expression in EXPRESSIONS:
