@@ -24,6 +24,7 @@ from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
 from experiments.live.verdict import LiveResult, Row, result_of
 from experiments.report.terminal_tables import verdict_text
+from experiments.results.judged import counted
 from experiments.results.phrases import tail_text
 from experiments.scenario.labels import policy_label, shortened
 from experiments.stats.comparison import ENOUGH_BLOCKS
@@ -209,8 +210,9 @@ class LiveEvaluation(LivePanel):
 
     def run(self, url: str, token: str | None, file: Path | None) -> int:
         """Run the evaluation and print the result; returns the exit code. Raises `ExperimentError`."""
+        blocks = counted(self._plan.blocks, "block", "blocks")
         self._console.print(
-            f"{' and '.join(self._plan.policies)}, {self._plan.blocks} blocks of {self._plan.period:g} s each: "
+            f"{' and '.join(self._plan.policies)}, {blocks} of {self._plan.period:g} s each: "
             f"about {clock(self._plan.seconds)}",
             highlight=False,
         )

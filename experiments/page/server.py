@@ -42,6 +42,7 @@ class PageServer:
         app = web.Application(middlewares=[only_from_this_machine])
         app.add_routes(
             [
+                web.get("/", self._to_page),
                 web.get("/-/", self._page),
                 web.get("/-/stream", self._stream, allow_head=False),
                 web.get("/-/policies", self._policies),
@@ -99,6 +100,9 @@ class PageServer:
         parts = [self._note.get("text", ""), self._event]
         text = " · ".join(part for part in parts if part)
         self.feed.show_note({**self._note, "text": text, "state": self._state, "read_only": True})
+
+    async def _to_page(self, request: web.Request) -> web.Response:
+        raise web.HTTPFound("/-/")
 
     async def _page(self, request: web.Request) -> web.Response:
         body, fields = page()

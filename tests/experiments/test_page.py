@@ -233,8 +233,9 @@ async def test_page_follows_a_balancer(balancer: str) -> None:
                 assert [each["id"] for each in snapshot["endpoints"]] == ["w0"]
                 page.end()
                 assert (await following(events, "note"))["state"] == "ended"
-            async with session.get(page.url) as document:
-                assert (document.status, "Steelyard" in await document.text()) == (200, True)
+            for url in (page.url, page.url.removesuffix("/-/")):
+                async with session.get(url) as document:
+                    assert (document.status, "Steelyard" in await document.text()) == (200, True)
             for method, path in (("PUT", "policy"), ("PATCH", "endpoints/w0"), ("POST", "explain")):
                 async with session.request(method, page.url + path, json={}) as refused:
                     assert (refused.status, (await refused.json())["error"]) == (405, READ_ONLY)
