@@ -25,7 +25,7 @@ MOST_PROBLEMS: Final = 20
 KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*): ")
 """Key that a validator's message begins with."""
 
-BEFORE_CREDENTIALS: Final = re.compile(r"//(?!host(?:\[?:port|,| or ))| got '(?![a-z]+://)").search
+BEFORE_CREDENTIALS: Final = re.compile(r"//(?!host(?:\[?:port|,| or ))|got '(?![a-z]+://)").search
 """Where the user and password of a URL, which may lack its scheme, can begin; `//host` is what a message allows."""
 
 TABLES: Final = ("model_type", "model_attributes_type", "dict_type")

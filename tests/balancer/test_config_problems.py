@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.problems import MOST_PROBLEMS, ConfigError
+from balancer.config.problems import MOST_PROBLEMS, ConfigError, without_credentials
 from balancer.config.sidecar import origins_from
 from balancer.configuration import load, load_sidecar
 from tests.balancer.conftest import Stage, get, response
@@ -188,6 +188,20 @@ def test_secrets_are_not_in_messages(tmp_path: Path, text: str) -> None:
     """Wherever the value is wrong, and for the user and password of a URL."""
     found = problems(write(tmp_path, f"{ENDPOINT if text.startswith('[') else ''}{text}\n"))
     assert SECRET[:15] not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("got 'user:pa//ss@host'", "got '…@host'"),
+        ("got 'http://user:p@ss@b/'", "got 'http://…@b/'"),
+        ("must be http://host:port, got 'http://u:p@b'", "must be http://host:port, got 'http://…@b'"),
+        ("must be http://host[:port], got 'u:p@b'", "must be http://host[:port], got '…@b'"),
+        ("got 'http://a/x'", "got 'http://a/x'"),
+    ],
+)
+def test_credentials_are_replaced(text: str, expected: str) -> None:
+    assert without_credentials(text) == expected
 
 
 def test_secrets_of_the_command_line_are_not_in_messages(tmp_path: Path) -> None:
