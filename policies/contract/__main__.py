@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     def make(rng: Random) -> Any:
         return registry.from_spec(spec, rng)
 
+    broken = 0
     try:
         make(Random(0))
         print(title(spec), flush=True)
@@ -66,6 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("\nMeasured, without a bound")
         for what, value in measured(make):
             print(f"  {what:<{WIDTH}} {value}", flush=True)
+    except ContractBroken as error:
+        print(f"  nothing: {error}")
     except PoliciesError as error:
         fail(str(error))
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from random import Random
 
+from policies.contract.broken import ContractBroken
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
@@ -20,6 +21,9 @@ from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 
 REGION = "here"
+
+MOST_FAULTS = 100
+"""Fallback picks that end a trial: a policy that fails at every pick may take milliseconds for each."""
 
 Answer = Callable[[EndpointState, float], tuple[float, OutcomeKind]]
 """(state, sent at) -> (seconds until the response, its outcome)."""
@@ -71,8 +75,10 @@ class Trial:
         self._tick_at = 1.0
 
     def send(self) -> EndpointState:
-        """Route one request; its response arrives at its time in the virtual clock."""
+        """Route one request; its response arrives at its time in the virtual clock. Raises `ContractBroken`."""
         assignment = self.router.route(self.facts)
+        if self.router.fallback_picks >= MOST_FAULTS:
+            raise ContractBroken(f"fallback picks: {MOST_FAULTS}, last fault: {self.router.last_fault}")
         latency, kind = self._answer(assignment.state, self.clock.time)
         self.log.append((self.clock.time, assignment.state.id, latency))
         self._at(self.clock.time + latency, assignment, kind)

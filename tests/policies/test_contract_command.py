@@ -22,6 +22,20 @@ def test_broken_rule_is_named_and_ends_with_1(tmp_path: Path, capsys: pytest.Cap
     assert "of 9 rules." in output
 
 
+def test_policy_that_fails_at_every_pick_is_tried_a_hundred_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each rule ends at the hundredth fault, and nothing is measured."""
+    path = tmp_path / "endless.py"
+    path.write_text("class Endless:\n    def pick(self, *given):\n        return self.pick(*given)\n")
+    assert main([f"{path}:Endless"]) == 1
+    printed = capsys.readouterr().out
+    assert (
+        "stays within the set             BROKEN: fallback picks: 100, last fault: Endless raised" in printed
+    )
+    assert "nothing: fallback picks: 100" in printed
+
+
 def test_policy_of_the_table_keeps_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["round-robin"]) == 0
     assert capsys.readouterr().out.endswith("It keeps all 9 rules.\n")
