@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.documents import DEEPEST
+from balancer.config.documents import DEEPEST, LARGEST
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.scenario.files import first_complaint, load_scenario, packaged
@@ -22,7 +22,6 @@ from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import complaints
 from experiments.scenario.timeline import timeline
-from experiments.scenario.toml_files import LARGEST
 from experiments.simulator.run import simulate
 from experiments.sweep.grid import checked_grid, load_grid
 from tests.command_line import run_in_process
