@@ -174,7 +174,7 @@ def test_both_builds_describe_policies_and_options_alike(compiled: Installed, pu
     environments = [compiled.environment, pure.environment]
     helps = [environment.run("balancer", "serve", "--help").stdout for environment in environments]
     assert helps[0] == helps[1]
-    assert re.search(r"^    steelyard +Least expected cost", helps[0], re.MULTILINE)
+    assert re.search(r"^  steelyard +Least expected cost", helps[0], re.MULTILINE)
     listed = [policies(environment) for environment in environments]
     assert listed[0] == listed[1]
     assert "steelyard" in json.dumps(listed[0])

@@ -125,7 +125,7 @@ def test_dots_are_thinned(hundreds: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert 90 <= len(dots) <= 100
     assert np.ptp(dots[:, 0]) > 0.9 * len(samples)
     assert failures[:, 0].tolist() == [3, 77]
-    assert f"every {math.ceil((len(samples) - 2) / 100)}th request" in thinning.thinning(field)
+    assert f"one request in {math.ceil((len(samples) - 2) / 100)} is drawn" in thinning.thinning(field)
 
 
 def test_measured_run_rejects_hundreds_of_workers(hundreds: Path) -> None:
