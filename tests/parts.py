@@ -78,7 +78,7 @@ def second_tier() -> list[Part]:
         pytest_part("experiments", 300, "tests/experiments", *SECOND),
         pytest_part("simulated", 140, "tests/simulated", *SECOND),
         pytest_part("benchmarks", 220, "tests/benchmarks", *SECOND),
-        pytest_part("rest", 45, *REST, *SECOND),
+        pytest_part("rest", 210, *REST, *SECOND),
         pytest_part(
             "coverage", 360, *covered,
             "--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered",
