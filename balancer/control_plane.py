@@ -30,7 +30,7 @@ from policies.policy import Policy
 from policies.routing.affinity import StickyCounts
 
 if TYPE_CHECKING:
-    from balancer.config.sections import PolicySpec
+    from balancer.config.policy_spec import PolicySpec
     from balancer.config.sticky import StickyConfig
     from balancer.exchange.affinity import Stickiness
     from balancer.exchange.proxy import Proxy

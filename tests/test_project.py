@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from balancer.config.load import Settings
-from balancer.config.sections import PolicySpec
+from balancer.config.policy_spec import PolicySpec
 from balancer.configuration import load
 from policies import PolicyMaker, contract, registry
 

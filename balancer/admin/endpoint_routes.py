@@ -15,8 +15,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from balancer.admin.channel import Channel, Handler
 from balancer.admin.status import endpoint_status, leaving_status, panic_status, process_endpoint_status
+from balancer.config.endpoint import EndpointConfig
 from balancer.config.problems import first_problem
-from balancer.config.sections import MOST_WEIGHT, EndpointConfig, Section
+from balancer.config.section import MOST_WEIGHT, Section
 from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint

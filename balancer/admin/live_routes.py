@@ -14,7 +14,7 @@ from pydantic import Field
 from balancer.admin.channel import Channel
 from balancer.admin.endpoint_routes import Refused, alone, body_of, problem
 from balancer.admin.status import latency_status
-from balancer.config.sections import Seconds, Section
+from balancer.config.section import Seconds, Section
 from balancer.errors import LogFailed, RecordingRefused
 
 if TYPE_CHECKING:

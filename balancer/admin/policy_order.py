@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from balancer.config.sections import PolicySpec
+from balancer.config.policy_spec import PolicySpec
 from policies.loading.source import Source
 
 ORDER_LIMIT: Final = 64 << 20

@@ -18,8 +18,8 @@ from balancer.admin.channel import ENTRANCE, Channel, Handler, is_from_sibling
 from balancer.admin.endpoint_routes import Refused, json_of, problem
 from balancer.admin.policy_order import encoded, spec_in
 from balancer.admin.policy_report import policy_status, process_policy_status
+from balancer.config.policy_spec import PolicySpec
 from balancer.config.problems import first_problem
-from balancer.config.sections import PolicySpec
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
 

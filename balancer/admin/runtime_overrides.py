@@ -16,8 +16,8 @@ from aiohttp import web
 
 from balancer.admin.channel import Channel, is_from_sibling
 from balancer.admin.policy_order import files_in, order_of, spec_in
+from balancer.config.endpoint import EndpointConfig
 from balancer.config.problems import ConfigError
-from balancer.config.sections import EndpointConfig
 from balancer.log.output import complain
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from balancer.config.listen import HostPort, ListenAddress
-from balancer.config.sections import Section
+from balancer.config.section import Section
 from balancer.networks import is_this_machine
 
 PATH_LIMIT = 107

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from balancer.config.sections import EndpointConfig, Name, Seconds, Section
+from balancer.config.endpoint import EndpointConfig
+from balancer.config.section import Name, Seconds, Section
 
 DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
+from balancer.config.policy_spec import PlainPolicy
 from balancer.config.positions import Place
-from balancer.config.sections import PlainPolicy
 from policies import registry
 from policies.errors import PoliciesError
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from balancer.config.sections import Seconds, Section
+from balancer.config.section import Seconds, Section
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.sections import Section
+from balancer.config.section import Section
 from balancer.config.sticky import Token
 
 

@@ -18,6 +18,7 @@ from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 from balancer.config.admin import AdminConfig
 from balancer.config.discovery import DiscoveryConfig, check_unique
 from balancer.config.documents import parsed, read_text, with_line
+from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.environment import environment_layer
 from balancer.config.explain import ExplainConfig
 from balancer.config.health import (
@@ -32,6 +33,7 @@ from balancer.config.keys import dotted
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load_probes import LoadProbesConfig
 from balancer.config.names import NamesConfig, RouteWatchConfig
+from balancer.config.policy_spec import PlainPolicy, PolicySpec
 from balancer.config.pool import PoolConfig
 from balancer.config.pool_limits import PoolLimits
 from balancer.config.positions import Place
@@ -47,19 +49,14 @@ from balancer.config.problems import (
 from balancer.config.queue import AdmissionConfig, ConcurrencyConfig, QueueConfig
 from balancer.config.record import RecordConfig
 from balancer.config.retries import HedgingConfig, RetryConfig
+from balancer.config.section import Name, Section
 from balancer.config.sections import (
-    EndpointConfig,
     HeadersConfig,
     HttpConfig,
     LimitsConfig,
     LogConfig,
-    Name,
-    PlainPolicy,
-    PolicySpec,
-    Section,
     TimeoutsConfig,
     TlsConfig,
-    UpstreamTlsConfig,
 )
 from balancer.config.sources import FileNames, Layer, merge, one_source
 from balancer.config.sticky import StickyConfig

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from balancer.config.sections import Section
+from balancer.config.section import Section
 
 
 class LoadProbesConfig(Section):

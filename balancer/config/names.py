@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from balancer.config.discovery import Servers
-from balancer.config.sections import Seconds, Section
+from balancer.config.section import Seconds, Section
 
 Week = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from balancer.config.pool_limits import IdleTimeoutRules, PoolLimits
-from balancer.config.sections import Seconds, Section
+from balancer.config.section import Seconds, Section
 
 HEARTBEAT_PRECONNECT = 2
 """Spare connections if a heartbeat is configured and their number is not: with little traffic, all but a few requests

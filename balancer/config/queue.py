@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from balancer.config.sections import Name, Seconds, Section
+from balancer.config.section import Name, Seconds, Section
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=128)]

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from balancer.config.sections import Section
+from balancer.config.section import Section
 
 
 class RecordConfig(Section):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from balancer.config.sections import Section
+from balancer.config.section import Section
 from policies.overload.hedging import Hedging
 
 ErrorStatus = Annotated[int, Field(ge=500, le=599)]

@@ -15,21 +15,15 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from balancer.config.admin import AdminConfig
+from balancer.config.endpoint import UpstreamTlsConfig, http_origin
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load import Settings, file_layer
 from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of, without_credentials
 from balancer.config.retries import RetryConfig
-from balancer.config.sections import (
-    LimitsConfig,
-    LogConfig,
-    Name,
-    Section,
-    TimeoutsConfig,
-    UpstreamTlsConfig,
-    http_origin,
-)
+from balancer.config.section import Name, Section
+from balancer.config.sections import LimitsConfig, LogConfig, TimeoutsConfig
 from balancer.config.sources import Layer, merge
 from balancer.config.transports import Transport
 from balancer.networks import is_this_machine

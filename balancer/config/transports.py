@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from balancer.config.sections import EndpointConfig
+    from balancer.config.endpoint import EndpointConfig
 
 Transport = Literal["native", "http2", "curl", "aiohttp"]
 

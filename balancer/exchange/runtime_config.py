@@ -10,16 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from balancer.config.discovery import DiscoveryConfig
+from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.explain import ExplainConfig
 from balancer.config.health import HealthChecksConfig
 from balancer.config.limits import Limits, Timeouts
 from balancer.config.load import Settings
 from balancer.config.load_probes import LoadProbesConfig
 from balancer.config.names import NamesConfig, RouteWatchConfig
+from balancer.config.policy_spec import PolicySpec
 from balancer.config.pool_limits import PoolLimits
 from balancer.config.queue import AdmissionConfig, QueueConfig
 from balancer.config.record import RecordConfig
-from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
+from balancer.config.sections import LogConfig
 from balancer.config.sticky import StickyConfig
 from balancer.exchange.admission import AdmissionRules, admission_rules
 from balancer.exchange.affinity import ResponseEdits, Stickiness

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from balancer.config.discovery import DiscoveryConfig, DnsDiscovery
-from balancer.config.sections import EndpointConfig, UpstreamTlsConfig
+from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.log.output import complain
 from balancer.membership.dns_source import DnsSource
 from balancer.membership.file_source import FileSource

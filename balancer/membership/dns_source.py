@@ -11,7 +11,7 @@ import re
 from ipaddress import ip_address
 
 from balancer.config.discovery import DnsDiscovery
-from balancer.config.sections import EndpointConfig, UpstreamTlsConfig
+from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.upstream.resolver import LookupFailed, Resolver, Service
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")

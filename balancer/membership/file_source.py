@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from balancer.config.discovery import EndpointList, FileDiscovery
 from balancer.config.documents import parsed, read_text, with_line
+from balancer.config.endpoint import EndpointConfig
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of
-from balancer.config.sections import EndpointConfig
 from balancer.config.sources import FileNames
 
 Stamp = tuple[int, int, int]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from balancer.config.sections import EndpointConfig
+from balancer.config.endpoint import EndpointConfig
 from balancer.config.transports import transports_of
 from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem

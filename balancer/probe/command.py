@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from balancer.config.sections import UpstreamTlsConfig
+from balancer.config.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.printable import one_line
 from balancer.probe.advice import advice

@@ -20,7 +20,7 @@ from balancer.log.output import complain
 from balancer.recording.recorder import Recorder, RecordingMetadata
 
 if TYPE_CHECKING:
-    from balancer.config.sections import PolicySpec
+    from balancer.config.policy_spec import PolicySpec
     from balancer.exchange.affinity import Stickiness
     from balancer.exchange.proxy import Proxy
     from policies.clock import Clock

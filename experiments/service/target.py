@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from balancer.config.sections import UpstreamTlsConfig
+from balancer.config.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed
 from balancer.probe.target import BadTarget, Target, target_of
 from balancer.tls.contexts import ClientTls, TlsProblem, UpstreamTls

@@ -151,7 +151,7 @@ async def test_queue_time_of_a_full_endpoint(stage: Stage, watched: WatchedLog) 
 
 async def test_entry_names_the_policy_that_picked(stage: Stage, watched: WatchedLog) -> None:
     """The policy changes between two requests: each entry names the one that picked."""
-    from balancer.config.sections import PolicySpec
+    from balancer.config.policy_spec import PolicySpec
 
     worker = await stage.worker(response())
     await watched.serve(worker, policy="random")

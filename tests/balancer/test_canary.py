@@ -9,7 +9,7 @@ import pytest
 
 from balancer.admin.merge import merged_status
 from balancer.admin.status import process_status
-from balancer.config.sections import PolicySpec
+from balancer.config.policy_spec import PolicySpec
 from tests.balancer.conftest import Message, Stage, get, response
 
 POLICY = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.config.sections import EndpointConfig
+from balancer.config.endpoint import EndpointConfig
 from balancer.membership.active_checks import FIRST_AT_ONCE, CheckPlan
 from policies.facts import AdminState
 from policies.health.active_checks import CheckRules

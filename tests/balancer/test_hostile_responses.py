@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli, main
 from balancer.config.documents import DEEPEST, LARGEST
+from balancer.config.endpoint import EndpointConfig
 from balancer.config.problems import ConfigError
-from balancer.config.sections import EndpointConfig
 from balancer.configuration import load
 from balancer.http1.load_report import reported_load
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from balancer.config.sections import EndpointConfig
+from balancer.config.endpoint import EndpointConfig
 from balancer.control_plane import ControlPlane
 from policies.facts import AdminState
 from tests.balancer.wireless import Wireless

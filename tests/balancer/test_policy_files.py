@@ -13,8 +13,8 @@ import pytest
 
 from balancer.admin.merge import merged
 from balancer.config.load import read_settings
+from balancer.config.policy_spec import PolicySpec
 from balancer.config.problems import ConfigError
-from balancer.config.sections import PolicySpec
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.test_admin import TOKEN, local
 

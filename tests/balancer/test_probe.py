@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.sections import UpstreamTlsConfig
+from balancer.config.endpoint import UpstreamTlsConfig
 from balancer.configuration import load
 from balancer.errors import UpstreamError
 from balancer.probe.advice import advice

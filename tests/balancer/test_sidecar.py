@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic.fields import FieldInfo
 
 from balancer.config.problems import ConfigError
-from balancer.config.sections import Section
+from balancer.config.section import Section
 from balancer.config.sidecar import OriginConfig, SidecarConfig, origins_from
 from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected

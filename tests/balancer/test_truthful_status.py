@@ -18,7 +18,7 @@ from balancer.admin import status_command
 from balancer.admin.merge import merged_status
 from balancer.admin.options import BalancerClient
 from balancer.admin.status import process_status
-from balancer.config.sections import PolicySpec
+from balancer.config.policy_spec import PolicySpec
 from balancer.membership.condition import Condition
 from balancer.membership.sibling_conditions import RANKS, SiblingConditions
 from balancer.membership.state_log import BURST, PAUSE, StateLog

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from balancer.config.sections import EndpointConfig, PolicySpec
+from balancer.config.endpoint import EndpointConfig
+from balancer.config.policy_spec import PolicySpec
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
 

@@ -17,7 +17,7 @@ from balancer.admin.access import Entrance
 from balancer.admin.application import AdminApplication
 from balancer.admin.exchange import AdminExchange
 from balancer.config.load import Settings
-from balancer.config.sections import PolicySpec
+from balancer.config.policy_spec import PolicySpec
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
 from balancer.http1.request_head import Request

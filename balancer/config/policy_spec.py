@@ -1,0 +1,110 @@
+"""The tables `policy`, `policy.canary` and `policy.shadow` of the configuration, and the policy that they describe."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from random import Random
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from policies import registry
+from policies.insight.canary import Canary
+from policies.insight.shadow import Shadow, Shadowed, randomness
+from policies.loading.library import Library
+from policies.loading.reference import label_of, labels_of, located_here
+from policies.policy import Policy
+
+
+class PlainPolicy(BaseModel):
+    """A policy: its name, or a table with `name` and the policy's own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(default="steelyard", description="a name from the registry or an entry point")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        if not isinstance(value, str | dict | PlainPolicy):
+            raise ValueError(f"must be a name, or a table with a name and options, got {value!r:.60}")
+        return located_here({"name": value} if isinstance(value, str) else value)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options for the policy's constructor."""
+        return dict(self.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        """The name for logs and the terminal: of FILE.py:CLASS the class."""
+        return label_of(self.name)
+
+    def alone(self, rng: Random, path: str, library: Library) -> Policy:
+        """Build the policy. Raises `PoliciesError` for an unknown name or option."""
+        return registry.make(self.name, self.options, rng, path, library)
+
+
+class CanarySpec(PlainPolicy):
+    """The table [policy.canary]: a candidate policy that places a share of the requests."""
+
+    share: float = Field(default=0.05, gt=0, le=0.5, description="share of requests that it routes")
+    by: Literal["request", "key"] = Field(
+        default="request",
+        description="how requests are chosen: at random, or by key (by path where a request has no key)",
+    )
+
+
+class PolicySpec(PlainPolicy):
+    """The policy: `policy = "name"`, or a table with `name` and the policy's own options, a canary and shadow
+    policies.
+    """
+
+    canary: CanarySpec | None = Field(
+        default=None, description="candidate policy that routes a share of the requests"
+    )
+    shadow: tuple[PlainPolicy, ...] = Field(
+        default=(),
+        max_length=8,
+        description="policies that are evaluated for each request without routing it",
+    )
+
+    @field_validator("shadow")
+    @classmethod
+    def _has_names_of_its_own(cls, value: tuple[PlainPolicy, ...]) -> tuple[PlainPolicy, ...]:
+        names = [each.name for each in value]
+        if len({*names}) < len(names):
+            raise ValueError("a policy must not be listed twice: its counts are kept under its name")
+        return value
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The explicitly given keys and the name; a request body that restores the policy."""
+        return {"name": self.name, **self.model_dump(mode="json", exclude_unset=True)}
+
+    @cached_property
+    def library(self) -> Library:
+        """The files that the policy, its canary and its shadows name: each is read once for each specification."""
+        return Library()
+
+    def is_same_as(self, other: PolicySpec) -> bool:
+        """Whether both are the same policies with the same options, of the same versions of their files."""
+        return self == other and self.library.versions == other.library.versions
+
+    def make(self, rng: Random) -> Policy:
+        """Build the policy with its canary and shadows. Raises `PoliciesError` for an unknown name or option."""
+        policy = self.alone(rng, "policy", self.library)
+        canary = self.canary
+        if canary is not None:
+            candidate = canary.alone(rng, "policy.canary", self.library)
+            by_key = canary.by == "key"
+            policy = Canary(
+                (self.label, policy), (canary.label, candidate), rng, share=canary.share, by_key=by_key
+            )
+        if self.shadow:
+            labels = labels_of(each.name for each in self.shadow)
+            policy = Shadowed(policy, [
+                Shadow(labels[number], each.alone(randomness(rng), f"policy.shadow.{number}", self.library))
+                for number, each in enumerate(self.shadow)
+            ])  # fmt: skip
+        return policy
