@@ -133,7 +133,7 @@ def test_labels_of_ratios_do_not_touch(low: float, high: float) -> None:
 
 
 class Unseen:
-    """Observer of a campaign that nobody watches."""
+    """Observer of a campaign that ignores every event."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
