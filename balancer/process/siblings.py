@@ -153,7 +153,7 @@ class Siblings:
         for state in self._states[self._next : self._next + SLICE]:
             if state.published is not None:
                 self._page.tell(state.published_at, state.latency.own())
-            state.latency.pool(pooled(self._told(self._keys[state.id]), TAU))
+            state.pool_latency(state.siblings, pooled(self._told(self._keys[state.id]), TAU))
         self._next += SLICE
 
     def _told(self, key: int) -> list[SharedLatency]:

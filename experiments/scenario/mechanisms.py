@@ -22,6 +22,17 @@ from experiments.scenario.table import Model
 Said = Mapping[str, Any]
 
 
+class SharedTable(Model):
+    """Reports between the balancers of a scenario, in place of the store that `shared` of the balancer's configuration
+    names; simulator only."""
+
+    enabled: bool = Field(default=False, description="share requests in flight, latencies and failures")
+    every: float = Field(
+        default=0.04, ge=0.001, le=1.0, description="seconds between two reports of a balancer"
+    )
+    delay: float = Field(default=0.001, ge=0.0, le=10.0, description="seconds until the others hear a report")
+
+
 class Mechanisms(Model):
     """The balancer's settings with defaults filled in."""
 
@@ -37,6 +48,7 @@ class Mechanisms(Model):
     queue: QueueConfig = QueueConfig()
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
+    shared: SharedTable = SharedTable()
 
 
 def checked(said: dict[str, Any]) -> dict[str, Any]:

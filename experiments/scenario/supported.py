@@ -32,6 +32,8 @@ def complaints(scenario: Scenario) -> Iterator[str]:
         yield f"balancers = {scenario.balancers}: {ONLY_SIMULATED}"
     yield from too_near(scenario)
     for entry in scenario.entries:
+        if scenario.mechanisms_of(entry).shared.enabled:
+            yield f"balancer.shared.enabled of {entry.label}: {ONLY_SIMULATED}"
         if is_oracle(entry.policy.name):
             yield f"policy '{entry.policy.name}': {ONLY_SIMULATED}"
     for number, region in enumerate(scenario.regions):

@@ -17,6 +17,7 @@ from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.overload.retry_budget import RetryBudget
 from policies.routing.router import Router
+from policies.routing.units import OtherUnits
 
 if TYPE_CHECKING:
     from experiments.load.demand import Keys
@@ -82,7 +83,8 @@ class Probe(Event):
 
 
 class SimulatedBalancer:
-    """One balancer. `worker_connections` are its connections to each worker, in the router's order.
+    """One balancer. `units` is its knowledge of the other balancers, `worker_connections` are its connections to each
+    worker, in the router's order.
 
     `requests`, `retried`, `hedged` and `hedges_won` count as in the balancer's status.
     """
@@ -91,6 +93,7 @@ class SimulatedBalancer:
         self, router: Router, agenda: EventQueue, client: Client, mechanisms: Mechanisms, home: str | None
     ) -> None:
         self.router = router
+        self.units = OtherUnits(router)
         self.clock = client.clock
         self._route = router.route
         self._settle = router.settle

@@ -12,13 +12,17 @@ from experiments.scenario.timeline import FaultState, Pause
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.fleet import Fleet
-from experiments.simulator.model import CheckModel
+from experiments.simulator.model import CheckModel, SharedModel
 from experiments.simulator.worker import Worker
 from policies.endpoint.state import EndpointState
 from policies.health.active_checks import CheckState
+from policies.routing.units import Report
 
 PROBE_WINDOW_EVERY = 2.0
 """Seconds between checks of an unreachable endpoint, as in the balancer."""
+
+UNITS_SWEEP = 0.25
+"""Seconds between sweeps of what other balancers have reported, as in the balancer."""
 
 
 class Tick(Event):
@@ -58,6 +62,48 @@ class Gossip(Event):
             for state in balancer.router.states:
                 state.update_elsewhere(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
         self._agenda.add(now + self._every, self)
+
+
+class ReportsToOthers(Event):
+    """Periodic reports of one balancer to the others, and its sweep: `routing/units.py` between a store's channel."""
+
+    def __init__(
+        self,
+        balancer: SimulatedBalancer,
+        others: list[SimulatedBalancer],
+        model: SharedModel,
+        agenda: EventQueue,
+    ) -> None:
+        self._balancer = balancer
+        self._others = others
+        self._model = model
+        self._agenda = agenda
+        self._swept_at = 0.0
+
+    def fire(self, now: float) -> None:
+        model, balancer = self._model, self._balancer
+        report = balancer.units.report(now)
+        self._agenda.add(now + model.delay, Heard(id(balancer), report, self._others, model))
+        if now >= self._swept_at + UNITS_SWEEP:
+            self._swept_at = now
+            balancer.units.sweep(now)
+        self._agenda.add(now + model.every, self)
+
+
+class Heard(Event):
+    """Arrival of a balancer's report at the others."""
+
+    def __init__(
+        self, sender: int, report: Report, others: list[SimulatedBalancer], model: SharedModel
+    ) -> None:
+        self._sender = sender
+        self._report = report
+        self._others = others
+        self._age = model.delay + model.every / 2.0
+
+    def fire(self, now: float) -> None:
+        for other in self._others:
+            other.units.hear(self._sender, self._report, now, self._age)
 
 
 class Check(Event):

@@ -85,6 +85,17 @@ class PoolModel:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedModel:
+    """Reports between balancers, as `shared` of the balancer's configuration.
+
+    Every `every` seconds each balancer reports to all others, which hear it `delay` seconds later.
+    """
+
+    every: float = 0.04
+    delay: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
 class Mechanisms:
     """Mechanisms of a balancer other than picking; None and 0 are off. Timeouts in seconds."""
 
@@ -101,6 +112,7 @@ class Mechanisms:
     first_byte: float = inf
     attempt: float = inf
     pool: PoolModel = PoolModel()
+    shared: SharedModel | None = None
 
     @property
     def need_ticks(self) -> bool:

@@ -15,9 +15,9 @@ from typing import Final
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
-from experiments.simulator.events import Change, Check, Gossip, Tick
+from experiments.simulator.events import Change, Check, Gossip, ReportsToOthers, Tick
 from experiments.simulator.fleet import Fleet
-from experiments.simulator.model import Model
+from experiments.simulator.model import Model, SharedModel
 from experiments.stats.samples import Floats
 
 TOLERANCE: Final = 1e-6
@@ -47,6 +47,16 @@ class Simulation:
                     Check(balancer, state, fleet.workers[state.id], model.mechanisms.checks, rng, self.agenda)
         if model.staleness is not None and len(fleet.balancers) > 1:
             self.agenda.add(model.staleness, Gossip(fleet.balancers, model.staleness, self.agenda))
+        if model.mechanisms.shared is not None:
+            self._schedule_reports(model.mechanisms.shared)
+
+    def _schedule_reports(self, shared: SharedModel) -> None:
+        """Schedule the reports of the balancers to each other, evenly spread over the interval."""
+        balancers = self.fleet.balancers
+        for number, balancer in enumerate(balancers):
+            others = [other for other in balancers if other is not balancer]
+            first = shared.every * (number + 1) / len(balancers)
+            self.agenda.add(first, ReportsToOthers(balancer, others, shared, self.agenda))
 
     def closed(self, width: int, count: int) -> Columns:
         """Run a closed loop: `count` requests, `width` of them outstanding. Raises `AuditError`, `StuckError`."""

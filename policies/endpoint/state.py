@@ -5,7 +5,8 @@ Policies and reports read it. It is written by few, each on the event loop's thr
 - `routing/router.py`: requests in flight, outcomes, `busy_since`;
 - `routing/endpoint_set.py`: membership, order, admin state, results of checks, selectability;
 - `health/` (called by the endpoint set): health, eligibility, ejection, slow start;
-- the balancer's `process/siblings.py`: counts shared with sibling processes, by methods of the state;
+- the balancer's `process/siblings.py` and `routing/units.py`: counts and latencies of sibling processes and of other
+  units, by methods of the state;
 - the balancer's `control_plane.py` and the simulator: `connections`, the pool of the endpoint.
 
 Failures reduce the requests that an endpoint gets. But without requests nothing shows that it has recovered:
@@ -22,16 +23,18 @@ failure penalty therefore ends in one of three ways:
 
 from __future__ import annotations
 
-from math import exp, inf
+from math import inf
 from typing import Final, Protocol
 
 from policies.endpoint.concurrency_limit import Concurrency
 from policies.endpoint.ejection import Record
+from policies.endpoint.elsewhere import Elsewhere
 from policies.endpoint.latency_prior import LatencyPrior
 from policies.endpoint.process_share import share
 from policies.facts import AdminState, Endpoint, Outcome, OutcomeKind
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
 from policies.stats.load import Histogram
+from policies.stats.shared_latency import SharedLatency, pooled
 
 _OK: Final = OutcomeKind.OK
 _TUNNELLED: Final = OutcomeKind.TUNNELLED
@@ -73,15 +76,14 @@ class EndpointState:
 
     `connections` gives the cost of opening a connection; None where connections are not tracked.
 
-    `in_flight` counts the requests of all sibling processes; `elsewhere` is the estimated part of the other ones. This
-    process publishes its own count in `published[published_at]` for them; `published` is None where it runs alone. It
-    is process `part` of `parts`, each of which has its share of `limit`.
+    `in_flight` counts the requests of all sibling processes and of other units; `elsewhere` is the estimated part of
+    these, by `siblings` and `units`. This process publishes its own count in `published[published_at]` for its
+    siblings; `published` is None where it runs alone. It is process `part` of `parts`, each of which has its share of
+    `limit`.
     """
 
     __slots__ = (
         "_before_look",  # in-flight minus successes at the last failure: what the trial may exceed
-        "_mean_elsewhere",  # mean number of requests elsewhere
-        "_reported_at",
         "_slow_start_limit",
         "admin_state",
         "busy_since",
@@ -111,6 +113,8 @@ class EndpointState:
         "record",
         "region",
         "share",
+        "siblings",
+        "units",
         "weight",
     )
 
@@ -123,8 +127,7 @@ class EndpointState:
     ) -> None:
         self.concurrency = concurrency
         self.connections: Connections | None = None
-        self._mean_elsewhere = 0.0
-        self._reported_at = -inf
+        self.siblings, self.units = Elsewhere(), Elsewhere()
         self.in_flight = self.elsewhere = self.published_at = self.part = 0
         self.parts = 1
         self.published: memoryview[int] | None = None
@@ -190,22 +193,31 @@ class EndpointState:
         return self.in_flight - self.elsewhere
 
     def update_elsewhere(self, elsewhere: int, now: float) -> None:
-        """Update `elsewhere`, the requests that sibling processes have in flight; a stale report decays to the mean.
+        """Update the requests that sibling processes have in flight; a stale report decays to the mean."""
+        siblings = self.siblings
+        self._believe(siblings, elsewhere, now, (now - siblings.counted_at) / 2.0)
 
-        A report older than one service time is out of date: an endpoint that was idle then has been found by all
-        processes since. Its weight falls exponentially with its age, and the mean takes the rest."""
-        age = now - self._reported_at
-        self._reported_at = now
-        believed = elsewhere
+    def update_units(self, in_flight: int, now: float, age: float) -> None:
+        """Update the requests that other units have in flight; the report is `age` seconds old when it is used."""
+        self._believe(self.units, in_flight, now, age)
+
+    def _believe(self, source: Elsewhere, count: int, now: float, age: float) -> None:
         service = self.latency.mean if self.latency.successes > 0.0 else 0.0
-        if age < FORGET_AFTER and service > 0.0:
-            self._mean_elsewhere += (elsewhere - self._mean_elsewhere) * (1.0 - exp(-age / TAU))
-            fresh = exp(-age / (2.0 * service))
-            believed = round(self._mean_elsewhere + (elsewhere - self._mean_elsewhere) * fresh)
-        else:
-            self._mean_elsewhere = float(elsewhere)
-        self.in_flight += believed - self.elsewhere
-        self.elsewhere = believed
+        change = source.update(count, now, age, service)
+        self.in_flight += change
+        self.elsewhere += change
+
+    def pool_latency(self, source: Elsewhere, latency: SharedLatency) -> None:
+        """Include the measurements that `source` reports now, in place of its former ones."""
+        source.latency = latency
+        self.latency.pool(pooled((self.siblings.latency, self.units.latency), TAU))
+
+    def forget_units(self) -> None:
+        """Forget what other units have reported."""
+        change = self.units.forget()
+        self.in_flight += change
+        self.elsewhere += change
+        self.pool_latency(self.units, self.units.latency)
 
     def publish(self, counts: memoryview[int], at: int) -> None:
         """Publish this process's requests in flight to sibling processes in `counts[at]` from now on."""
@@ -215,8 +227,9 @@ class EndpointState:
     def stop_sharing(self) -> None:
         """Stop sharing in-flight counts with sibling processes."""
         self.published = None
-        self.in_flight -= self.elsewhere
-        self.elsewhere = 0
+        change = self.siblings.forget()
+        self.in_flight += change
+        self.elsewhere += change
 
     def apply_slow_start(self, share: float, most: float) -> None:
         """Apply a slow start: `share` of its weight, at most `most` requests. 1 and `inf` end the slow start."""

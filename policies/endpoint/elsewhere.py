@@ -1,0 +1,50 @@
+"""What other routers report of an endpoint: sibling processes are one source, other units another."""
+
+from __future__ import annotations
+
+from math import exp, inf
+
+from policies.stats.latency import FORGET_AFTER, TAU
+from policies.stats.shared_latency import NOTHING
+
+
+class Elsewhere:
+    """Reports of one source: `believed` requests in flight, and `latency`, the measurements.
+
+    A count older than one service time is out of date: an endpoint that was idle then has been found by all routers
+    since. Its weight falls exponentially with its age, and the mean of the counts takes the rest. `counted_at` is the
+    time of the last count.
+    """
+
+    __slots__ = ("_mean", "believed", "counted_at", "latency")
+
+    def __init__(self) -> None:
+        self.believed = 0
+        self.latency = NOTHING
+        self._mean = 0.0
+        self.counted_at = -inf
+
+    def update(self, count: int, now: float, age: float, service: float) -> int:
+        """Take a count that will be `age` seconds old when it is used, on average; return the change of `believed`.
+
+        `service` is the service time in seconds; 0 if it is unknown, and then the count is used as it is.
+        """
+        interval = now - self.counted_at
+        self.counted_at = now
+        before = self.believed
+        if interval < FORGET_AFTER and service > 0.0:
+            self._mean += (count - self._mean) * (1.0 - exp(-interval / TAU))
+            self.believed = round(self._mean + (count - self._mean) * exp(-age / service))
+        else:
+            self._mean = float(count)
+            self.believed = count
+        return self.believed - before
+
+    def forget(self) -> int:
+        """Forget counts and measurements; return the change of `believed`."""
+        change = -self.believed
+        self.believed = 0
+        self.latency = NOTHING
+        self._mean = 0.0
+        self.counted_at = -inf
+        return change
