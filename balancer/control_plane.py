@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
     from balancer.recording.recorder import Recorder
+    from balancer.shared.exchange import Exchange
     from policies.clock import Clock
 
 
@@ -59,7 +60,7 @@ class ControlPlane:
 
     `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
     and `policy_loaded_at` is when it was put in force.
-    `recorder` is None unless a recording runs.
+    `recorder` is None unless a recording runs, `shared` unless knowledge is shared with other units.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ControlPlane:
         self.stickiness: Stickiness | None = None
         self.shadows: tuple[Shadow, ...] = ()
         self.recorder: Recorder | None = None
+        self.shared: Exchange | None = None
         self._rng = rng
         self._inner = proxy.router.policy
         self._sticky: StickyConfig | None = None
@@ -173,6 +175,8 @@ class ControlPlane:
         self.load_probes.sweep(now)
         self.recording.tick(now)
         self.explanations.tick(now)
+        if self.shared is not None:
+            self.shared.sweep(now)
 
     # --- endpoints
 

@@ -22,7 +22,7 @@ from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError
 from policies.loading.source import Source
 
-FIXED = ("listen", "processes", "seed", "admin.socket", "admin.listen")
+FIXED = ("listen", "processes", "seed", "admin.socket", "admin.listen", "shared")
 """Keys that take effect only at the start."""
 
 Read = Callable[[Sequence[Source]], Settings]

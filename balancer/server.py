@@ -32,6 +32,7 @@ from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
 from balancer.reload import Prepared, Read, Reloads
+from balancer.shared.configured import exchange_of
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
@@ -112,6 +113,13 @@ class Server:
             if member.index:  # the first process reports for all
                 self.control_plane.state_log.say = _in_silence
             self._siblings = Siblings(self.proxy.router, member.board, member.index, complain)
+        self.control_plane.shared = exchange_of(
+            settings,
+            self.proxy.router,
+            self._clock.now,
+            complain if member is None or not member.index else _in_silence,
+            None if member is None else str(member.directory),
+        )
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
@@ -133,6 +141,8 @@ class Server:
         )
         self._sweep = Sweep(self.proxy, self._look)
         self._sweep.start()
+        if self.control_plane.shared is not None:
+            self.control_plane.shared.start()
         self._acceptor.start()
 
     def _look(self, now: float) -> None:
@@ -257,6 +267,8 @@ class Server:
             self._sweep.stop()
         control_plane.checks.stop()
         control_plane.load_probes.stop()
+        if control_plane.shared is not None:
+            await control_plane.shared.stop()
         await self._admin.stop()
         await control_plane.discovery.stop()
         await proxy.pools.close()

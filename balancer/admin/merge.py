@@ -27,9 +27,9 @@ TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backi
 ALIKE = frozenset({"max_in_flight", "options", "spec"})
 """Values that are the same in every process, or are taken from the first."""
 
-EACH = frozenset({"done", "endpoints"})
-"""Integers that every process counts by itself, so that a sum would count them several times: reloads, and the
-endpoints that a discovery source names. A refused reload is counted by the process that refuses it.
+EACH = frozenset({"done", "endpoints", "others", "in_flight_elsewhere"})
+"""Integers that every process counts by itself, so that a sum would count them several times: reloads, the endpoints
+that a discovery source names, and what other units report. A refused reload is counted by the process that refuses it.
 """
 
 LISTED = frozenset({"version", "loaded"})

@@ -76,6 +76,7 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
         "load_probes": asdict(control_plane.load_probes.counts)
         | {"under_way": len(control_plane.load_probes.under_way)},
         "panic": panic_status(proxy),
+        "shared": control_plane.shared.status() if control_plane.shared is not None else None,
         "sticky": asdict(control_plane.sticky_counts) if control_plane.stickiness is not None else None,
         "endpoints": [endpoint_status(control_plane, state) for state in proxy.router.states],
         "leaving": leaving_status(control_plane),

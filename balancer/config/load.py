@@ -58,6 +58,7 @@ from balancer.config.sections import (
     TimeoutsConfig,
     TlsConfig,
 )
+from balancer.config.shared import SharedConfig
 from balancer.config.sources import FileNames, Layer, merge, one_source
 from balancer.config.sticky import StickyConfig
 from policies.errors import BadPolicyOption, PoliciesError
@@ -136,6 +137,7 @@ class Settings(Section):
     record: RecordConfig = RecordConfig()
     explain: ExplainConfig = ExplainConfig()
     admin: AdminConfig = AdminConfig()
+    shared: SharedConfig = SharedConfig()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -75,6 +75,11 @@ class OtherUnits:
         return len(self._senders)
 
     @property
+    def endpoints(self) -> int:
+        """Number of endpoints of this router."""
+        return len(self._router.states)
+
+    @property
     def in_flight(self) -> int:
         """Requests that other units have in flight at endpoints of this router."""
         return sum(self._total.values())

@@ -1,0 +1,1 @@
+"""Exchange of load and latencies with other units, through Redis or Valkey."""

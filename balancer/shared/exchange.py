@@ -1,0 +1,275 @@
+"""Exchange of reports with other units through the channel of a store: one background task.
+
+Every process of every unit publishes its report on one channel, and hears those of all. Nothing is stored: a unit that
+vanishes is silent, and what it has reported expires. A process hears its own reports too, which shows that the store
+works, and how long a report takes. Requests never wait for anything here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from balancer.shared.message import BadMessage, Message, decode, encode
+from policies.routing.units import EXPIRY, OtherUnits, Report
+from policies.stats.load import WindowedMinimum
+
+SILENCE = 1.0
+"""Seconds without an own report from the channel after which the store counts as lost."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds before another attempt to connect: they double up to this, and up to half of each is left out at random."""
+
+FIXED_COST, COST_PER_ENDPOINT, COST_SHARE = 60e-6, 2e-6, 0.02
+"""Seconds of CPU time that a report takes to hear, and the share of a processor that all together may take. With more
+than ten processes that report forty endpoints each the interval becomes longer."""
+
+LONGEST_INTERVAL = 0.25
+"""Longest seconds between two reports, so that one that comes late does not look like a unit that vanished."""
+
+MOST_PER_SECOND, BURST = 2000, 16
+"""Messages a second that are heard, and those heard without a turn of the event loop: twice what the most processes
+publish, which a flood exceeds."""
+
+DELAY_WINDOW = 30.0
+"""Seconds of one bucket of a sender's least delay. Clocks drift apart by less than 3 ms in it."""
+
+
+class StoreLost(Exception):
+    """The store cannot be reached or does not answer in time; the text is the reason."""
+
+
+class Channel(Protocol):
+    """An open channel of a store. Its methods raise `StoreLost`."""
+
+    async def publish(self, data: bytes) -> None:
+        """Send to all listeners."""
+        ...
+
+    def heard(self) -> AsyncIterator[object]:
+        """Iterate over what all senders publish."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Keys of this process: `unit` is common to sibling processes, which share by themselves; units in the same
+    `place`, the home region, pool latencies."""
+
+    unit: int
+    sender: int
+    place: int
+
+
+@dataclass(slots=True)
+class ExchangeCounts:
+    """Totals since the start: reports sent, heard of other units, ignored; losses of the store."""
+
+    sent: int = 0
+    heard: int = 0
+    ignored: int = 0
+    lost: int = 0
+
+
+class Exchange:
+    """Publishes the reports of `units` on the channel that `opened` opens, and applies those of others.
+
+    `every` is the least interval in seconds, `store` the store's name in messages. `is_connected`: the last own report
+    was heard less than `SILENCE` ago; `delay` is the seconds that it took.
+    """
+
+    def __init__(
+        self,
+        units: OtherUnits,
+        opened: Callable[[], AbstractAsyncContextManager[Channel]],
+        identity: Identity,
+        now: Callable[[], float],
+        *,
+        every: float,
+        store: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._units = units
+        self._opened = opened
+        self._identity = identity
+        self._now = now
+        self._every = every
+        self._store = store
+        self._say = say
+        self._rng = Random()  # of its own: a seeded policy's sequence must not depend on the store
+        self._least: dict[int, WindowedMinimum] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._echoed_at = self._began_at = 0.0
+        self._lost_at: float | None = None
+        self._has_said_ignored = False
+        self.is_connected = False
+        self.problem: str | None = None
+        self.delay = 0.0
+        self.counts = ExchangeCounts()
+
+    # --- life
+
+    def start(self) -> None:
+        """Start the task, which connects."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop the task and forget what others have reported."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self.is_connected = False
+        self._units.forget()
+
+    def sweep(self, now: float) -> None:
+        """Expire what is too old, whatever the task waits for; call it every quarter second."""
+        self._units.sweep(now)
+        if not len(self._units):
+            self._least.clear()
+        if self.is_connected and now - self._echoed_at > SILENCE:
+            self._lose(f"no answer for {SILENCE:g} s")
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            began_at = self._now()
+            try:
+                async with self._opened() as channel:
+                    await self._converse(channel)
+            except StoreLost as error:
+                self._lose(str(error))
+            pause = FIRST_PAUSE if self._echoed_at > began_at else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+
+    async def _converse(self, channel: Channel) -> None:
+        """Publish and listen until one of them fails. Raises `StoreLost`."""
+        self._began_at = self._now()
+        tasks = [asyncio.ensure_future(work(channel)) for work in (self._publish, self._listen)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+                raise error
+
+    async def _publish(self, channel: Channel) -> None:
+        identity = self._identity
+        while True:
+            now, interval = self._now(), self.interval
+            if now - max(self._echoed_at, self._began_at) > SILENCE:
+                raise StoreLost(f"no answer for {SILENCE:g} s")
+            report = self._units.report(now)
+            await channel.publish(
+                encode(Message(identity.unit, identity.sender, identity.place, interval, now, report))
+            )
+            self.counts.sent += 1
+            await asyncio.sleep(max(0.0, now + interval - self._now()))
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two own reports, which every other process has to hear."""
+        cost = FIXED_COST + COST_PER_ENDPOINT * self._units.endpoints
+        return max(self._every, min(LONGEST_INTERVAL, len(self._units) * cost / COST_SHARE))
+
+    async def _listen(self, channel: Channel) -> None:
+        number, since = 0, self._now()
+        async for data in channel.heard():
+            now = self._now()
+            self.hear(data, now)
+            number += 1
+            if now - since > 1.0:
+                number, since = 0, now
+            elif number > MOST_PER_SECOND:
+                raise StoreLost(f"more than {MOST_PER_SECOND} reports a second")
+            elif number % BURST == 0:
+                await asyncio.sleep(0)
+
+    # --- reports
+
+    def hear(self, data: object, now: float) -> None:
+        """Apply one message of the channel, which may be anything."""
+        try:
+            message = decode(data, now)
+        except BadMessage as error:
+            self._ignore(str(error))
+            return
+        identity = self._identity
+        if message.unit == identity.unit:
+            if message.sender == identity.sender:
+                self._echo(now, now - message.sent_at)
+            return
+        age = self._age(message, now)
+        if age > EXPIRY:
+            self.counts.ignored += 1  # of a store that was slow for a moment
+            return
+        report = message.report
+        if message.place != identity.place:  # measured over another path
+            report = Report(report.in_flight)
+        if self._units.hear(message.sender, report, now, age + message.interval / 2.0):
+            self.counts.heard += 1
+        else:
+            self._ignore("too many processes report")
+
+    def _age(self, message: Message, now: float) -> float:
+        """Return how old the message is: what its way took longer than usual, and what own reports take."""
+        least = self._least.get(message.sender)
+        if least is None:
+            if len(self._least) > 2 * len(self._units) + 16:  # also hostile senders are bounded
+                self._least.clear()
+            least = self._least[message.sender] = WindowedMinimum(DELAY_WINDOW)
+        passed = now - message.sent_at
+        least.add(passed, now)
+        return passed - least.least + self.delay
+
+    def _echo(self, now: float, delay: float) -> None:
+        if not 0.0 <= delay <= EXPIRY:
+            return  # the store is so slow that reports expire on their way
+        self._echoed_at, self.delay = now, delay
+        if not self.is_connected:
+            self.is_connected, self.problem = True, None
+            if self._lost_at is not None:
+                self._say(f"shared: {self._store} answers again, after {now - self._lost_at:.1f} s")
+            self._lost_at = None
+
+    def _lose(self, reason: str) -> None:
+        """Count and log a loss, unless the store is lost already."""
+        self.problem = reason
+        if self._lost_at is None:
+            self._lost_at = self._now()
+            self.counts.lost += 1
+            self._say(
+                f"shared: {self._store} is lost: {reason}; this unit uses its own knowledge until it answers"
+            )
+        self.is_connected = False
+
+    def _ignore(self, reason: str) -> None:
+        self.counts.ignored += 1
+        if not self._has_said_ignored:
+            self._has_said_ignored = True
+            self._say(
+                f"shared: a report at {self._store} is ignored: {reason}; further ones are only counted"
+            )
+
+    def status(self) -> dict[str, Any]:
+        """Return the field `shared` of the status."""
+        counts = self.counts
+        return {
+            "store": self._store,
+            "connected": self.is_connected,
+            "problem": self.problem,
+            "delay": round(self.delay, 6) if self.is_connected else None,
+            "interval": self.interval,
+            "others": len(self._units),
+            "in_flight_elsewhere": self._units.in_flight,
+            "sent": counts.sent,
+            "heard": counts.heard,
+            "ignored": counts.ignored,
+            "lost": counts.lost,
+        }
