@@ -45,7 +45,7 @@ LEAST = frozenset(
     f"steelyard_{name}"
     for name in (
         *("endpoint_available", "endpoint_healthy", "endpoint_share"),
-        *("configuration_good", "discovery_good"),
+        *("configuration_good", "discovery_good", "shared_connected"),
     )
 ) | {"process_start_time_seconds"}
 """Gauges merged by their minimum: the share, the first start, and those that are 1 only if 1 in every process."""
@@ -54,7 +54,7 @@ LARGEST = frozenset(
     f"steelyard_{name}"
     for name in (
         *("panic", "endpoint_ejected", "endpoint_condition"),
-        *("discovered", "reloads", "route_departed", "build_info", "ready"),
+        *("discovered", "reloads", "route_departed", "build_info", "ready", "shared_others"),
     )
 )
 """Metrics merged by their maximum: 1 if 1 in any process, or counted by each process. So are gauges in seconds."""

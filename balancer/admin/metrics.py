@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane, ReloadCounts
     from balancer.exchange.proxy import Proxy
     from balancer.log.access_log import LogCounts
+    from balancer.shared.exchange import Exchange
     from balancer.upstream.load_probes import ProbeCounts
     from policies.endpoint.state import EndpointState
 
@@ -59,6 +60,8 @@ class MetricsCollector(Collector):
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
         yield from health_families(self._control_plane)
+        if self._control_plane.shared is not None:
+            yield from shared_families(self._control_plane.shared)
         yield from route_families(self._proxy)
         yield self._latency()
 
@@ -235,6 +238,18 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
         for result in ("passed", "failed"):
             checks.add_metric([*labels, result], getattr(check.state, result) if check is not None else 0)
     yield from (condition, healthy, ejected, share, ejections, checks)
+
+
+def shared_families(shared: Exchange) -> Iterator[Metric]:
+    """Yield the state of the store shared with other units, and the reports by result."""
+    yield GaugeMetricFamily(f"{PREFIX}_shared_connected", "1: the store answers", shared.is_connected)
+    yield GaugeMetricFamily(f"{PREFIX}_shared_others", "Processes of other units that report", shared.others)
+    yield GaugeMetricFamily(f"{PREFIX}_shared_delay_seconds", "Time that a report takes", shared.delay)
+    yield CounterMetricFamily(f"{PREFIX}_shared_losses", "Times that the store was lost", shared.counts.lost)
+    reports = CounterMetricFamily(f"{PREFIX}_shared_reports", "Reports by result", labels=["result"])
+    for result in ("sent", "heard", "ignored"):
+        reports.add_metric([result], getattr(shared.counts, result))
+    yield reports
 
 
 def record_family(control_plane: ControlPlane) -> Metric:

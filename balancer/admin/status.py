@@ -76,7 +76,7 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
         "load_probes": asdict(control_plane.load_probes.counts)
         | {"under_way": len(control_plane.load_probes.under_way)},
         "panic": panic_status(proxy),
-        "shared": control_plane.shared.status() if control_plane.shared is not None else None,
+        "shared": shared_status(control_plane),
         "sticky": asdict(control_plane.sticky_counts) if control_plane.stickiness is not None else None,
         "endpoints": [endpoint_status(control_plane, state) for state in proxy.router.states],
         "leaving": leaving_status(control_plane),
@@ -98,6 +98,12 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
 def responses_status(proxy: Proxy) -> dict[str, int]:
     """Return the final responses that clients were sent, by status."""
     return {str(status): number for status, number in enumerate(proxy.counts.responses) if number}
+
+
+def shared_status(control_plane: ControlPlane) -> dict[str, Any] | None:
+    """Return the store shared with other units and what they report; None if nothing is shared."""
+    shared = control_plane.shared
+    return None if shared is None else shared.status()
 
 
 def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:

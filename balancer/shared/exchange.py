@@ -173,6 +173,11 @@ class Exchange:
             await asyncio.sleep(max(0.0, now + interval - self._now()))
 
     @property
+    def others(self) -> int:
+        """Number of processes of other units that report."""
+        return len(self._units)
+
+    @property
     def interval(self) -> float:
         """Seconds between two own reports, which every other process has to hear."""
         cost = FIXED_COST + COST_PER_ENDPOINT * self._units.endpoints
@@ -266,7 +271,7 @@ class Exchange:
             "problem": self.problem,
             "delay": round(self.delay, 6) if self.is_connected else None,
             "interval": self.interval,
-            "others": len(self._units),
+            "others": self.others,
             "in_flight_elsewhere": self._units.in_flight,
             "sent": counts.sent,
             "heard": counts.heard,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from balancer.admin.health import endpoint_condition
 from balancer.admin.policy_report import process_policy_status
 from balancer.admin.routes_report import events_status
-from balancer.admin.status import ejection_status, panic_status, process_counts, reload_status
+from balancer.admin.status import ejection_status, panic_status, process_counts, reload_status, shared_status
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -44,6 +44,7 @@ async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
         "reload": reload_status(control_plane),
         "policy": process_policy_status(control_plane),
         "panic": panic_status(proxy),
+        "shared": shared_status(control_plane),
         "explaining": explanations.status(),
         "picks": recent_picks(explanations, proxy.now()),
         "events": events_status(proxy),

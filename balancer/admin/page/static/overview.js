@@ -37,6 +37,10 @@ function panicText(panic) {
   return panic.regions.length ? `${panic.regions.join(", ")}: health is ignored` : "no";
 }
 
+function sharedText(shared) {
+  return shared.connected ? `${count(shared.others)} other processes` : `store is lost: ${shared.problem || "not connected yet"}`;
+}
+
 // Groups of totals: [title, [term, value, key in the status]].
 function totalsOf(s) {
   const groups = [
@@ -63,6 +67,7 @@ function totalsOf(s) {
       ["Panic", panicText(s.panic)],
     ]],
   ];
+  if (s.shared) groups[2][1].push(["Shared with other units", sharedText(s.shared)]);
   if (s.hedging) {
     groups.push(["Hedges", [
       ["Hedged", count(s.hedging.hedged), "hedging.hedged"],
