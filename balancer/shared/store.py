@@ -83,6 +83,7 @@ class Store:
         options: dict[str, Any] = {
             "socket_connect_timeout": SILENCE,
             "socket_timeout": SILENCE,
+            "protocol": 2,  # which servers of every version speak
             "retry": Retry(NoBackoff(), 0),  # the exchange connects again
         }
         if self._url.startswith("rediss:") and not self._config.verify:

@@ -1,0 +1,313 @@
+"""Exchange of reports with other units, in virtual time: loss, slowness and return of the store, and hostile data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer.shared.exchange import (
+    LONGEST_INTERVAL,
+    LONGEST_PAUSE,
+    MOST_PER_SECOND,
+    SILENCE,
+    Channel,
+    Exchange,
+    Identity,
+    StoreLost,
+)
+from balancer.shared.message import BadMessage, Message, decode, encode
+from policies import registry
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
+from policies.routing.units import OtherUnits, Report, key_of
+from policies.stats.shared_latency import SharedLatency
+from tests.balancer.virtual import VirtualLoop
+
+FACTS = RequestFacts(region="r")
+ENDPOINT = Endpoint("e0", "http://e0", "r", 1.0, None)
+KEY = key_of(ENDPOINT)
+SWEEP = 0.25
+OWN_WITHIN = 1.0
+"""Seconds within which a unit uses its own knowledge alone."""
+
+
+class Store:
+    """A store in memory: publishes to all listeners after `delay`, unless it is down or stalled."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._queues: list[asyncio.Queue[bytes | None]] = []
+        self.delay = 0.001
+        self.is_down = self.is_stalled = False
+        self.connects = 0
+
+    def publish(self, data: bytes) -> None:
+        if not self.is_stalled:
+            for queue in self._queues:
+                self._loop.call_later(self.delay, queue.put_nowait, data)
+
+    def kill(self) -> None:
+        self.is_down = True
+        for queue in self._queues:
+            queue.put_nowait(None)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Channel]:
+        self.connects += 1
+        if self.is_down:
+            raise StoreLost("refused")
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queues.append(queue)
+        try:
+            yield StoreChannel(self, queue)
+        finally:
+            self._queues.remove(queue)
+
+
+class StoreChannel:
+    def __init__(self, store: Store, queue: asyncio.Queue[bytes | None]) -> None:
+        self._store = store
+        self._queue = queue
+
+    async def publish(self, data: bytes) -> None:
+        if self._store.is_down:
+            raise StoreLost("gone")
+        self._store.publish(data)
+
+    async def heard(self) -> AsyncIterator[object]:
+        while (data := await self._queue.get()) is not None:
+            yield data
+        raise StoreLost("gone")
+
+
+class Unit:
+    """A router that shares through the store; `lines` is its log."""
+
+    def __init__(self, loop: VirtualLoop, store: Store, number: int, unit: int = 0, place: int = 1) -> None:
+        rng = Random(number)
+        self.loop = loop
+        self.lines: list[str] = []
+        self.router = Router([ENDPOINT], registry.make("round-robin", {}, rng), loop, rng)
+        self.state = self.router.states[0]
+        self.exchange = Exchange(
+            OtherUnits(self.router),
+            store.opened,
+            Identity(unit or number, number, place),
+            loop.now,
+            every=0.04,
+            store="redis://store:6379",
+            say=self.lines.append,
+        )
+        self.exchange.start()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        self.exchange.sweep(self.loop.now())
+        self.loop.call_later(SWEEP, self._sweep)
+
+    def serve(self, seconds: float) -> None:
+        """Settle a request that has taken so long."""
+        now = self.loop.now()
+        outcome = Outcome(OutcomeKind.OK, 200, now - seconds, now, now)
+        self.router.settle(self.router.route(FACTS), outcome)
+
+
+class Units:
+    """Several units and their store."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.store = Store(loop)
+        self.all: list[Unit] = []
+
+    def start(self, number: int = 2) -> list[Unit]:
+        self.all = [Unit(self.loop, self.store, n + 1) for n in range(number)]
+        self.loop.advance(1.0)
+        return self.all
+
+
+@pytest.fixture
+def units() -> Iterator[Units]:
+    with VirtualLoop(lambda *_: asyncio.Future(), at=1000.0) as loop:
+        started = Units(loop)
+        yield started
+        stops = [loop.create_task(unit.exchange.stop()) for unit in started.all]
+        loop.turn()
+        assert all(stop.done() for stop in stops)
+
+
+def test_units_hear_each_other(units: Units) -> None:
+    one, two, three = units.start(3)
+    two.router.route(FACTS)
+    three.router.route(FACTS)
+    three.serve(0.5)
+    units.loop.advance(1.0)
+    assert (one.state.in_flight, one.state.in_flight_here) == (2, 0)
+    assert one.state.latency.mean == pytest.approx(0.5)
+    status = one.exchange.status()
+    assert (status["connected"], status["others"], status["in_flight_elsewhere"]) == (True, 2, 2)
+    assert status["delay"] == pytest.approx(0.001)
+    assert status["heard"] == pytest.approx(2 * status["sent"], abs=4)
+    assert one.lines == []
+
+
+@pytest.mark.parametrize("fault", ["killed", "stalled", "slow"])
+def test_own_knowledge_is_used_within_a_second(units: Units, fault: str) -> None:
+    """Also logged once, and the return too."""
+    one, two = units.start()
+    two.serve(0.5)
+    two.router.route(FACTS)
+    units.loop.advance(1.0)
+    assert one.state.elsewhere == 1
+    store = units.store
+    if fault == "killed":
+        store.kill()
+    store.is_stalled, store.delay = fault == "stalled", 5.0 if fault == "slow" else 0.001
+    units.loop.advance(OWN_WITHIN)
+    assert (one.state.in_flight, one.state.elsewhere, one.state.latency.successes) == (0, 0, 0.0)
+    units.loop.advance(20.0)
+    assert not one.exchange.is_connected
+    assert (len(one.lines), one.exchange.counts.lost) == (1, 1)
+    assert one.lines[0].startswith("shared: redis://store:6379 is lost: ")
+    store.is_down, store.is_stalled, store.delay = False, False, 0.001
+    units.loop.advance(LONGEST_PAUSE + SILENCE)
+    assert one.exchange.is_connected
+    assert one.state.elsewhere == 1
+    assert len(one.lines) == 2
+    assert "answers again, after 2" in one.lines[1]
+
+
+def test_attempts_to_connect_become_rare(units: Units) -> None:
+    units.store.is_down = True
+    one, _ = units.start()
+    units.loop.advance(100.0)
+    assert units.store.connects < 2 * (10 + 100 / (LONGEST_PAUSE / 2))
+    assert len(one.lines) == 1
+    assert one.exchange.status()["problem"] == "refused"
+
+
+def test_a_unit_that_vanishes_is_forgotten(units: Units) -> None:
+    one, two = units.start()
+    two.router.route(FACTS)
+    units.loop.advance(0.2)
+    assert one.state.elsewhere == 1
+    units.loop.create_task(two.exchange.stop())
+    units.loop.advance(OWN_WITHIN)
+    assert (one.state.elsewhere, one.exchange.others, one.exchange.is_connected) == (0, 0, True)
+
+
+def test_sibling_processes_do_not_hear_each_other(units: Units) -> None:
+    """They share through memory; a count must not be added twice."""
+    units.all = [Unit(units.loop, units.store, number, unit=7) for number in (1, 2)]
+    units.all[0].router.route(FACTS)
+    units.loop.advance(1.0)
+    assert units.all[1].state.in_flight == 0
+    assert units.all[1].exchange.is_connected
+
+
+def test_latencies_of_another_region_are_not_pooled(units: Units) -> None:
+    """They were measured over another path; requests in flight count all the same."""
+    units.all = [Unit(units.loop, units.store, number, place=number) for number in (1, 2)]
+    one, two = units.all
+    two.serve(0.5)
+    two.router.route(FACTS)
+    units.loop.advance(1.0)
+    assert (one.state.elsewhere, one.state.latency.successes) == (1, 0.0)
+
+
+def test_many_units_report_less_often(units: Units) -> None:
+    """What all of them cost together is bounded."""
+    [one, *_] = units.start(2)
+    assert one.exchange.interval == 0.04
+    for sender in range(200):
+        one.exchange.hear(
+            encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, Report({}))), units.loop.now()
+        )
+    assert one.exchange.interval == LONGEST_INTERVAL
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x01",
+        "text",
+        None,
+        b"x" * 10_000,
+        encode(Message(9, 9, 1, 0.04, 0.0, Report({KEY: 5})))[:-1],
+        b"\x02" + encode(Message(9, 9, 1, 0.04, 0.0, Report({KEY: 5})))[1:],
+        encode(Message(9, 9, 1, float("nan"), 0.0, Report({KEY: 5}))),
+        encode(Message(9, 9, 1, 0.04, float("inf"), Report({KEY: 5}))),
+        encode(Message(9, 9, 1, 0.04, 0.0, Report({}, {KEY: SharedLatency(1.0, -1.0)}))),
+    ],
+)
+def test_bad_messages_are_ignored(units: Units, data: object) -> None:
+    """With one line in the log, however many there are."""
+    one, _ = units.start()
+    for _ in range(3):
+        one.exchange.hear(data, units.loop.now())
+    assert (one.exchange.counts.ignored, one.state.in_flight, one.exchange.others) == (3, 0, 1)
+    assert len(one.lines) == 1
+    assert "is ignored" in one.lines[0]
+
+
+def test_late_messages_are_ignored(units: Units) -> None:
+    """The sender's clock is not ours: its least difference tells which messages were held up on the way."""
+    one, _ = units.start()
+    for sent_at, heard_at, count in ((5.0, 1100.0, 1), (5.1, 1100.1, 2), (5.2, 1105.0, 9)):
+        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: count}))), heard_at)
+    assert one.state.elsewhere == 2
+    assert one.exchange.counts.ignored == 1
+
+
+def test_a_flood_ends_the_connection(units: Units) -> None:
+    """Requests must not wait for a store that any of its users can fill."""
+    one, _ = units.start()
+    connects = units.store.connects
+    for _ in range(MOST_PER_SECOND + 100):
+        units.store.publish(b"junk")
+    units.loop.advance(0.05)
+    assert "more than 2000 reports a second" in one.lines[-1]
+    units.loop.advance(2.0)
+    assert units.store.connects > connects
+    assert one.exchange.is_connected
+
+
+def test_messages_survive_the_way() -> None:
+    own = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 97.0)
+    sent = Message(-1, 2, 3, 0.5, 100.0, Report({KEY: 7}, {KEY: own}))
+    assert decode(encode(sent), 500.0) == sent._replace(
+        report=Report({KEY: 7}, {KEY: own._replace(at=497.0)})
+    )
+    assert decode(encode(sent._replace(report=Report({}))), 500.0).report == Report({}, None)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_raise_nothing_else(data: bytes) -> None:
+    try:
+        found = decode(b"\x01\x01" + data, 0.0)
+    except BadMessage:
+        return
+    assert len(encode(found)) == len(data) + 2
+
+
+@given(st.integers(0, 149), st.integers(0, 255))
+def test_damaged_messages_are_refused_or_bounded(at: int, value: int) -> None:
+    """Whatever a damaged message says, its values are possible ones."""
+    own = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 97.0)
+    data = bytearray(encode(Message(1, 2, 3, 0.04, 100.0, Report({1: 7, 2: 8}, {1: own}))))
+    data[at % len(data)] = value
+    try:
+        found = decode(bytes(data), 100.0)
+    except BadMessage:
+        return
+    assert all(0 <= count <= 100_000 for count in found.report.in_flight.values())
+    for latency in (found.report.latencies or {}).values():
+        assert latency.latency <= 3600.0 * latency.successes
+        assert latency.at <= 100.0
