@@ -24,6 +24,10 @@ SILENCE = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds before another attempt to connect: they double up to this, and up to half of each is left out at random."""
 
+STEADY = 5.0
+"""Seconds for which the store must answer before the pauses are short again: one that fails again and again is tried,
+and logged, rarely."""
+
 FIXED_COST, COST_PER_ENDPOINT, COST_SHARE = 60e-6, 2e-6, 0.02
 """Seconds of CPU time that a report takes to hear, and the share of a processor that all together may take. With more
 than ten processes that report forty endpoints each the interval becomes longer."""
@@ -121,7 +125,7 @@ class Exchange:
         """Stop the task and forget what others have reported."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=SILENCE)
         self.is_connected = False
         self._units.forget()
 
@@ -142,7 +146,8 @@ class Exchange:
                     await self._converse(channel)
             except StoreLost as error:
                 self._lose(str(error))
-            pause = FIRST_PAUSE if self._echoed_at > began_at else min(2 * pause, LONGEST_PAUSE)
+            is_steady = self._echoed_at > began_at + STEADY
+            pause = FIRST_PAUSE if is_steady else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
 
     async def _converse(self, channel: Channel) -> None:

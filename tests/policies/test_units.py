@@ -75,7 +75,7 @@ def test_picks_avoid_endpoints_that_other_units_use() -> None:
 
 def test_requests_of_other_units_do_not_fill_an_endpoint() -> None:
     """A limit is of this unit's requests: what another reports never makes one wait."""
-    one, other = pair(Endpoint("e0", "http://e0", "r", 1.0, 2))
+    one, _ = pair(Endpoint("e0", "http://e0", "r", 1.0, 2))
     one.units.hear(1, Report({key_of(one.router.states[0].endpoint): 1000}), 100.0, 0.0)
     one.router.route(FACTS)
     one.router.route(FACTS)
@@ -150,7 +150,9 @@ def test_reports_follow_changes_of_the_endpoints() -> None:
 def test_unknown_endpoints_and_too_many_senders_take_no_memory() -> None:
     one, _ = pair(endpoint(0))
     for sender in range(MOST_SENDERS):
-        assert one.units.hear(sender, Report({n: 1 for n in range(10)}, {5: SharedLatency(1.0)}), 100.0, 0.0)
+        assert one.units.hear(
+            sender, Report(dict.fromkeys(range(10), 1), {5: SharedLatency(1.0)}), 100.0, 0.0
+        )
     assert not one.units.hear(MOST_SENDERS, Report({}), 100.0, 0.0)
     assert (len(one.units), one.units.in_flight) == (MOST_SENDERS, 0)
 
