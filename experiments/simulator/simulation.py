@@ -39,12 +39,14 @@ class Simulation:
     def _schedule_periodic_events(self) -> None:
         model, fleet = self.model, self.fleet
         for number, balancer in enumerate(fleet.balancers):
+            checks = dict[str, Check]()
             if model.mechanisms.need_ticks or hasattr(balancer.router.policy, "tick"):
-                self.agenda.add(1.0, Tick(balancer, fleet.workers, self.agenda))
+                self.agenda.add(1.0, Tick(balancer, fleet.workers, checks, self.agenda))
             if model.mechanisms.checks is not None:
-                rng = Random(f"{self._seed}:checks:{number}")
+                rng, rules = Random(f"{self._seed}:checks:{number}"), model.mechanisms.checks
                 for state in balancer.router.states:
-                    Check(balancer, state, fleet.workers[state.id], model.mechanisms.checks, rng, self.agenda)
+                    worker = fleet.workers[state.id]
+                    checks[state.id] = Check(balancer, state, worker, rules, rng, self.agenda)
         if model.staleness is not None and len(fleet.balancers) > 1:
             self.agenda.add(model.staleness, Gossip(fleet.balancers, model.staleness, self.agenda))
 
