@@ -84,14 +84,13 @@ class Check(Event):
     def __init__(
         self,
         balancer: SimulatedBalancer,
-        state: EndpointState,
         worker: Worker,
         model: CheckModel,
         rng: Random,
         agenda: EventQueue,
     ) -> None:
         self._balancer = balancer
-        self._id = state.id
+        self._id = worker.id
         self._worker = worker
         self._timeout = model.timeout
         self._checks = CheckState(model.rules, rng, 0.0)
@@ -135,7 +134,7 @@ class Check(Event):
         self._agenda.add(max(now, checks.due_at), self)
 
     def _state(self) -> EndpointState | None:
-        """The balancer's endpoint, None while it has none."""
+        """The balancer's endpoint; None before the worker is added."""
         try:
             return self._balancer.router.find(self._id)
         except UnknownEndpoint:

@@ -44,9 +44,8 @@ class Simulation:
                 self.agenda.add(1.0, Tick(balancer, fleet.workers, checks, self.agenda))
             if model.mechanisms.checks is not None:
                 rng, rules = Random(f"{self._seed}:checks:{number}"), model.mechanisms.checks
-                for state in balancer.router.states:
-                    worker = fleet.workers[state.id]
-                    checks[state.id] = Check(balancer, state, worker, rules, rng, self.agenda)
+                for worker in fleet.workers.values():
+                    checks[worker.id] = Check(balancer, worker, rules, rng, self.agenda)
         if model.staleness is not None and len(fleet.balancers) > 1:
             self.agenda.add(model.staleness, Gossip(fleet.balancers, model.staleness, self.agenda))
 

@@ -201,5 +201,6 @@ class Shared:
         self._leaving.clear()
 
     def error(self) -> float:
-        """Relative difference between work done and work admitted. Valid only when the station is empty."""
-        return abs(self.done + self.lost - self.work) / (1.0 + self.work)
+        """Relative difference between work admitted and the work done, lost, or left of requests still present."""
+        left = sum(at - self._progress for at, _ in self._leaving)
+        return abs(self.done + self.lost + left - self.work) / (1.0 + self.work)

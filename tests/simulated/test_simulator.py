@@ -87,6 +87,14 @@ def test_shared_processors_serve_all_at_once() -> None:
     assert shared.busy_seconds(2.0) == pytest.approx(2.0)
 
 
+def test_shared_processors_with_clients_that_leave() -> None:
+    """At the end of the run the worker still works on requests that nobody waits for; the audit counts that work."""
+    shared = worker(service=Fixed(1.0), discipline="shared")
+    columns = run(model(shared, timeout=2.5), *[0.0] * 4)
+    assert columns.ended == pytest.approx([2.5] * 4)
+    assert set(columns.kinds.tolist()) == {int(Kind.TIMEOUT)}
+
+
 def test_cold_request_takes_two_round_trips_and_a_warm_one_takes_one() -> None:
     """With R the round trip and S the service: 2R + S on a new connection, R + S on an idle one."""
     columns = run(model(worker(rtt=0.2)), 0.0, 1.0)
@@ -355,3 +363,25 @@ def test_run_that_cannot_end_is_an_error() -> None:
     """The worker hangs for ever, and the client has no timeout."""
     with pytest.raises(StuckError, match="1 requests"):
         run(model(steps=(Step(0.0, 0, FaultState(hang=1.0)),)), 0.0)
+
+
+def test_killed_worker_gets_requests_again_after_a_check() -> None:
+    """Five requests in flight eject it; a check after its return ends the ejection, which would last 30 s."""
+    rules = Mechanisms(
+        retries=RetryModel(), ejection=EjectionRules(), checks=CheckModel(CheckRules(1.0, 1.0, 2, 3))
+    )
+    steps = (Step(2.0, 0, FaultState(is_gone=True)), Step(2.5, 0, FaultState()))
+    workers = (worker("a", slots=50, service=Fixed(1.0)), worker("b", slots=50, service=Fixed(1.0)))
+    columns = run(model(*workers, steps=steps, mechanisms=rules), *np.arange(0, 8, 0.05))
+    assert set(columns.statuses.tolist()) == {200}
+    assert 0 in columns.workers[80:]  # within 1.5 s
+
+
+def test_worker_that_was_added_is_checked() -> None:
+    rules = Mechanisms(ejection=EjectionRules(), checks=CheckModel(CheckRules(1.0, 1.0, 2, 3)))
+    gone = FaultState(is_gone=True)
+    steps = (Step(0.0, 0, FaultState(is_absent=True)), Step(1.0, 0, gone), Step(6.0, 0, FaultState()))
+    workers = (worker("a", rtt=0.01), worker("b", rtt=0.01), worker("c", rtt=0.01))
+    columns = run(model(*workers, steps=steps, mechanisms=rules), *np.arange(0, 20, 0.05))
+    assert 0 not in columns.workers[:120]
+    assert 0 in columns.workers[200:]
