@@ -117,9 +117,9 @@ class Client:
                 self._agenda.add(now + self.timeout, self._deadline)
         balancers = self.balancers
         if len(balancers) == 1:
-            balancers[0].start(number, now)
+            balancers[0].start(number, demand.seconds, now)
         else:
-            balancers[demand.entrance[number & MASK]].start(number, now)
+            balancers[demand.entrance[number & MASK]].start(number, demand.seconds, now)
 
     def is_open(self, number: int) -> bool:
         """Whether the client still waits for the request."""

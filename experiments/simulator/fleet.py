@@ -67,7 +67,6 @@ class Fleet:
             number,
             self._profiles.index(worker.service),
             self._agenda,
-            self.demand,
             self._seed,
             reports=self.model.reports,
             is_tracked=self.model.reports or worker.discipline == "shared" or is_stopped,

@@ -10,7 +10,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from experiments.load.demand import BATCH, MASK, Demand
+from experiments.load.demand import MASK
 from experiments.scenario.timeline import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Event, EventQueue
@@ -50,7 +50,6 @@ class Worker:
         number: int,
         profile: int,
         agenda: EventQueue,
-        demand: Demand,
         seed: int,
         *,
         reports: bool,
@@ -67,7 +66,6 @@ class Worker:
         self.is_emulated = model.is_emulated
         self.profile = profile
         self.agenda = agenda
-        self.demand = demand
         self.slow = 1.0
         self.pace = 1.0 / model.speed
         self.hang = self.fail = self.reset = 0.0
@@ -100,7 +98,7 @@ class Worker:
         self.coming -= self.rtt > 0.0
         if self.is_unwell and self._apply_faults(attempt, now):
             return
-        seconds = self._work_of(attempt) * self.pace
+        seconds = attempt.demand[self.profile][attempt.number & MASK] * self.pace
         if self._reports:
             attempt.work = seconds
         if self.shared is not None:
@@ -119,12 +117,6 @@ class Worker:
             finish_at += self.half
         attempt.due_at = finish_at
         self.agenda.add(finish_at, attempt)
-
-    def _work_of(self, attempt: Attempt) -> float:
-        number, demand = attempt.number, self.demand
-        if attempt.is_first and number >= demand.until - BATCH:
-            return demand.seconds[self.profile][number & MASK]
-        return demand.another(self.profile)
 
     def served(self, attempt: Attempt, now: float) -> None:
         """Complete the service of a request and send the answer, with a load report where enabled."""

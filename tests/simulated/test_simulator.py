@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from experiments.load.demand import BATCH
 from experiments.scenario.timeline import FaultState, Pause, Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
@@ -385,3 +386,24 @@ def test_worker_that_was_added_is_checked() -> None:
     columns = run(model(*workers, steps=steps, mechanisms=rules), *np.arange(0, 20, 0.05))
     assert 0 not in columns.workers[:120]
     assert 0 in columns.workers[200:]
+
+
+def test_request_in_transit_at_a_batch_boundary_keeps_its_work() -> None:
+    """A longer way changes when requests arrive, and never what they take."""
+    latencies = []
+    for rtt in (0.0, 3.0):
+        many = worker(service=Exponential(0.1), slots=10_000, rtt=rtt)
+        columns = run(model(many), *(np.arange(BATCH + 50) * 0.01))
+        latencies.append(columns.latencies - rtt)
+    late = latencies[1][BATCH - 100 :]  # connections are open by then
+    assert late == pytest.approx(latencies[0][BATCH - 100 :])
+
+
+def test_attempts_of_a_request_are_the_same_work() -> None:
+    """A second attempt after 0.3 s at an equally fast worker ends 0.3 s later, and never answers first."""
+    rules = Mechanisms(hedging=HedgeModel(after=0.3))
+    workers = [worker(name, service=Exponential(0.3), slots=1000) for name in "ab"]
+    instants = np.arange(200) * 1.0
+    hedged = run(model(*workers, mechanisms=rules), *instants)
+    assert hedged.attempts.max() == 2
+    assert hedged.latencies.tolist() == run(model(*workers), *instants).latencies.tolist()
