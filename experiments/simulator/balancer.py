@@ -117,6 +117,10 @@ class SimulatedBalancer:
         router.on_available = self._serve
         router.on_probe = self._probe
 
+    def connections_of(self, endpoint_id: str) -> WorkerConnections:
+        """Connections to the endpoint. Raises `UnknownEndpoint`."""
+        return self.worker_connections[self.router.find(endpoint_id).order]
+
     # --- a request
 
     def start(self, number: int, demand: Batch, now: float) -> None:

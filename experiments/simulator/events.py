@@ -14,6 +14,7 @@ from experiments.simulator.clock import Call, Event, EventQueue
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
 from experiments.simulator.worker import Worker
+from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint
 from policies.health.active_checks import CheckState
@@ -56,6 +57,9 @@ class Tick(Event):
         if self._checks:
             self._checks[endpoint_id].soon(now)
         elif self._count % int(PROBE_WINDOW_EVERY) == 0 and not self._workers[endpoint_id].is_down:
+            connections = self._balancer.connections_of(endpoint_id)
+            connections.check(now, needs_new=True)
+            connections.checked(now)
             self._balancer.router.readmit(endpoint_id)
 
 
@@ -98,6 +102,7 @@ class Check(Event):
         self._is_out = False
         self._fault: str | None = None
         self._ejections = 0
+        self._connections: WorkerConnections | None = None
         agenda.add(self._checks.due_at, self)
 
     def fire(self, now: float) -> None:
@@ -112,19 +117,27 @@ class Check(Event):
             self._agenda.add(self._checks.due_at, self)
 
     def _send(self, now: float) -> None:
-        worker = self._worker
+        worker, state = self._worker, self._state()
         self._is_out = True
-        waits = worker.rtt
+        waits, self._ejections, self._connections = worker.rtt, 0, None
         self._fault = "no connection" if worker.is_down else "unhealthy" if worker.is_unhealthy else None
+        if state is not None:
+            self._ejections = state.record.count
+            if not worker.is_down:
+                self._connections = self._balancer.worker_connections[state.order]
+                waits = self._connections.check(now, needs_new=state.record.ends_by_connect)
+        waits += max(0.0, worker.paused_until - now - waits)
         if worker.hang >= 1 or waits > self._timeout:
-            self._fault, waits = "no answer", self._timeout
-        state = self._state()
-        self._ejections = 0 if state is None else state.record.count
+            self._fault, waits, self._connections = "no answer", self._timeout, None
         self._agenda.add(now + waits, Call(self._judge))
 
     def _judge(self, now: float) -> None:
         self._is_out = False
         checks, router = self._checks, self._balancer.router
+        if self._worker.is_down:  # since the check was sent
+            self._fault = "no connection"
+        elif self._connections is not None:
+            self._connections.checked(now)
         has_changed, state = checks.record(self._fault, now), self._state()
         if state is not None and has_changed:
             is_reachable = self._fault != "no connection"

@@ -72,6 +72,7 @@ class Worker:
         self.fail_status = 500
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
+        self.paused_until = 0.0
         self.present: dict[Attempt, None] = {}
         self.hung: dict[Attempt, None] = {}
         self.worker_connections: list[WorkerConnections] = []
@@ -237,6 +238,7 @@ class Worker:
 
     def pause(self, now: float, until: float) -> None:
         """Suspend service until `until`. Requires `is_tracked`, except for processor sharing."""
+        self.paused_until = until
         if self.shared is not None:
             self.shared.pause(now, until)
             self._expect()

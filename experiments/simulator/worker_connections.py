@@ -119,6 +119,21 @@ class WorkerConnections:
                 self._open(None, now)
             self._waiting.append(attempt)
 
+    def check(self, now: float, *, needs_new: bool) -> float:
+        """Send a check over an idle connection, or a new one; return the seconds until its answer."""
+        if not self.is_linked:
+            return 0.0
+        if not needs_new and self._idle.lease_strict(now):
+            self.reused += 1
+            return self.worker.rtt
+        self.opened_in_all += 1
+        return self.setup + self.late + self.worker.rtt
+
+    def checked(self, now: float) -> None:
+        """Return the connection of an answered check, which stays open for requests."""
+        if self.is_linked:
+            self.give_back(now)
+
     def _open(self, attempt: Attempt | None, now: float) -> None:
         self.agenda.add(now + self.setup, Opening(self, attempt))
 

@@ -407,3 +407,21 @@ def test_attempts_of_a_request_are_the_same_work() -> None:
     hedged = run(model(*workers, mechanisms=rules), *instants)
     assert hedged.attempts.max() == 2
     assert hedged.latencies.tolist() == run(model(*workers), *instants).latencies.tolist()
+
+
+def test_active_checks_keep_a_connection_open() -> None:
+    """The worker closes connections that are idle for four seconds; checks every two seconds use the connection."""
+    one = worker(rtt=0.2, idle_timeout=4.0)
+    checks = Mechanisms(checks=CheckModel(CheckRules(2.0, 2.0, 2, 3)))
+    assert run(model(one), 5.0, 20.0, 40.0).latencies == pytest.approx([0.5] * 3)
+    assert run(model(one, mechanisms=checks), 5.0, 20.0, 40.0).latencies == pytest.approx([0.3] * 3)
+
+
+def test_check_waits_for_the_end_of_a_pause() -> None:
+    """A pause that is longer than the timeout of checks makes them fail, a shorter one does not."""
+    checks = CheckModel(CheckRules(0.5, 0.5, 1, 1), timeout=1.0)
+    rules = Mechanisms(checks=checks)
+    for length, ids in ((0.9, {0, 1}), (5.0, {1})):
+        steps = (Step(1.0, 0, FaultState(pause=Pause(length, 0.0, 1.0))), Step(1.0 + length, 0, FaultState()))
+        columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(0, 6, 0.1))
+        assert set(columns.workers[30:50].tolist()) == ids
