@@ -133,12 +133,13 @@ class SimulatedBalancer:
 
     def send(self, number: int, demand: Batch, facts: RequestFacts, now: float, is_fresh: bool) -> None:
         """Route the request and send it to the chosen endpoint, or queue it."""
+        client = self._client
+        client.routed, client.drawn = number, demand
         try:
             assignment = self._route(facts)
         except NoEndpointAvailable:
             self._wait(number, demand, facts, is_fresh, now)
             return
-        client = self._client
         connections = self.worker_connections[assignment.state.order]
         attempt = Attempt(connections, assignment, number, demand, facts.attempt == 0, now)
         client.flying += 1
@@ -304,6 +305,7 @@ class SimulatedBalancer:
     def race(self, late: Attempt, avoided: frozenset[str], now: float) -> None:
         """Send a hedged attempt to an endpoint outside `avoided`; the first answer wins."""
         facts, attempts = late.assignment.facts, late.tries
+        self._client.routed, self._client.drawn = late.number, late.demand
         try:
             assignment = self._route(
                 RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=avoided)

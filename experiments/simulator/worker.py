@@ -76,7 +76,8 @@ class Worker:
         self.present: dict[Attempt, None] = {}
         self.hung: dict[Attempt, None] = {}
         self.worker_connections: list[WorkerConnections] = []
-        self.coming = self.arrived = self.done = self.refused = self.broken = 0
+        self._expected: dict[Attempt, float] | None = None
+        self.arrived = self.done = self.refused = self.broken = 0
         self.slots = Slots(model.slots, model.queue)
         self.shared: Shared | None = (
             Shared(model.slots, model.queue) if model.discipline == "shared" else None
@@ -96,10 +97,11 @@ class Worker:
     def arrive(self, attempt: Attempt, now: float) -> None:
         """Process the arrival of a request."""
         self.arrived += 1
-        self.coming -= self.rtt > 0.0
+        if self._expected is not None:
+            self._expected.pop(attempt, None)
         if self.is_unwell and self._apply_faults(attempt, now):
             return
-        seconds = attempt.demand[self.profile][attempt.number & MASK] * self.pace
+        seconds = self._seconds_of(attempt)
         if self._reports:
             attempt.work = seconds
         if self.shared is not None:
@@ -194,6 +196,29 @@ class Worker:
             self._utilization += (1 - exp(-elapsed / AVERAGED_OVER)) * (share - self._utilization)
             self._told_at, self._told_busy = now, busy
         return self._utilization
+
+    # --- what only oracles know
+
+    def expect(self) -> None:
+        """Keep account of the requests in transit from now on."""
+        if self._expected is None:
+            self._expected = {}
+
+    def sent(self, attempt: Attempt, arrives: float) -> None:
+        """Note that a request is on the way, where an account is kept."""
+        if self._expected is not None:
+            self._expected[attempt] = arrives
+
+    def in_transit(self) -> list[tuple[float, float]]:
+        """When each request in transit arrives, and its seconds of service. Requires `expect`."""
+        expected = self._expected
+        assert expected is not None
+        for attempt in [attempt for attempt in expected if attempt.is_over]:
+            del expected[attempt]
+        return [(at, self._seconds_of(attempt)) for attempt, at in expected.items()]
+
+    def _seconds_of(self, attempt: Attempt) -> float:
+        return attempt.demand[self.profile][attempt.number & MASK] * self.pace
 
     def remaining(self, now: float) -> float:
         """Seconds of work ahead of a request that arrives now; unknown to real balancers."""

@@ -107,7 +107,7 @@ class WorkerConnections:
 
     def lease(self, attempt: Attempt, now: float) -> None:
         """Send the attempt on a connection, now or when one is ready."""
-        self.worker.coming += 1
+        self.worker.sent(attempt, now + self.setup + self.late + self.worker.half)
         if attempt.is_fresh:
             self._open(attempt, now)
         elif self._idle.lease(now):
@@ -176,4 +176,6 @@ class WorkerConnections:
 
     def _depart(self, attempt: Attempt, now: float, late: float) -> None:
         attempt.sent_at = now
-        self.agenda.add(now + late + self.worker.half, attempt)
+        at = now + late + self.worker.half
+        self.worker.sent(attempt, at)
+        self.agenda.add(at, attempt)
