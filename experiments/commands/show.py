@@ -180,6 +180,7 @@ def show_results(directory: Path, console: Console) -> None:
 def show_catalogue(file: Path, grid: str | None, measure: str | None, console: Console) -> None:
     """Print every policy under every scenario of a catalogue, and the reasons of failed cells."""
     from experiments.report.terminal_tables import whole_table
+    from experiments.sweep.bound import distance_table
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.equality import chosen_grid
     from experiments.sweep.matrix import matrix_of
@@ -187,12 +188,13 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
 
     if not file.exists() and not file.suffix:
         raise BadInputError(
-            f"{file}: no such scenario, policy, results directory or catalogue; scenarios {known_scenarios()}"
+            f"{file}: no such scenario, policy, results directory or catalogue; scenarios: {known_scenarios()}"
         )
     with to_read(file) as opened:
         facts = chosen_grid(opened, grid)
         rows = opened.rows(facts.grid.name)
-    matrix = () if measure is None else (matrix_table(matrix_of(rows, measure)),)
-    for table in (grid_table([facts]), group_table(rows), *matrix, failure_table(rows)):
+    matrix = None if measure is None else matrix_of(rows, measure)
+    ratios = () if matrix is None else (distance_table(matrix), matrix_table(matrix))
+    for table in (grid_table([facts]), group_table(rows), *ratios, failure_table(rows)):
         if table.rows:
             console.print(whole_table(table))

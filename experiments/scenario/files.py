@@ -52,7 +52,7 @@ def grouped() -> dict[str, list[Scenario]]:
 def load_scenario(name_or_path: str) -> Scenario:
     """Load a packaged or random scenario by name, or any TOML file by path. Raises `BadInputError` naming the field."""
     if not is_scenario(name_or_path):
-        raise BadInputError(f"unknown scenario {name_or_path!r}; {known_scenarios()}")
+        raise BadInputError(f"unknown scenario {name_or_path!r}; known: {known_scenarios()}")
     try:
         scenario = Scenario.model_validate(document(name_or_path))
     except ValidationError as error:
@@ -67,8 +67,8 @@ def is_scenario(name: str) -> bool:
 
 
 def known_scenarios() -> str:
-    """The end of a message about an unknown name."""
-    return f"known: {', '.join(packaged())}, random-SEED, or a path that ends in .toml"
+    """What names a scenario, for messages."""
+    return f"{', '.join(packaged())}, random-SEED, or a path that ends in .toml"
 
 
 def document(name_or_path: str) -> dict[str, Any]:

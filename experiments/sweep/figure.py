@@ -23,7 +23,7 @@ from experiments.report.canvas import STYLE
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
 from experiments.sweep.matrix import Matrix, Square
 
-MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": ""}
+MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": "", "bound": ""}
 LEGEND = ("★ best", "≈ practically equal to it (±5 %)", "? chance may explain it", "n % requests that failed")
 SHADES = mpl.colormaps["cividis_r"]
 DARKEST = 4.0
@@ -93,7 +93,9 @@ def strip(
         rotation_mode="anchor",
         fontsize=8.5,
     )
-    axes.set_yticks([y + 0.5 for y in range(len(policies))], [shortened(name) for name in policies])
+    axes.set_yticks(
+        [y + 0.5 for y in range(len(policies))], [shortened(matrix.shown_name(name)) for name in policies]
+    )
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelcolor=INK)
     axes.grid(visible=False)

@@ -151,7 +151,7 @@ def load_grid(path: Path) -> Grid:
     grid = checked_grid(raw, str(path))
     unknown = next((name for name in grid.scenarios if not is_scenario(name)), None)
     if unknown is not None:
-        raise BadInputError(f"{path}: scenarios: unknown {unknown!r}; {known_scenarios()}")
+        raise BadInputError(f"{path}: scenarios: unknown {unknown!r}; known: {known_scenarios()}")
     places = tuple(str(path.parent / name) if is_file(name) else name for name in grid.scenarios)
     return grid.model_copy(update={"scenarios": places})
 

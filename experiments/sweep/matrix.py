@@ -22,8 +22,8 @@ from experiments.stats.estimates import geometric_mean, paired_student
 from experiments.sweep.catalogue import Row
 from experiments.sweep.grid import POLICY_KNOB
 
-Mark = Literal["best", "equal", "undecided", "behind", "no verdict"]
-"""`equal`: the whole interval lies within ±5 %. `undecided`: chance may explain the difference."""
+Mark = Literal["best", "equal", "undecided", "behind", "no verdict", "bound"]
+"""`equal`: the whole interval lies within ±5 %. `undecided`: chance may explain the difference. `bound`: an oracle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,22 @@ class Square:
     @property
     def shown_mark(self) -> Mark:
         """Displayed mark: "no verdict" with too few seeds, although the ratios still refer to a best policy."""
-        return self.mark if self.seeds >= ENOUGH_BLOCKS else "no verdict"
+        return self.mark if self.mark == "bound" or self.seeds >= ENOUGH_BLOCKS else "no verdict"
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`policies` and `scenarios` in the order of the grid; a square is missing where nothing can be compared."""
+    """`policies` and `scenarios` in the order of the grid; a square is missing where nothing can be compared.
+
+    `bounds` are those of the policies that are oracles.
+    """
 
     measure: str
     policies: tuple[str, ...]
     scenarios: tuple[str, ...]
     squares: Mapping[tuple[str, str], Square]
     left_out: Mapping[str, int]
+    bounds: frozenset[str] = frozenset()
 
     def column(self, scenario: str) -> list[Square]:
         """Squares of a scenario, in the order of the policies."""
@@ -80,12 +84,17 @@ class Matrix:
         return [square for square in found if square is not None]
 
     def ranked(self) -> list[str]:
-        """Policies by the geometric mean of their ratios; those that lack a scenario come last."""
-        return sorted(self.policies, key=lambda policy: self._standing(self.row(policy)))
+        """Policies by the geometric mean of their ratios; those that lack a scenario come last, then the bounds."""
+        return sorted(self.policies, key=self._standing)
 
-    def _standing(self, row: Sequence[Square]) -> tuple[int, float]:
+    def shown_name(self, policy: str) -> str:
+        """Label of a policy's row; a bound is marked."""
+        return f"{policy} (bound)" if policy in self.bounds else policy
+
+    def _standing(self, policy: str) -> tuple[bool, int, float]:
+        row = self.row(policy)
         logs = [math.log(square.ratio.ratio) for square in row if square.ratio.ratio > 0]
-        return len(self.scenarios) - len(row), float(np.mean(logs)) if logs else 0.0
+        return policy in self.bounds, len(self.scenarios) - len(row), float(np.mean(logs)) if logs else 0.0
 
 
 def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
@@ -103,7 +112,8 @@ def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
             scenario, {policy: grouped.get((scenario, policy), []) for policy in policies}, measure
         )
     }
-    return Matrix(measure, policies, scenarios, squares, left_out(rows))
+    bounds = frozenset(policy_name(row) for row in rows if is_bound(row))
+    return Matrix(measure, policies, scenarios, squares, left_out(rows), bounds)
 
 
 def scenario_name(row: Row) -> str:
@@ -169,7 +179,8 @@ def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -
     seeds = len(values[best])
     squares: dict[str, tuple[Interval, Mark]] = {best: (Interval(1.0, 1.0, 1.0, seeds), "best")}
     for policy, (interval, _) in found.items():
-        squares[policy] = interval, mark_of(interval, adjusted[policy])
+        mark = "bound" if is_bound(kept[policy][0]) else mark_of(interval, adjusted[policy])
+        squares[policy] = interval, mark
     return [
         square_of(policy, scenario, kept[policy], values[policy], *squares[policy])
         for policy in values
@@ -199,7 +210,7 @@ def best_of(values: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def mark_of(interval: Interval, p_value: float) -> Mark:
-    """Mark for a comparison with the best; a policy ahead of the best is an oracle or lacks seeds."""
+    """Mark for a comparison with the best; a policy ahead of the best lacks seeds."""
     found = standing(interval, p_value, None, more_is_better=False)
     marks: dict[str, Mark] = {"practically equal": "equal", "behind": "behind", "no verdict": "no verdict"}
     return marks.get(found, "undecided")

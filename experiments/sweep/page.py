@@ -21,6 +21,7 @@ from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.exports import DataTable, write_parquet
 from experiments.report.html import to_html
 from experiments.report.pages import write
+from experiments.sweep.bound import distance_table, distances
 from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 from experiments.sweep.equality import chosen_grid
 from experiments.sweep.figure import heat_map
@@ -91,7 +92,7 @@ def matrix_sections(facts: GridFacts, matrix: Matrix, rows: Sequence[Row], figur
     """Heat map, sentences, tables and method of the simulated matrix."""
     ours = facts.grid.ours
     drawing = Drawing("matrix", "The policy matrix", CAPTION, partial(heat_map, matrix, ours))
-    tables = (best_table(matrix, ours), matrix_table(matrix), failure_table(rows))
+    tables = (best_table(matrix, ours), distance_table(matrix), matrix_table(matrix), failure_table(rows))
     return [
         Section(drawing.title, save_drawing(drawing, figures)),
         Section(f"Where {ours} stands", lines=sentences(matrix, ours)),
@@ -138,6 +139,7 @@ def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
         "headline": headline(matrix, facts.grid.ours),
         "sentences": sentences(matrix, facts.grid.ours),
         "left_out": dict(matrix.left_out),
+        "distances": distances(matrix),
         "squares": [*matrix.squares.values()],
         "measured": [] if measured is None else [*measured.squares.values()],
     }

@@ -16,8 +16,22 @@ from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
 from experiments.terminal import clock
 
-MARKS: dict[str, Mark] = {"best": "good", "equal": "good", "behind": "", "undecided": "", "no verdict": "few"}
-WORDS = {"best": "best", "equal": "equal", "undecided": "undecided", "behind": "behind", "no verdict": "–"}
+MARKS: dict[str, Mark] = {
+    "best": "good",
+    "equal": "good",
+    "behind": "",
+    "undecided": "",
+    "no verdict": "few",
+    "bound": "",
+}
+WORDS = {
+    "best": "best",
+    "equal": "equal",
+    "undecided": "undecided",
+    "behind": "behind",
+    "no verdict": "–",
+    "bound": "bound",
+}
 
 
 def matrix_table(matrix: Matrix) -> Table:
@@ -28,7 +42,10 @@ def matrix_table(matrix: Matrix) -> Table:
         "equal (the whole interval within ±5 %)."
     )
     rows = tuple(
-        (Cell(policy), *(square_cell(matrix.squares.get((policy, name))) for name in matrix.scenarios))
+        (
+            Cell(matrix.shown_name(policy)),
+            *(square_cell(matrix.squares.get((policy, name))) for name in matrix.scenarios),
+        )
         for policy in matrix.ranked()
     )
     return Table(f"{matrix.measure} ratio to the best", note, ("policy", *matrix.scenarios), rows)

@@ -13,7 +13,9 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.report.palette import ON_DARK, ON_LIGHT
+from experiments.scenario.oracles import CLAIRVOYANT
 from experiments.sweep import catalogue as catalogues
+from experiments.sweep.bound import distance_table, distances
 from experiments.sweep.catalogue import Row, State
 from experiments.sweep.cells import cells_of
 from experiments.sweep.figure import heat_map, ink_on, strips_of
@@ -110,6 +112,25 @@ def test_oracle_is_a_bound_and_never_the_best() -> None:
     matrix = matrix_of(rows({"a": 0.1, "oracle-least-work": 0.05}))
     assert marks(matrix)["a"] == "best"
     assert matrix.squares["oracle-least-work", "steady"].ratio.ratio == pytest.approx(0.5, rel=0.01)
+    assert marks(matrix)["oracle-least-work"] == "bound"
+    assert matrix.ranked() == ["a", "oracle-least-work"]
+    assert matrix_table(matrix).rows[1][0].text == "oracle-least-work (bound)"
+    assert distances(matrix) == []  # only to the one that knows everything
+
+
+def test_distance_to_the_bound() -> None:
+    """Over scenarios, with the worst of them; one seed of each is enough."""
+    cells = [
+        *rows({"a": 0.1, "b": 0.3, CLAIRVOYANT: 0.1}, "one", noise=0, seeds=1),
+        *rows({"a": 0.4, "b": 0.3, CLAIRVOYANT: 0.1}, "two", noise=0, seeds=1),
+        *rows({"a": 0.1}, "three", noise=0, seeds=1),
+    ]
+    found = distances(matrix_of(cells))
+    assert [(one.policy, one.worst_scenario) for one in found] == [("a", "two"), ("b", "one")]
+    assert [one.ratio.ratio for one in found] == pytest.approx([2.0, 3.0])
+    assert [one.worst for one in found] == pytest.approx([4.0, 3.0])
+    table = distance_table(matrix_of(cells))
+    assert [cell.text for cell in table.rows[0]][2:] == ["2", "4.00", "two"]
 
 
 def test_knobs_of_the_load_are_columns_and_those_of_policies_rows() -> None:
