@@ -26,6 +26,7 @@ from experiments.compare.sides import Difference, Side, differences, require_sam
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
 from experiments.results.phrases import UNITS, show
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     BOUND_MISSED,
@@ -49,6 +50,9 @@ Examples:
 STYLES = {"better": "green", "worse": "bold red", "no verdict": "yellow", "undecided": "yellow"}
 MOST_REASONS = 3
 
+AT_DEADLINE = (
+    "Odds: failures make the latency the deadline on both sides; the odds of a late or failed answer decide."
+)
 COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (Holm)", "blocks", "second is")
 
 
@@ -154,6 +158,8 @@ def present(
     console.print(table_of(found))
     console.print(Text(headline(found, measures_of(one, other)[0]), style="bold"))
     console.print(Text(matching(found), style="dim"))
+    if any(item.judged_by == GOODPUT for item in found):
+        console.print(Text(AT_DEADLINE, style="dim"))
 
 
 def headline(found: Sequence[Contrast], measure: str) -> str:
@@ -187,7 +193,11 @@ def table_of(found: Sequence[Contrast]) -> Table:
 
 def cells_of(item: Contrast) -> list[str | Text]:
     """Row of one entry and measure; a dash for what is unknown."""
-    ratio = "–" if math.isnan(item.interval.ratio) else show(item.interval)
+    ratio = (
+        "–"
+        if math.isnan(item.interval.ratio)
+        else show(item.interval) + " odds" * (item.judged_by == GOODPUT)
+    )
     p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
     values = (in_unit(item.measure, item.first), in_unit(item.measure, item.second))
     standing = Text(item.in_words, style=STYLES.get(item.in_words, ""))

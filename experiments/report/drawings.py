@@ -208,7 +208,9 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
     paired = [
         one
         for one in summary.comparisons
-        if one.interval.blocks >= 2 and (one.measure == decides or one.measure != "throughput")
+        if one.interval.blocks >= 2
+        and one.judged_by == one.measure
+        and (one.measure == decides or one.measure != "throughput")
     ]
     differing = {one.measure for one in paired if abs(math.log(one.interval.ratio)) > SAME_RATIO}
     paired = [one for one in paired if one.measure == decides or one.measure in differing]

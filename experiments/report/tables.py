@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from experiments.results.phrases import show
 from experiments.results.summary import EntrySummary, Summary
 from experiments.scenario.places import places_of
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval
 from experiments.stats.measures import (
     LEAST_BEYOND,
@@ -152,7 +153,7 @@ def comparison_table(summary: Summary) -> Table:
         (
             Cell(comparison.label),
             Cell(comparison.measure),
-            Cell(show(comparison.interval)),
+            Cell(show(comparison.interval) + " odds of a miss" * (comparison.judged_by == GOODPUT)),
             Cell(p_text(comparison.p_value) if comparison.interval.blocks > 1 else "–"),
             Cell(str(comparison.interval.blocks)),
             Cell(comparison.standing, "good" if comparison.standing == "ahead" else ""),
@@ -164,7 +165,8 @@ def comparison_table(summary: Summary) -> Table:
     note = (
         f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
         "Student's interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
-        "map failures to the deadline. An entry is ahead or behind if p after Holm's adjustment is below 5 %, the "
+        "map failures to the deadline; where it is the latency of both, the odds of a late or failed answer are "
+        "compared. An entry is ahead or behind if p after Holm's adjustment is below 5 %, the "
         "interval is not within ±5 %, and the ratio lies outside the noise floor."
     )
     return Table("Against the baseline", note, columns, tuple(rows))

@@ -8,7 +8,15 @@ from math import ceil, exp, log
 from experiments.results.evidence import Evidence
 from experiments.results.phrases import SUBJECTS, difference, percent
 from experiments.results.winner import Choice
-from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN, SIGNIFICANCE, Interval, noise
+from experiments.stats.ceiling import GOODPUT
+from experiments.stats.comparison import (
+    ENOUGH_BLOCKS,
+    EQUAL_WITHIN,
+    SIGNIFICANCE,
+    Interval,
+    floor_between,
+    noise,
+)
 from experiments.stats.measures import LAG
 from experiments.stats.student import quantile
 
@@ -36,10 +44,11 @@ def no_run_lines(found: Evidence) -> tuple[str, str]:
 
 def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
     """Headline and advice if an entry was observed better than the baseline, but not proven to be."""
-    best, measure = choice.doubtful[0], found.contest.measure
-    said = difference(best)
-    if best.standing == "within the noise floor" and found.floor is not None:
-        far = percent(exp(noise(found.floor)))
+    best = choice.doubtful[0]
+    measure, said = best.judged_by, difference(best)
+    floor = floor_between(found.floor, found.contest.control, best.label, best.baseline)
+    if best.standing == "within the noise floor" and floor is not None and measure != GOODPUT:
+        far = percent(exp(noise(floor)))
         return (
             f"No winner: under {best.label}, {subject_of(measure)} {said}, which is within the noise of ±{far}",
             "The same entry run twice differed as much. Longer runs or a quieter machine help.",
@@ -75,16 +84,6 @@ def blocks_needed(interval: Interval) -> int:
     spread = half * interval.blocks**0.5 / quantile(1 - SIGNIFICANCE, interval.blocks - 1)
     distance = abs(log(interval.ratio)) / 2
     return max(2 * interval.blocks, ceil((2 * spread / distance) ** 2)) if distance > 0 else MOST_BLOCKS + 1
-
-
-def deadline_lines(found: Evidence) -> tuple[str, str]:
-    """Headline and advice if the deciding percentile is the deadline for the winner and the baseline."""
-    names = ", ".join(found.at_deadline)
-    return (
-        f"No verdict by p99: more than 1 % of the requests failed under {names}, so their p99 is the deadline",
-        'Compare failures and goodput below, or let the scenario be decided by measure = "mean", which counts every '
-        "failure.",
-    )
 
 
 def unjudged_lines(found: Evidence) -> tuple[str, str]:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from experiments.results.contest import Contest
 from experiments.results.winner import Choice, choose, losing_more
 from experiments.stats.comparison import Comparison, Interval, compare
-from experiments.stats.estimates import Method, paired_student
-from experiments.stats.run_summary import RunSummary, values_per_block
+from experiments.stats.estimates import geometric_mean
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, values_per_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +42,20 @@ class Evidence:
 
     @property
     def at_deadline(self) -> list[str]:
-        """Entries whose p99 is the deadline, so that failures decide it."""
-        deadline = self.contest.deadline
-        if self.contest.measure != "p99" or deadline is None:
-            return []
-        return [label for label, value in self.order if value >= 0.99 * deadline]
+        """Entries whose p99 is the deadline in at least half of their runs, so that failures decide it."""
+        return [label for label, _ in self.order if self.contest.measure == "p99" and is_failing(self, label)]
+
+    def goodput_of(self, label: str) -> float:
+        """Share (0..1) of the requests of an entry that were answered within the SLO, over its valid runs."""
+        mine = [run for run in self.runs if run.label == label and run.valid]
+        total = sum(run.requests for run in mine)
+        return sum(run.goodput * run.requests for run in mine) / total if total else 0.0
+
+
+def is_failing(found: Evidence, label: str) -> bool:
+    """Whether the deciding measure is the deadline in at least half of the entry's valid runs."""
+    blocks = [run.block for run in found.runs if run.label == label and run.valid]
+    return 2 * len(ceiling_per_block([label], found.runs, found.contest.measure).blocks[label]) >= len(blocks)
 
 
 def evidence(
@@ -79,13 +86,16 @@ def evidence(
 
 
 def compared(
-    contest: Contest, runs: Sequence[RunSummary], method: Method = paired_student
+    contest: Contest, runs: Sequence[RunSummary]
 ) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
     """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
     found, floors = list[Comparison](), dict[str, Interval]()
     for measure in contest.measures:
         values = values_per_block(contest.labels, runs, measure)
-        comparisons, floor = compare(measure, values, contest.baseline, contest.control, contest.seed, method)
+        ceiling = ceiling_per_block(contest.labels, runs, measure)
+        comparisons, floor = compare(
+            measure, values, contest.baseline, contest.control, contest.seed, contest.method, ceiling
+        )
         found += comparisons
         if floor is not None and floor.blocks:
             floors[measure] = floor
@@ -93,15 +103,27 @@ def compared(
 
 
 def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
-    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control."""
+    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control.
+
+    Entries at the deadline in at least half of their blocks come last, in the order of their goodput.
+    """
     control = contest.control[1] if contest.control else None
     values = values_per_block(contest.labels, runs, contest.measure)
+    ceiling = ceiling_per_block(contest.labels, runs, contest.measure)
     means = [
-        (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
+        (label, geometric_mean(blocks.values()))
         for label, blocks in values.items()
         if blocks and label != control and min(blocks.values()) > 0
     ]
-    return sorted(means, key=lambda pair: pair[1], reverse=contest.measure == "throughput")
+    sign = -1 if contest.measure == "throughput" else 1
+
+    def place(pair: tuple[str, float]) -> tuple[bool, float]:
+        label, value = pair
+        if 2 * len(ceiling.blocks[label]) >= len(values[label]):
+            return True, geometric_mean(ceiling.odds[label].values())
+        return False, sign * value
+
+    return sorted(means, key=place)
 
 
 def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:

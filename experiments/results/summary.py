@@ -78,7 +78,8 @@ class Summary:
 def summarise(results: Results) -> Summary:
     """Compute the summary of a results directory."""
     campaign, scenario = results.campaign, results.scenario
-    runs = tuple(summarise_run(run) for run in results.runs)
+    slo = scenario.slo * scenario.time_scale
+    runs = tuple(summarise_run(run, slo) for run in results.runs)
     contest = contest_of(scenario, campaign.world, runs)
     comparisons, floors = compared(contest, runs)
     verdict = conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))

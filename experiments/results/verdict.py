@@ -5,10 +5,9 @@ A sentence never states more than the comparison supports. Terminal, HTML, Markd
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.results.advice import deadline_lines, doubtful_lines, no_run_lines, unjudged_lines
+from experiments.results.advice import doubtful_lines, no_run_lines, unjudged_lines
 from experiments.results.alone import alone_lines, is_alone
 from experiments.results.evidence import Evidence
 from experiments.results.judged import details_of, observed_order
@@ -51,7 +50,7 @@ def conclude(found: Evidence) -> Verdict:
         losing_line(found),
         equal_line(found.choice),
         explaining_line(found),
-        deadline_line(found.at_deadline),
+        deadline_line(found),
     ]
     kept = tuple(sentence for sentence in sentences if sentence) if found.order else ()
     order, details = tuple(found.order), details_of(found, has_verdict)
@@ -60,7 +59,7 @@ def conclude(found: Evidence) -> Verdict:
 
 def main_line(found: Evidence) -> tuple[str | None, str, str]:
     """Winner, headline and advice."""
-    choice, deadline = found.choice, set(found.at_deadline)
+    choice = found.choice
     if not found.order:
         return None, *no_run_lines(found)
     if is_alone(found):
@@ -69,8 +68,6 @@ def main_line(found: Evidence) -> tuple[str | None, str, str]:
         return None, *no_run_lines(found)
     if choice is None:
         return None, *unjudged_lines(found)
-    if {choice.winner, found.contest.baseline} <= deadline:
-        return None, *deadline_lines(found)
     if choice.gain is None and choice.doubtful:
         return None, *doubtful_lines(choice, found)
     return choice.winner, winner_line(choice, found), ""
@@ -80,7 +77,7 @@ def winner_line(choice: Choice, found: Evidence) -> str:
     """Headline that names the winner, how far it is ahead, and the runner-up."""
     baseline, lead = found.contest.baseline, choice.lead
     failures = failed_clause(choice, found)
-    subject = SUBJECTS[found.contest.measure]
+    subject = SUBJECTS[(choice.gain or lead or found.comparisons[0]).judged_by]
     if choice.gain is None:
         if lead is not None and lead.standing == "ahead":
             said = difference(lead, f"{lead.baseline}, the runner-up")
@@ -89,7 +86,7 @@ def winner_line(choice: Choice, found: Evidence) -> str:
     if lead is not None and lead.baseline == baseline:
         said = difference(choice.gain, f"{baseline}, the runner-up")
         return f"Run {choice.winner}: {subject} {said}{failures}"
-    if lead is not None and lead.standing == "ahead":
+    if lead is not None and lead.standing == "ahead" and lead.judged_by == choice.gain.judged_by:
         rival = f" and {difference(lead, f'{lead.baseline}, the runner-up')}"
         return f"Run {choice.winner}: {subject} {difference(choice.gain)}{rival}{failures}"
     return f"Run {choice.winner}: {subject} {difference(choice.gain)}{rival_clause(lead)}{failures}"
@@ -99,7 +96,9 @@ def rival_clause(lead: Comparison | None) -> str:
     """Clause about a runner-up that is not clearly behind."""
     if lead is None:
         return ""
-    words = "is practically equal" if lead.standing == "practically equal" else "may be as good"
+    words = {"practically equal": "is practically equal", "ahead": "is behind"}.get(
+        lead.standing, "may be as good"
+    )
     return f"; {lead.baseline}, the runner-up, {words}"
 
 
@@ -154,11 +153,17 @@ def explaining_line(found: Evidence) -> str:
     best = min(ahead, key=lambda one: one.interval.ratio, default=None)
     if best is None:
         return ""
-    return f"Under {best.label}, {SUBJECTS[best.measure]} {difference(best)}; the {best.measure} does not decide here."
+    said = f"{SUBJECTS[best.judged_by]} {difference(best)}"
+    return f"Under {best.label}, {said}; the {best.measure} does not decide here."
 
 
-def deadline_line(labels: Sequence[str]) -> str:
-    """Sentence about entries whose p99 equals the deadline: failures decide there, so ratios of p99 are meaningless."""
+def deadline_line(found: Evidence) -> str:
+    """Sentence about entries whose p99 is the deadline: goodput decides between them, and is given."""
+    labels = found.at_deadline
     if not labels:
         return ""
-    return f"More than 1 % of the requests of {', '.join(labels)} failed: their p99 is the deadline. Look at goodput."
+    shown = ", ".join(f"{label} {100 * found.goodput_of(label):.2f}\u00a0%" for label in labels)
+    return (
+        f"More than 1 % of the requests of {', '.join(labels)} failed: their p99 is the deadline, and goodput decides "
+        f"between them. Answered in time: {shown}."
+    )

@@ -17,8 +17,7 @@ import numpy as np
 
 from experiments.results.contest import Contest
 from experiments.stats.comparison import Comparison, Interval, compare_all, inverted
-from experiments.stats.estimates import paired_student
-from experiments.stats.run_summary import RunSummary, values_per_block
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, values_per_block
 
 MORE_FAILURES = 0.001
 """Share of requests (0..1) that an entry may fail more than the baseline and still win: what `capacity` allows, too."""
@@ -66,9 +65,14 @@ def choose(
         return None
     ahead = [label for label in labels if label in against and against[label].standing == "ahead"]
     winner = ahead[0] if ahead else contest.baseline
-    values = values_per_block(labels, runs, contest.measure)
+    ran = [*labels, *(contest.control[1:] if contest.control else ())]
+    values = values_per_block(ran, runs, contest.measure)
+    ceiling = ceiling_per_block(ran, runs, contest.measure)
     pairs: Mapping[tuple[str, str], Comparison] = {
-        **compare_all(contest.measure, values, labels, floor, contest.seed),
+        **compare_all(
+            *(contest.measure, values, labels, floor, contest.seed, contest.method),
+            *(ceiling, contest.control),
+        ),
         **{(label, one.baseline): one for label, one in against.items()},
         **{(one.baseline, label): inverted(one) for label, one in against.items()},
     }
@@ -88,7 +92,7 @@ def losing_more(contest: Contest, runs: Sequence[RunSummary]) -> dict[str, float
     for label in dict.fromkeys(run.label for run in runs):
         blocks = [block for other, block in shares if other == label and (contest.baseline, block) in shares]
         more = np.array([shares[label, block] - shares[contest.baseline, block] for block in blocks])
-        estimate = paired_student(more)
+        estimate = contest.method(more, contest.seed)
         if estimate.mean > MORE_FAILURES and estimate.low > 0:
             found[label] = estimate.mean
     return found

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.stats import measures
+from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
 from experiments.stats.samples import Run
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run. `p50`, `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds."""
+    """One run. `p50`, `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds.
+
+    `goodput` is the share (0..1) of the requests that were answered within the SLO.
+    """
 
     block: int
     order: int
@@ -32,10 +36,11 @@ class RunSummary:
     achieved_rate: float
     lag_p50: float
     lag_p99: float
+    goodput: float = 1.0
 
 
-def summarise_run(run: Run) -> RunSummary:
-    """Compute the summary of one run."""
+def summarise_run(run: Run, slo: float) -> RunSummary:
+    """Compute the summary of one run; `slo` in measured seconds."""
     facts, mapped = run.facts, measures.deadline_mapped(run)
     return RunSummary(
         block=facts.block,
@@ -54,14 +59,29 @@ def summarise_run(run: Run) -> RunSummary:
         achieved_rate=facts.achieved_rate,
         lag_p50=facts.lag_p50,
         lag_p99=facts.lag_p99,
+        goodput=measures.goodput([run], slo),
     )
 
 
 def values_per_block(
     labels: Sequence[str], runs: Sequence[RunSummary], measure: str
 ) -> dict[str, dict[int, float]]:
-    """label -> block -> value of the measure, valid runs only."""
+    """label -> block -> value of the measure, valid runs only; of goodput the odds of a miss."""
     return {
-        label: {run.block: float(getattr(run, measure)) for run in runs if run.label == label and run.valid}
+        label: {run.block: value_of(run, measure) for run in runs if run.label == label and run.valid}
         for label in labels
     }
+
+
+def value_of(run: RunSummary, measure: str) -> float:
+    """What of the run is compared."""
+    if measure == GOODPUT:
+        return odds_of_miss(run.goodput, run.requests)
+    return float(getattr(run, measure))
+
+
+def ceiling_per_block(labels: Sequence[str], runs: Sequence[RunSummary], measure: str) -> Ceiling:
+    """Blocks in which failures make the measure the deadline, and the odds of a miss, valid runs only."""
+    at = [run for run in runs if run.valid and is_at_ceiling(measure, run.ko, run.requests)]
+    blocks = {label: {run.block for run in at if run.label == label} for label in labels}
+    return Ceiling(blocks, values_per_block(labels, runs, GOODPUT))
