@@ -94,6 +94,13 @@ LEAST_WASHOUT = 2.0
     metavar="PERCENT",
     help="Of requests; roll back beyond it.  [default: 2% more than before]",
 )
+@click.option(
+    "--deadline",
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="As slow counts a failed request in the verdict; goodput is the share answered within it.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
 @click.option(
     "--token",
@@ -114,6 +121,7 @@ def live(
     washout: str | None,
     max_p99: str | None,
     max_errors: str | None,
+    deadline: str,
     seed: int,
     token: str | None,
     page: str | None,
@@ -135,6 +143,7 @@ def live(
         chosen, blocks, seconds, rest, seed, min(1.0, seconds / 10),
         None if max_p99 is None else duration("--max-p99", max_p99),
         None if max_errors is None else percent("--max-errors", max_errors),
+        duration("--deadline", deadline),
     )  # fmt: skip
     with live_page(page) as shown:
         if shown is not None:
@@ -205,6 +214,9 @@ class LiveEvaluation(LivePanel):
         self._page = page
         self._ended = 0
         self._began_at = time.monotonic()
+        self._findings: Findings | None = None
+        self._so_far = ""
+        self._winner: str | None = None
         self._period = ""
         self._window: Window | None = None
 
@@ -242,6 +254,7 @@ class LiveEvaluation(LivePanel):
         balancer = HttpBalancer(url, token)
         switchback = Switchback(balancer, self._plan, self, time.monotonic, asyncio.sleep)
         findings.append(switchback.findings)
+        self._findings = switchback.findings
         await switchback.run()
 
     # --- Observer
@@ -249,8 +262,21 @@ class LiveEvaluation(LivePanel):
     def period_began(self, block: int | None, label: str) -> None:
         """Start of a period."""
         where = "before" if block is None else f"block {block + 1} of {self._plan.blocks}"
+        self._look(block)
         self._period, self._window = f"{where}: {label}", None
         self._note(self._period)
+
+    def _look(self, block: int | None) -> None:
+        """Verdict of what was measured so far; printed where its winner is new. The intervals hold at every look."""
+        if not block or self._findings is None:
+            return
+        verdict = result_of(self._plan, self._findings, self._control).verdict
+        if not verdict.has_verdict:
+            return
+        self._so_far = f"after {counted(block, 'block', 'blocks')}: {verdict.headline}"
+        if verdict.winner is not None and verdict.winner != self._winner:
+            self._console.print(f"{self._so_far}.", highlight=False)
+        self._winner = verdict.winner
 
     def window_grew(self, window: Window) -> None:
         """New reading within a period."""
@@ -271,13 +297,14 @@ class LiveEvaluation(LivePanel):
         elapsed = time.monotonic() - self._began_at
         left = clock(max(0.0, self._plan.seconds - elapsed))
         line = f"{self._period}   elapsed {clock(elapsed)}   left {left}"
-        return Text(f"{line}\n{in_words(self._window)}" if self._window is not None else line)
+        window = [] if self._window is None else [in_words(self._window)]
+        return Text("\n".join([line, *window, *([self._so_far] if self._so_far else [])]))
 
     # --- result
 
     def present(self, result: LiveResult) -> None:
         """Print the table and the verdict."""
-        heads = ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors")
+        heads = ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors", "goodput")
         self._console.print(plain_table(heads, map(cells_of, result.rows)))
         for paragraph in verdict_text(result.verdict):
             self._console.print(paragraph)
@@ -293,8 +320,10 @@ class LiveEvaluation(LivePanel):
             "periods": [
                 {
                     "label": label, "block": block, "seconds": window.seconds, "requests": window.requests,
-                    "errors": window.errors, "p50": window.quantile(0.5), "p99": window.quantile(0.99),
-                    "mean": window.mean, "shares": window.shares,
+                    "errors": window.errors, "p50": window.mapped_quantile(0.5, self._plan.deadline),
+                    "p99": window.mapped_quantile(0.99, self._plan.deadline),
+                    "mean": window.mapped_mean(self._plan.deadline),
+                    "goodput": window.goodput(self._plan.deadline), "shares": window.shares,
                 }
                 for label, windows in findings.windows.items()
                 for block, window in windows.items()
@@ -309,6 +338,7 @@ def cells_of(row: Row) -> list[str]:
         *(row.label, str(row.periods), str(row.requests), f"{row.rate:.1f}"),
         *(f"{value * 1e3:.1f}" if math.isfinite(value) else "–" for value in times),
         f"{row.error_share:.2%}",
+        f"{row.goodput:.2%}" if math.isfinite(row.goodput) else "–",
     ]
 
 

@@ -10,6 +10,7 @@ from experiments.results.evidence import Evidence
 from experiments.results.phrases import UNITS, in_words, show
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval, Standing
+from experiments.stats.estimates import anytime_student
 
 ALONE = (
     "A failed request counts as slow as the deadline. Intervals are at 95 %, over the runs; a single run has none.",
@@ -76,6 +77,8 @@ def rule_line(found: Evidence) -> str:
     return (
         f"Judged by {unit}{deadline}, paired in {blocks}, at 5 % after Holm's adjustment over {family} "
         "(over all pairs for the runner-up); within ±5 % is practically equal."
+        + " The intervals hold at every look."
+        * (contest.method is anytime_student)
     )
 
 
