@@ -28,6 +28,7 @@ from experiments.results.directory import Results, load_results
 from experiments.results.phrases import UNITS, show
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.stats.run_summary import counted
 from experiments.terminal import (
     BOUND_MISSED,
     console_here,
@@ -175,7 +176,7 @@ def headline(found: Sequence[Contrast], measure: str) -> str:
 def invalid(given: Side) -> list[str]:
     """Warning about runs that are left out, with reasons; empty if there is none."""
     reasons = Counter(reason for run in given.runs for reason in run.invalid_reasons)
-    count = sum(not run.valid for run in given.runs)
+    count = len(given.runs) - len(counted(given.runs))
     reasons_shown = (
         "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
     )

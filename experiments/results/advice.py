@@ -18,7 +18,7 @@ from experiments.stats.comparison import (
     noise,
 )
 from experiments.stats.estimates import anytime_reach, anytime_student
-from experiments.stats.measures import LAG
+from experiments.stats.measures import ACHIEVED, LAG
 from experiments.stats.student import quantile
 
 MOST_BLOCKS = 64
@@ -40,8 +40,11 @@ def no_run_lines(found: Evidence) -> tuple[str, str]:
     if not found.invalid:
         return f"{what}: no run had a success", NOTHING_ANSWERED
     is_late = any(late(reason) for reason in found.invalid)
+    where = "run" if len(found.contest.able) <= 1 else "block"
     why = (
-        "the load generator was late in every run, so their times are wrong" if is_late else "no run is valid"
+        f"the load generator was late in every {where}, so their times are wrong"
+        if is_late
+        else f"no {where} is valid"
     )
     return f"{what}: {why}", remedy(found.invalid, found.contest.is_open)
 
@@ -136,4 +139,4 @@ def remedy(reasons: Sequence[str], is_open: bool) -> str:
 
 def late(reason: str) -> bool:
     """Whether a run is invalid because the generator was late."""
-    return reason.startswith((LAG, "achieved"))
+    return reason.startswith((LAG, ACHIEVED))

@@ -11,7 +11,7 @@ from experiments.scenario.scenario import Measure, Scenario
 from experiments.scenario.service import ServiceScenario
 from experiments.stats.estimates import Method, paired_student
 from experiments.stats.measures import LEAST_BEYOND, has_few_beyond
-from experiments.stats.run_summary import RunSummary
+from experiments.stats.run_summary import RunSummary, counted
 from experiments.stats.samples import WorldName
 
 MEASURES: tuple[Measure, ...] = ("throughput", "p99", "mean")
@@ -51,8 +51,8 @@ class Contest:
 
 
 def supports_tail(runs: Sequence[RunSummary]) -> bool:
-    """Whether every valid run has the requests that a p99 takes (`LEAST_BEYOND` beyond it), as in every table."""
-    return not any(has_few_beyond(run.requests, 99, LEAST_BEYOND) for run in runs if run.valid)
+    """Whether every run that counts has the requests that a p99 takes (`LEAST_BEYOND` beyond it), as in every table."""
+    return not any(has_few_beyond(run.requests, 99, LEAST_BEYOND) for run in counted(runs))
 
 
 def deciding(wanted: Measure, has_tail: bool) -> Measure:

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from experiments.results.contest import Contest
+from experiments.results.disturbed import faults_of, unless_contradicted
 from experiments.results.winner import Choice, choose, losing_more
 from experiments.stats.comparison import Comparison, Interval, compare
 from experiments.stats.estimates import geometric_mean
-from experiments.stats.run_summary import RunSummary, ceiling_per_block, values_per_block
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `comparisons` are those
     with the baseline in that measure, `explaining` those in other latency measures. `failed` is (failed, all) requests
-    by label, `losing` the share by which an entry fails more than the baseline.
+    by label, `losing` the share by which an entry fails more than the baseline, `faulty` why its own runs are invalid.
     """
 
     contest: Contest
@@ -29,6 +30,7 @@ class Evidence:
     explaining: Sequence[Comparison]
     failed: dict[str, tuple[int, int]]
     losing: dict[str, float]
+    faulty: dict[str, str]
 
     @property
     def blocks(self) -> int:
@@ -38,7 +40,8 @@ class Evidence:
     @property
     def invalid(self) -> list[str]:
         """Reasons of invalid runs."""
-        return list(dict.fromkeys(reason for run in self.runs for reason in run.invalid_reasons))
+        runs = [run for run in self.runs if not run.set_aside]
+        return list(dict.fromkeys(reason for run in runs for reason in run.invalid_reasons))
 
     @property
     def at_deadline(self) -> list[str]:
@@ -46,15 +49,15 @@ class Evidence:
         return [label for label, _ in self.order if self.contest.measure == "p99" and is_failing(self, label)]
 
     def goodput_of(self, label: str) -> float:
-        """Share (0..1) of the requests of an entry that were answered within the SLO, over its valid runs."""
-        mine = [run for run in self.runs if run.label == label and run.valid]
+        """Share (0..1) of the requests of an entry that were answered within the SLO, over the runs that count."""
+        mine = [run for run in counted(self.runs) if run.label == label]
         total = sum(run.requests for run in mine)
         return sum(run.goodput * run.requests for run in mine) / total if total else 0.0
 
 
 def is_failing(found: Evidence, label: str) -> bool:
-    """Whether the deciding measure is the deadline in at least half of the entry's valid runs."""
-    blocks = [run.block for run in found.runs if run.label == label and run.valid]
+    """Whether the deciding measure is the deadline in at least half of the entry's runs that count."""
+    blocks = [run.block for run in counted(found.runs) if run.label == label]
     return 2 * len(ceiling_per_block([label], found.runs, found.contest.measure).blocks[label]) >= len(blocks)
 
 
@@ -82,6 +85,7 @@ def evidence(
         explaining=others,
         failed={label: failures_of(label, runs) for label, _ in order},
         losing=losing_more(contest, runs),
+        faulty=faults_of(runs),
     )
 
 
@@ -96,7 +100,7 @@ def compared(
         comparisons, floor = compare(
             measure, values, contest.baseline, contest.control, contest.seed, contest.method, ceiling
         )
-        found += comparisons
+        found += [unless_contradicted(one, runs) for one in comparisons]
         if floor is not None and floor.blocks:
             floors[measure] = floor
     return tuple(found), floors
@@ -127,8 +131,8 @@ def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, flo
 
 
 def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:
-    """Failed and all requests of an entry, over its valid runs."""
-    mine = [run for run in runs if run.label == label and run.valid]
+    """Failed and all requests of an entry, over the runs that count."""
+    mine = [run for run in counted(runs) if run.label == label]
     return sum(run.ko for run in mine), sum(run.requests for run in mine)
 
 

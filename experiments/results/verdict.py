@@ -15,6 +15,7 @@ from experiments.results.phrases import SUBJECTS, difference, failed_text, group
 from experiments.results.winner import Choice
 from experiments.stats.comparison import Comparison
 from experiments.stats.measures import LEAST_BEYOND
+from experiments.stats.run_summary import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ def conclude(found: Evidence) -> Verdict:
         tail_line(found),
         "" if is_alone(found) else failure_line(found),
         losing_line(found),
+        faulty_line(found),
         equal_line(found.choice),
         explaining_line(found),
         deadline_line(found),
@@ -117,7 +119,7 @@ def tail_line(found: Evidence) -> str:
     contest = found.contest
     if contest.measure == contest.wanted or is_alone(found):
         return ""
-    fewest = min(run.requests for run in found.runs if run.valid)
+    fewest = min(run.requests for run in counted(found.runs))
     return (
         f"The mean decides: a p99 takes {grouped_digits(100 * LEAST_BEYOND)} requests in each run, and there were "
         f"{grouped_digits(fewest)}."
@@ -139,6 +141,12 @@ def losing_line(found: Evidence) -> str:
     shown = ", ".join(f"{label} ({100 * more:.2g}\u00a0% more)" for label, more in found.losing.items())
     baseline = found.contest.baseline
     return f"Cannot win, because more requests fail than under {baseline}: {shown}." if shown else ""
+
+
+def faulty_line(found: Evidence) -> str:
+    """Sentence about entries that cannot win because runs of theirs are invalid by their own fault."""
+    shown = "; ".join(f"{label} ({why})" for label, why in found.faulty.items())
+    return f"Cannot win, because a run is invalid by a fault of its own: {shown}." if shown else ""
 
 
 def equal_line(choice: Choice | None) -> str:

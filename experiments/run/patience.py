@@ -1,16 +1,16 @@
-"""Measuring on a shared machine: wait for a quiet moment before a run, and repeat a disturbed one.
+"""Measuring on a shared machine: wait for a quiet moment before a run, and repeat a disturbed block.
 
-    wait until quiet ─→ measure ─→ disturbed? ─→ wait …      until the time is used up: then the last run is kept
+    wait until quiet ─→ measure all entries ─→ any disturbed? ─→ all again …   until the time is used up
 
-Quietness is judged by the kernel's steal time, disturbance by the load generator's own lag. Neither is a latency, so
-repeating a run does not favour any entry.
+Quietness is judged by the kernel's steal time, disturbance by the load generator's own lag. An entry that shares the
+machine can cause lag; so a block is repeated for all entries, and what it replaces is kept and counted.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from experiments import cpu_time
 from experiments.stats.measures import LAG
@@ -60,9 +60,9 @@ class Patience:
         self._sleep = sleep
         self._until = now()
 
-    def begin(self) -> None:
-        """Start the budget of the next planned run."""
-        self._until = self._now() + self._seconds
+    def begin(self, runs: int) -> None:
+        """Start the budget of the next block of planned runs."""
+        self._until = self._now() + self._seconds * runs
 
     def quiet(self, print_verdict: Callable[[float], None]) -> None:
         """Wait for a quiet moment within the budget; `print_verdict` is called with the steal fraction (0..1)."""
@@ -74,6 +74,10 @@ class Patience:
                 return
             print_verdict(taken)
 
-    def should_repeat(self, run: Run) -> bool:
-        """Whether the run was disturbed and the budget allows a repetition."""
-        return self._is_disturbed(run) and self._now() < self._until
+    def is_disturbed(self, run: Run) -> bool:
+        """Whether the run asks for a repetition of its block."""
+        return self._is_disturbed(run)
+
+    def should_repeat(self, disturbed: Iterable[bool]) -> bool:
+        """Whether any run of the block was disturbed and the budget allows a repetition."""
+        return any(disturbed) and self._now() < self._until

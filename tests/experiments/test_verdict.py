@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.results.contest import contest_of
+from experiments.results.disturbed import repetitions
 from experiments.results.evidence import compared, evidence
 from experiments.results.verdict import Verdict, conclude
 from experiments.results.winner import losing_more
@@ -18,7 +19,7 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
 from experiments.stats.comparison import Interval, compare_all, inverted
-from experiments.stats.run_summary import RunSummary
+from experiments.stats.run_summary import RunSummary, counted
 from experiments.stats.samples import WorldName
 
 LABELS = ("round-robin", "steelyard", "peak-ewma", "c3")
@@ -237,7 +238,7 @@ def test_a_tail_that_is_seldom_the_deadline_still_decides() -> None:
         (1, 0, "No verdict: each ran once, 8 needed to tell a difference from chance", "--blocks 8"),
         (5, 0, "No verdict: each ran 5 times, 8 needed", "with --simulated that takes seconds"),
         (8, 3, "No verdict: 5 blocks valid, 8 are needed", "--patience"),
-        (8, 8, "No verdict: the load generator was late in every run", "lower --rate"),
+        (8, 8, "No verdict: the load generator was late in every block", "lower --rate"),
     ],
 )
 def test_without_a_verdict_it_says_why_and_what_to_do(
@@ -248,6 +249,58 @@ def test_without_a_verdict_it_says_why_and_what_to_do(
     assert (verdict.has_verdict, verdict.winner) == (False, None)
     assert verdict.headline.startswith(headline)
     assert advice in verdict.advice
+
+
+LATE = "generator lag p99 4.20 ms exceeds 1 ms"
+
+
+def late(runs: list[RunSummary], label: str, blocks: range, **changes: Any) -> list[RunSummary]:
+    """The runs, those of an entry in some blocks invalid because the generator was late."""
+    return [
+        replace(run, valid=False, invalid_reasons=(LATE,), **changes)
+        if run.label == label and run.block in blocks
+        else run
+        for run in runs
+    ]
+
+
+def test_a_late_run_makes_its_block_invalid_for_all_entries() -> None:
+    """Not only for the entry in whose run the generator was late, which may have caused it."""
+    runs = late(runs_of({"round-robin": 0.4, "steelyard": 0.3, "c3": 0.35}, blocks=12), "c3", range(2))
+    contest = contest_of(scenario_of(), "measured", runs)
+    assert {one.interval.blocks for one in compared(contest, runs)[0]} == {10}
+    assert verdict_of(runs).winner == "steelyard"
+    assert {run.block for run in counted(runs)} == set(range(2, 12))
+
+
+def test_late_runs_may_take_a_verdict_but_never_give_one() -> None:
+    """Steelyard is 25 % faster in eight blocks, and much slower in four in which it made the generator late."""
+    runs = runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=12)
+    scenario = scenario_of(("round-robin", "steelyard"))
+    assert verdict_of(late(runs, "steelyard", range(4), p99=0.31), scenario).winner == "steelyard"
+    slow = verdict_of(late(runs, "steelyard", range(4), p99=4.0), scenario)
+    assert slow.winner is None
+    assert slow.headline.startswith("No winner: under steelyard")
+    again = [replace(run, set_aside=1) for run in late(runs, "steelyard", range(4), p99=4.0) if run.block < 4]
+    assert verdict_of([*runs, *again], scenario).winner is None
+    assert repetitions([*runs, *again])[0] == f"block 1, attempt 1: steelyard: {LATE}"
+    assert repetitions([*runs, *again])[4].endswith("repeated ones included: steelyard 4 of 16.")
+
+
+def test_an_entry_that_is_invalid_by_its_own_fault_cannot_win() -> None:
+    """The others keep their blocks, and the reason is given."""
+    runs = runs_of({"round-robin": 0.4, "steelyard": 0.3, "c3": 0.1}, blocks=9)
+    fault = "the policy failed 90 of 100 times and was stood in for: KeyError"
+    runs = [
+        replace(run, valid=False, invalid_reasons=(fault,)) if (run.label, run.block) == ("c3", 0) else run
+        for run in runs
+    ]
+    verdict = verdict_of(runs)
+    assert verdict.winner == "steelyard"
+    assert f"Cannot win, because a run is invalid by a fault of its own: c3 ({fault})." in verdict.sentences
+    contest = contest_of(scenario_of(), "measured", runs)
+    blocks = {one.label: one.interval.blocks for one in compared(contest, runs)[0]}
+    assert (blocks["steelyard"], blocks["c3"]) == (9, 8)
 
 
 def test_nothing_answered_has_no_verdict() -> None:
