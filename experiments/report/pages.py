@@ -104,7 +104,7 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
 
 
 def warnings(summary: Summary) -> list[Section]:
-    """Invalid runs, repeated blocks, missing runs, failed thresholds, a time scale; what does not apply has no lines."""
+    """Invalid runs, repeated blocks, missing runs, failed thresholds, a time scale; those that apply have lines."""
     missing = [f"{summary.missing_runs} planned runs are missing: the campaign was stopped or failed."]
     failed = [f"{j.label}: {j.threshold} — {j.message}" for j in summary.failed_thresholds]
     scale = summary.scenario.time_scale
