@@ -6,7 +6,6 @@ Parses options and prints the result; the evaluation is in `switchback.py`.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from balancer.admin.options import refuse_renamed_variables
+from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.commands.options import PAGE, live_page
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import HttpBalancer
@@ -26,7 +26,6 @@ from experiments.live.verdict import LiveResult, Row, result_of
 from experiments.report.terminal_tables import verdict_text
 from experiments.results.judged import counted
 from experiments.results.phrases import tail_text
-from experiments.scenario.labels import policy_label, shortened
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     STOPPED,
@@ -40,7 +39,6 @@ from experiments.terminal import (
     require_writable,
     write_json,
 )
-from policies.loading.reference import located_here
 
 if TYPE_CHECKING:
     from experiments.page.live_page import LivePage
@@ -55,9 +53,6 @@ Examples:
 
 Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
 """
-
-LEAST_WASHOUT = 2.0
-"""Seconds in which requests that the predecessor placed are usually answered."""
 
 
 @click.command("live", epilog=EPILOG)
@@ -149,57 +144,6 @@ def live(
         if shown is not None:
             shown.follow(url, token)
         return LiveEvaluation(plan, control, console_here(), shown).run(url, token, file)
-
-
-def usual_washout(period: float) -> float:
-    """Seconds of wash-out for a period: a sixth, two seconds at least, half of a short one at most."""
-    return min(max(LEAST_WASHOUT, period / 6), period / 2)
-
-
-def policies_chosen(
-    policies: str, tables: tuple[str, ...]
-) -> tuple[dict[str, dict[str, Any]], tuple[str, str] | None]:
-    """Policies by label, and the labels of the A/A pair if one was named twice. Raises `BadInputError`."""
-    chosen: dict[str, dict[str, Any]] = {}
-    control: tuple[str, str] | None = None
-    wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
-    wanted = located_here([*wanted, *map(table_in, tables)])
-    for policy in wanted:
-        label = policy_label(policy, chosen)
-        if label not in chosen:
-            chosen[label] = policy
-        elif control is None:
-            control = label, shortened(label, " again")
-            chosen[control[1]] = policy
-        else:
-            raise BadInputError(
-                f"--policies: {label!r} is one pair too many; one is enough to know the noise"
-            )
-    if len(chosen) < 2:
-        raise BadInputError("--policies: name two or more, separated by commas")
-    return chosen, control
-
-
-def table_in(text: str) -> dict[str, Any]:
-    """Parse a policy with its options. Raises `BadInputError`."""
-    try:
-        table = json.loads(text)
-    except ValueError:
-        table = None
-    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        raise BadInputError(f"--policy: must be a JSON object with a name, got {text[:60]!r}")
-    return table
-
-
-def percent(option: str, text: str) -> float:
-    """Parse a percentage into a share (0..1). Raises `BadInputError`."""
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise BadInputError(f"{option}: must be a percentage such as 1%, got {text!r}")
-    return share
 
 
 class LiveEvaluation(LivePanel):

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from experiments.commands.live import table_in
+from experiments.commands.live_options import table_in
 from experiments.errors import BadInputError
 from experiments.record.reader import Recording, read_recording
 from experiments.scenario.labels import policy_label

@@ -17,7 +17,8 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.commands.live import in_words, percent, policies_chosen, usual_washout
+from experiments.commands.live import in_words
+from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
