@@ -3,7 +3,7 @@
 The policy under test shares the machine with the load generator, so it can make it late. Leaving out late runs of one
 entry would keep its better ones. Therefore a late run makes its block invalid for all entries, and a repeated block is
 measured for all entries. What is left may still be the better part; so a difference is only claimed if the runs of the
-invalid and repeated blocks, taken together with the others, point to the same side.
+invalid and repeated blocks, taken together with the others, point to the same side, and equality if they do not differ.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from experiments.stats.comparison import Comparison, is_comparable
+from experiments.stats.comparison import EQUAL_WITHIN, Comparison, is_comparable
 from experiments.stats.measures import is_late, spoils_block
 from experiments.stats.run_summary import RunSummary, value_of
 
 
 def unless_contradicted(one: Comparison, runs: Sequence[RunSummary]) -> Comparison:
-    """The comparison, undecided if it claims a difference that vanishes with the late runs counted."""
-    if one.standing not in ("ahead", "behind") or not any(map(was_late, runs)):
+    """The comparison, undecided if it claims a difference or equality that vanishes with the late runs counted."""
+    if one.standing not in ("ahead", "behind", "practically equal") or not any(map(was_late, runs)):
         return one
     whole = [run for run in runs if run.valid or was_late(run)]
     ours, theirs = (
@@ -32,8 +32,10 @@ def unless_contradicted(one: Comparison, runs: Sequence[RunSummary]) -> Comparis
         for key, value in ours.items()
         if is_comparable(value) and is_comparable(theirs.get(key))
     ]
-    is_same_side = sum(logs) * math.log(one.interval.ratio) > 0
-    return one if is_same_side else replace(one, standing="undecided")
+    mean = sum(logs) / len(logs) if logs else 0.0
+    is_equal = one.standing == "practically equal"
+    holds = abs(mean) <= EQUAL_WITHIN if is_equal else mean * math.log(one.interval.ratio) > 0
+    return one if holds else replace(one, standing="undecided")
 
 
 def was_late(run: RunSummary) -> bool:

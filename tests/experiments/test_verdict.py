@@ -281,6 +281,15 @@ def test_late_runs_may_take_a_verdict_but_never_give_one() -> None:
     slow = verdict_of(late(runs, "steelyard", range(4), p99=4.0), scenario)
     assert slow.winner is None
     assert slow.headline.startswith("No winner: under steelyard")
+    alike = runs_of({"round-robin": 0.4, "steelyard": 0.4}, blocks=12, noise=0.002)
+    contest = contest_of(scenario, "measured", alike)
+    for late_p99, standing in ((0.4, "practically equal"), (4.0, "undecided")):
+        (one,) = [
+            one
+            for one in compared(contest, late(alike, "steelyard", range(4), p99=late_p99))[0]
+            if one.measure == "p99"
+        ]
+        assert one.standing == standing
     again = [replace(run, set_aside=1) for run in late(runs, "steelyard", range(4), p99=4.0) if run.block < 4]
     assert verdict_of([*runs, *again], scenario).winner is None
     assert repetitions([*runs, *again])[0] == f"block 1, attempt 1: steelyard: {LATE}"
