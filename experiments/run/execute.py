@@ -17,7 +17,7 @@ from pathlib import Path
 from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result, set_aside
 from experiments.results.plan import plan
 from experiments.results.policy_files import policy_files, require_same_files
-from experiments.run.patience import Patience
+from experiments.run.patience import Patience, has_lagged
 from experiments.run.world import Interrupted, Observer, World
 from experiments.scenario.scenario import Scenario
 from experiments.stats.samples import Run, WorldName
@@ -72,7 +72,7 @@ def execute_block(
             observer.run_started(planned)
             run = execute_run(campaign, planned, directory, world, observer)
         observer.run_ended(planned, run)
-        disturbed.append(patience.is_disturbed(run))
+        disturbed.append(has_lagged(run))
         del run  # before the next one, which may need as much memory
     return disturbed
 

@@ -42,19 +42,19 @@ def processors() -> Sequence[int]:
 
 
 class Patience:
-    """Time budget of `seconds` per planned run for waiting and repeating. 0: every run is kept as it is."""
+    """Time budget of `seconds` per planned run for waiting and repeating; a block has that of its runs together. 0: every
+    run is kept as it is.
+    """
 
     def __init__(
         self,
         seconds: float = 0.0,
-        is_disturbed: Callable[[Run], bool] = has_lagged,
         *,
         stolen: Callable[[], float] = stolen_seconds,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._seconds = seconds
-        self._is_disturbed = is_disturbed
         self._stolen = stolen
         self._now = now
         self._sleep = sleep
@@ -65,18 +65,15 @@ class Patience:
         self._until = self._now() + self._seconds * runs
 
     def quiet(self, print_verdict: Callable[[float], None]) -> None:
-        """Wait for a quiet moment within the budget; `print_verdict` is called with the steal fraction (0..1)."""
-        while self._now() < self._until:
+        """Wait for a quiet moment, at most the budget of one run; `print_verdict` gets the steal fraction (0..1)."""
+        until = min(self._until, self._now() + self._seconds)
+        while self._now() < until:
             at, before = self._now(), self._stolen()
             self._sleep(LOOK)
             taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(processors())))
             if taken <= QUIET:
                 return
             print_verdict(taken)
-
-    def is_disturbed(self, run: Run) -> bool:
-        """Whether the run asks for a repetition of its block."""
-        return self._is_disturbed(run)
 
     def should_repeat(self, disturbed: Iterable[bool]) -> bool:
         """Whether any run of the block was disturbed and the budget allows a repetition."""
