@@ -42,8 +42,9 @@ def processors() -> Sequence[int]:
 
 
 class Patience:
-    """Time budget of `seconds` per planned run for waiting and repeating; a block has that of its runs together. 0: every
-    run is kept as it is.
+    """Time budget of `seconds` per planned run for waiting and repeating; a block has that of its runs together.
+
+    With 0 every run is kept as it is.
     """
 
     def __init__(
