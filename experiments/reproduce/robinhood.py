@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = {"Envoy cluster": (1.26, 1.01), "database frontend": (1.4, 1.05)}
-"""Ratio of the largest to the mean utilisation before and after, by cluster."""
+"""Ratio of the largest to the mean utilisation before and after, by cluster, as a summary of the article has it."""
 
 BEFORE, AFTER = "round-robin", "reported-load"
 OTHERS = ("least-in-flight", "peak-ewma", "steelyard")
 WORKERS = 12
-SLOTS = 8
+SLOTS = 4
 LOAD = 0.6
 """Mean utilisation that is offered."""
 
@@ -55,7 +55,7 @@ def scenario_of(cluster: str, duration: float) -> Scenario:
     """Half of the workers as slow as 1, the others as fast as an even split needs for the source's ratio before."""
     speed = faster(SOURCE[cluster][0])
     half = WORKERS // 2
-    rate = LOAD * 2 * SLOTS * half / (MEAN * (1 + 1 / speed))
+    rate = LOAD * 2 * SLOTS * WORKERS / (MEAN * (1 + 1 / speed))
     return Scenario.model_validate(
         {
             "name": "robinhood",
