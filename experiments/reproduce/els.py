@@ -102,7 +102,7 @@ class Els(SimulatedReproduction):
         "https://engineering.atspotify.com/2015/12/els-part-1/",
     )
     summary = "One of four workers ten times slower, or failing 90 % of its requests at once; simulated."
-    duration = "half a minute"
+    duration = "a few seconds"
 
     def __init__(self, is_quick: bool) -> None:
         self._seeds = 4 if is_quick else 20
