@@ -65,6 +65,8 @@ def mean(old: float, new: float, alpha: float) -> float:
 class C3(ByScore):
     """C3: the lowest rank of three drawn at random, by mean latency and the cube of the expected queue."""
 
+    reads_reports = True
+
     def __init__(
         self,
         rng: Random,

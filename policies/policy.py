@@ -31,6 +31,10 @@ class Policy(Protocol):
 
     An attribute `keeps_to_regions`, if true, says that the policy sends a region its share however few endpoints are
     left there; panic is then decided per region.
+
+    An attribute `reads_reports` of the class says whether the policy uses the load that workers report in responses
+    (`outcome.reported_load`). Without it, only policies of other packages and files count as such; the simulator leaves
+    the reports out where nothing reads them.
     """
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

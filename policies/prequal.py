@@ -51,6 +51,7 @@ costs more than any other, so that there is one trial at a time and no stampede.
 class Prequal:
     """Prequal: the lowest latency among endpoints that are not too busy, by probes made in advance."""
 
+    reads_reports = True
     trace: Trace | None = None
 
     def __init__(

@@ -85,6 +85,8 @@ class RegionAware(PerRegion):
     over `smoothing` seconds; see `headroom.py`.
     """
 
+    reads_reports = True
+
     def __init__(
         self,
         rng: Random,

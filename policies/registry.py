@@ -142,6 +142,24 @@ def find(name: str, library: Library = LIBRARY) -> Factory:
     return factory
 
 
+def reads_reports(spec: str | Mapping[str, Any]) -> bool:
+    """Return whether a policy, or one that it wraps, uses the load that workers report in responses.
+
+    Raises UnknownPolicy, BrokenPolicy.
+    """
+    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
+    factory = find(table["name"])
+    if getattr(factory, "reads_reports", table["name"] not in TABLE):
+        return True
+    inner = [table.get(name, option.default) for name, option in _inner_options(factory)]
+    return any(reads_reports(one) for one in inner if isinstance(one, str | Mapping))
+
+
+def _inner_options(factory: Factory) -> list[tuple[str, inspect.Parameter]]:
+    """Return the options of `factory` that are policies themselves."""
+    return [pair for pair in options_of(factory).items() if pair[1].annotation == PolicyMaker]
+
+
 def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters of `factory`, with annotations resolved."""
     target = factory.__init__ if inspect.isclass(factory) else factory

@@ -78,6 +78,7 @@ class Report:
 class ReportedLoadRoundRobin:
     """Turns in proportion to requests per second over reported utilisation, errors counted as load (gRPC A58)."""
 
+    reads_reports = True
     trace: Trace | None = None
 
     def __init__(

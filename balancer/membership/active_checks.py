@@ -4,9 +4,9 @@ They are driven by the sweep, without tasks or timers, so a check may be a quart
 the router and the request counters.
 
 Without a path no request is sent, and checks only connect: to an endpoint to which no connection has been tried yet,
-and to those where connecting has failed, until it succeeds. Without these connects a balancer that is not ready, and
-therefore gets no requests, would never learn that its workers are back. The connection stays in the pool for the first
-request.
+and to those where connecting has failed or connections broke, until it succeeds. Without these connects a balancer that
+is not ready, and therefore gets no requests, would never learn that its workers are back. The connection stays in the
+pool for the first request.
 """
 
 from __future__ import annotations
@@ -138,28 +138,31 @@ class Checks:
         """Send a check. It opens a connection if it tests whether connecting works."""
         plan = self.plan
         check.request = InternalRequest(
-            plan.head(check.endpoint), partial(self._ended, check, plan), timeout=plan.timeout, started_at=now
+            plan.head(check.endpoint),
+            partial(self._ended, check, plan, state.record.count),
+            timeout=plan.timeout,
+            started_at=now,
         )
-        needs_new = plan.path is None or state.record.is_unreachable
+        needs_new = plan.path is None or state.record.ends_by_connect
         check.request.lease(self._pools.by_id[state.id], needs_new=needs_new, is_trial=True)
 
     def _needs_connect(self, state: EndpointState) -> bool:
         """Whether only a connect can show if the endpoint is reachable."""
         pool = self._pools.by_id[state.id]
         return (
-            state.record.is_unreachable
+            state.record.ends_by_connect
             or pool.is_unreachable
             or (self.plan.first_connect and pool.is_untried)
         )
 
-    def _ended(self, check: EndpointCheck, plan: CheckPlan, result: InternalResult) -> None:
-        """Record the result of a check that was sent under `plan`."""
+    def _ended(self, check: EndpointCheck, plan: CheckPlan, ejections: int, result: InternalResult) -> None:
+        """Record the result of a check that was sent under `plan`, after so many ejections of the endpoint."""
         check.request = None
         fault, endpoint_id = plan.fault_of(result), check.endpoint.id
         has_changed = check.state.record(fault, self._now)
         if self.plan.path is not None:
             self._report(check, has_changed, result.is_reachable)
-        if fault is None:
+        if fault is None and self._router.find(endpoint_id).record.count == ejections:
             self._router.readmit(endpoint_id)
 
     def _report(self, check: EndpointCheck, has_changed: bool, is_reachable: bool) -> None:
@@ -178,7 +181,7 @@ class Checks:
             return False
         if self.plan.path is None and self.plan.first_connect and pool.is_untried:
             return under_way < FIRST_AT_ONCE
-        if state.record.is_unreachable or pool.is_unreachable:
+        if state.record.ends_by_connect or pool.is_unreachable:
             check.state.check_soon(now)
         elif self.plan.path is None:
             return False

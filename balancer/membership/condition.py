@@ -41,6 +41,7 @@ DOWN = frozenset((Condition.EJECTED, Condition.FAILING_CHECKS, Condition.UNREACH
 
 CAUSES = {
     Cause.UNREACHABLE: "no connection",
+    Cause.CONNECTIONS: "broken connections",
     Cause.FAILURES: "consecutive failures",
     Cause.SUCCESS_RATE: "success rate",
     Cause.LATENCY: "latency",
@@ -121,7 +122,7 @@ def may_answer(state: EndpointState, condition: Condition, now: float) -> bool:
     if not state.is_eligible:
         return False
     is_down = condition in DOWN and (
-        condition is not Condition.EJECTED or state.record.cause is Cause.FAILURES
+        condition is not Condition.EJECTED or state.record.cause in (Cause.FAILURES, Cause.CONNECTIONS)
     )
     return not is_down or _has_just_answered(state, now)
 

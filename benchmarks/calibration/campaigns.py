@@ -55,10 +55,10 @@ def made(simulate: Simulate, scenario: Scenario, planted: float | None, seed: in
     plain, changed = [], []
     for planned in plan(scenario):
         run = simulate(scenario, entries[planned.label], planned.block, planned.order, planned.seed)
-        plain.append(summarise_run(run))
+        plain.append(summarise_run(run, scenario.slo))
         if planted is not None:
             is_it = planned.label == STRETCHED
-            changed.append(summarise_run(stretched(run, planted)) if is_it else plain[-1])
+            changed.append(summarise_run(stretched(run, planted), scenario.slo) if is_it else plain[-1])
     return Campaign(scenario, tuple(plain), tuple(changed))
 
 
@@ -88,10 +88,9 @@ def many(
 def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: Method) -> Finding:
     """Verdict on the first `blocks` blocks."""
     kept = tuple(run for run in runs if run.block < blocks)
-    contest = replace(
-        contest_of(scenario, "measured", kept), has_tail=True
-    )  # of any length: the method is tested
-    comparisons, _ = compared(contest, kept, method)
+    contest = contest_of(scenario, "measured", kept)
+    contest = replace(contest, has_tail=True, method=method)  # of any length: the method is tested
+    comparisons, _ = compared(contest, kept)
     ranked = [item for item in comparisons if item.standing in RANKED]
     claims = tuple(item.label for item in ranked if item.measure == scenario.measure)
     others = tuple(dict.fromkeys(item.label for item in ranked if item.label not in claims))

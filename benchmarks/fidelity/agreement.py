@@ -1,9 +1,10 @@
-"""Agreement of simulation and measurement: share per worker, mean, 99th percentile and ranking of policies.
+"""Agreement of simulation and measurement: share per worker, mean, 99th percentile, goodput and ranking of policies.
 
-Pure functions of runs. Only blocks whose measured run is valid count, and the same blocks of the simulation. A figure
-without any valid run is shown and not judged. A figure beyond its bound is a miss; the confidence interval over blocks
-and the simulation noise (distance of a single simulation from the mean of many with other decision draws) help to tell
-a wrong model from too few requests.
+Pure functions of runs. Only blocks that count in a comparison of measured runs do, and the same blocks of the
+simulation. A failed request counts as slow as the deadline in both worlds. A figure is judged by its 95 % interval over
+eight blocks or more: met if the whole interval lies within the bound, missed if it lies wholly beyond, otherwise not
+judged. The simulation noise (distance of a single simulation from the mean of many with other decision draws) is shown
+beside.
 """
 
 from __future__ import annotations
@@ -15,17 +16,31 @@ from itertools import combinations
 
 import numpy as np
 
-from experiments.results.directory import Results
-from experiments.stats import measures
-from experiments.stats.comparison import EQUAL_WITHIN, Interval, noise, paired_interval
+from experiments.results.directory import Results, believable
+from experiments.stats import measures, student
+from experiments.stats.ceiling import is_at_ceiling
+from experiments.stats.comparison import (
+    ENOUGH_BLOCKS,
+    SIGNIFICANCE,
+    Interval,
+    compare_all,
+    paired,
+    paired_interval,
+)
+from experiments.stats.estimates import paired_student
+from experiments.stats.run_summary import (
+    RunSummary,
+    ceiling_per_block,
+    counted,
+    summarise_run,
+    values_per_block,
+)
 from experiments.stats.samples import Floats, Run
 
-BOUNDS = {"share": 0.05, "mean": 0.05, "p99": 0.10}
-"""Largest relative distance of a simulated figure from the measured one that counts as agreement."""
-
-MEASURED, SIMULATED = 0, 1
-Worlds = tuple[dict[int, float], dict[int, float]]
-"""Value by block: measured, simulated."""
+BOUNDS = {"share": 0.05, "mean": 0.05, "p99": 0.10, "goodput": 0.01}
+"""Largest distance of a simulated figure from the measured one that counts as agreement: relative, of an even share for
+shares, and a difference of shares of the requests for goodput.
+"""
 
 
 def mean(latency: Floats) -> float:
@@ -37,6 +52,9 @@ def p99(latency: Floats) -> float:
     return measures.percentile(latency, 99)
 
 
+SIDES = ("ahead", "behind")
+"""Standings of a pair that is apart."""
+
 LATENCY: dict[str, Callable[[Floats], float]] = {"mean": mean, "p99": p99}
 
 
@@ -44,9 +62,9 @@ LATENCY: dict[str, Callable[[Floats], float]] = {"mean": mean, "p99": p99}
 class Agreement:
     """One figure, measured and simulated, latencies in seconds; for shares, the worker with the greatest distance.
 
-    `distance` is simulated over measured, less 1; for shares, the difference as a fraction of an even share. `is_met`
-    is None if it cannot be judged. `simulation_noise` is the distance of a single simulation from many; nan if
-    unknown.
+    `distance` is simulated over measured, less 1; for shares, the difference as a fraction of an even share; for
+    goodput the difference. `interval` is that of 1 + `distance`. `is_met` is None if it cannot be judged.
+    `simulation_noise` is the distance of a single simulation from many; nan if unknown.
     """
 
     quantity: str
@@ -54,7 +72,7 @@ class Agreement:
     simulated: float
     distance: float
     is_met: bool | None
-    interval: Interval | None = None
+    interval: Interval
     has_few: bool = False
     simulation_noise: float = math.nan
 
@@ -76,8 +94,8 @@ class Row:
 class PairComparison:
     """Pair comparison of two entries by p99: ratio of `first` to `second`, measured and simulated.
 
-    `is_apart` says whether the measured ratio differs from 1 beyond noise; `is_same` whether the simulated ratio is on
-    the same side.
+    `is_apart` says whether one of them stands ahead when measured; `is_same` whether it does so when simulated, None if
+    neither does.
     """
 
     first: str
@@ -85,7 +103,7 @@ class PairComparison:
     measured: Interval
     simulated: Interval
     is_apart: bool
-    is_same: bool
+    is_same: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +119,11 @@ class ScenarioResult:
 
     @property
     def ranking_is_met(self) -> bool | None:
-        """Whether all pairs that differ in measurement have the same order in simulation; None without such a pair."""
-        apart = [comparison for comparison in self.pair_comparisons if comparison.is_apart]
-        return all(comparison.is_same for comparison in apart) if apart else None
+        """Whether all pairs that differ in measurement have the same order in simulation; None without such a pair, or
+        if the simulation does not tell one of them apart.
+        """
+        apart = [comparison.is_same for comparison in self.pair_comparisons if comparison.is_apart]
+        return False if False in apart else None if None in apart or not apart else True
 
 
 def scenario_result_of(measured: Results, simulated: Results, again: Results | None = None) -> ScenarioResult:
@@ -111,44 +131,65 @@ def scenario_result_of(measured: Results, simulated: Results, again: Results | N
     scenario = measured.scenario
     entries = [entry for entry in measured.entries() if entry.repeat_of is None]
     pairs = {entry.label: paired_runs(measured, simulated, entry.label) for entry in entries}
+    slo = scenario.slo * scenario.time_scale
+    ours = counted([summarise_run(run, slo) for run in measured.runs])
+    blocks = {run.block for run in ours}
+    theirs = [summarise_run(run, slo) for run in simulated.runs if run.facts.block in blocks]
     rows = tuple(
         with_simulation_noise(
-            row_of(entry.label, entry.policy.name, *pairs[entry.label], scenario.seed), pairs, again
+            row_of(entry.label, entry.policy.name, *pairs[entry.label], slo), pairs, again, slo
         )
+        if any(run.label == entry.label for run in ours)
+        else unjudged(row_of(entry.label, entry.policy.name, *pairs[entry.label], slo), measured)
         for entry in entries
     )
-    values = {label: (values_of(ours), values_of(theirs)) for label, (ours, theirs) in pairs.items()}
-    floor = floor_of(measured)
-    pair_comparisons = tuple(
-        pair_comparison_of(a, b, values, floor, scenario.seed) for a, b in combinations(values, 2)
-    )
-    orders = order_of(values, MEASURED), order_of(values, SIMULATED)
+    labels = [entry.label for entry in entries]
+    pair_comparisons = pair_comparisons_of(labels, ours, theirs, scenario.control_pair)
+    orders = order_of(labels, ours), order_of(labels, theirs)
     return ScenarioResult(scenario.name, scenario.question, rows, pair_comparisons, orders)
 
 
 def paired_runs(measured: Results, simulated: Results, label: str) -> tuple[list[Run], list[Run]]:
-    """Measured and simulated runs of the same blocks: of the valid measured runs, or of all if none is valid."""
+    """Measured and simulated runs of the same blocks: of those that count, or of all measured ones if none does."""
     theirs = {run.facts.block: run for run in simulated.runs_of(label)}
-    ours = [run for run in measured.runs_of(label) if run.facts.block in theirs]
-    kept = [run for run in ours if run.facts.is_valid] or ours
+    kept = [run for run in believable(measured, label) if run.facts.block in theirs]
     return kept, [theirs[run.facts.block] for run in kept]
 
 
-def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], seed: int) -> Row:
-    """Agreements of one entry; not judged unless both worlds have a valid run."""
+def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], slo: float) -> Row:
+    """Agreements of one entry; `slo` in measured seconds."""
     if not ours:
         return Row(label, policy, 0, (), math.nan, math.nan, "no block has a run in both worlds")
-    fault = fault_of(ours, theirs)
-    found = (
+    invalid = next((run for run in theirs if not run.facts.is_valid), None)
+    agreements = (
         share_agreement(ours, theirs),
-        *(latency_agreement(name, ours, theirs, seed) for name in LATENCY),
+        *(latency_agreement(name, ours, theirs) for name in LATENCY),
+        goodput_agreement(ours, theirs, slo),
     )
-    agreements = tuple(replace(one, is_met=None) if fault else one for one in found)
-    return Row(label, policy, len(ours), agreements, failed(ours), failed(theirs), fault)
+    row = Row(label, policy, len(ours), agreements, failed(ours), failed(theirs))
+    return (
+        row
+        if invalid is None
+        else with_fault(row, f"invalid simulated run: {invalid.facts.invalid_reasons[0]}")
+    )
+
+
+def unjudged(row: Row, measured: Results) -> Row:
+    """Row of an entry without a block that counts; the reason may be another entry's run."""
+    invalid = [run for run in measured.runs if not run.facts.is_valid]
+    own = [run for run in invalid if run.facts.label == row.label] or invalid
+    why = f": {own[0].facts.label}: {own[0].facts.invalid_reasons[0]}" if own else ""
+    return with_fault(row, row.fault or f"no measured block counts{why}")
+
+
+def with_fault(row: Row, fault: str) -> Row:
+    """Copy of the row that judges nothing."""
+    agreements = tuple(replace(one, is_met=None) for one in row.agreements)
+    return replace(row, agreements=agreements, fault=fault)
 
 
 def with_simulation_noise(
-    row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None
+    row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None, slo: float
 ) -> Row:
     """Copy of `row` with the simulation noise of each agreement, from the same blocks of `again`."""
     if again is None or not row.agreements:
@@ -157,42 +198,83 @@ def with_simulation_noise(
     others = {run.facts.block: run for run in again.runs_of(row.label)}
     if any(run.facts.block not in others for run in theirs):
         return row
-    twice = row_of(row.label, row.policy, theirs, [others[run.facts.block] for run in theirs], 0)
+    twice = row_of(row.label, row.policy, theirs, [others[run.facts.block] for run in theirs], slo)
     found = zip(row.agreements, twice.agreements, strict=True)
     return replace(
         row, agreements=tuple(replace(one, simulation_noise=other.distance) for one, other in found)
     )
 
 
-def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:
-    """Reason why the entry is not judged; empty if it is."""
-    for world, runs in (("measured", ours), ("simulated", theirs)):
-        invalid = [run for run in runs if not run.facts.is_valid]
-        if invalid:
-            return f"no valid {world} run: {invalid[0].facts.invalid_reasons[0]}"
-    return ""
+def judged(interval: Interval, bound: float) -> bool | None:
+    """Whether the interval of 1 + distance lies within the bound or beyond; else None, and for few blocks."""
+    if interval.blocks < ENOUGH_BLOCKS or math.isnan(interval.low):
+        return None
+    if 1 - bound <= interval.low and interval.high <= 1 + bound:
+        return True
+    return False if interval.low > 1 + bound or interval.high < 1 - bound else None
+
+
+def difference_of(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Interval of 1 + (theirs - ours), from paired differences."""
+    found = paired_student(np.asarray(theirs) - np.asarray(ours))
+    return Interval(1 + found.mean, 1 + found.low, 1 + found.high, len(ours))
 
 
 def share_agreement(ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
-    """Share of the worker whose shares differ most, relative to an even share: small shares have large errors."""
+    """Shares relative to an even share, because small shares have large errors; shown is the most distant worker.
+
+    Met if it is met for each worker; missed if it is for any, by intervals widened for their number (Bonferroni).
+    """
     measured, simulated = measures.share_per_worker(ours), measures.share_per_worker(theirs)
-    worst = max(measured, key=lambda worker: abs(simulated[worker] - measured[worker]))
-    distance = (simulated[worst] - measured[worst]) * len(measured)
-    is_met = abs(distance) <= BOUNDS["share"]
-    return Agreement("share", measured[worst], simulated[worst], distance, is_met)
+    by_block = [[measures.share_per_worker([run]) for run in runs] for runs in (ours, theirs)]
+    count, intervals = len(measured), dict[str, Interval]()
+    for worker in measured:
+        parts = [[count * shares[worker] for shares in world] for world in by_block]
+        intervals[worker] = difference_of(*parts)
+    worst = max(intervals, key=lambda worker: abs(intervals[worker].ratio - 1))
+    met = {judged(interval, BOUNDS["share"]) for interval in intervals.values()}
+    missed = any(judged(widened(one, count), BOUNDS["share"]) is False for one in intervals.values())
+    is_met = False if missed else True if met == {True} else None
+    distance = intervals[worst].ratio - 1
+    return Agreement("share", measured[worst], simulated[worst], distance, is_met, intervals[worst])
 
 
-def latency_agreement(name: str, ours: Sequence[Run], theirs: Sequence[Run], seed: int) -> Agreement:
-    """Latency figure of successes over all blocks, with the confidence interval of the ratio over blocks."""
-    measured, simulated = (LATENCY[name](measures.success_latency(runs)) for runs in (ours, theirs))
-    distance = simulated / measured - 1
-    entry, baseline = (
-        [LATENCY[name](measures.success_latency([run])) for run in runs] for runs in (theirs, ours)
+def widened(interval: Interval, count: int) -> Interval:
+    """The interval as one of `count` that hold together with 95 %."""
+    if interval.blocks < 2:
+        return interval
+    degrees = interval.blocks - 1
+    factor = student.quantile(1 - SIGNIFICANCE / count, degrees) / student.quantile(1 - SIGNIFICANCE, degrees)
+    low, high = (interval.ratio + factor * (end - interval.ratio) for end in (interval.low, interval.high))
+    return Interval(interval.ratio, low, high, interval.blocks)
+
+
+def latency_agreement(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
+    """Latency figure of all requests, with the interval of the ratio over blocks; not judged at the deadline."""
+    values = [[LATENCY[name](measures.deadline_mapped(run)) for run in runs] for runs in (ours, theirs)]
+    measured, simulated = (
+        LATENCY[name](np.concatenate([measures.deadline_mapped(run) for run in runs]))
+        for runs in (ours, theirs)
     )
-    interval, _ = paired_interval(entry, baseline, seed)
-    is_met = None if math.isnan(distance) else abs(distance) <= BOUNDS[name]
-    has_few = name == "p99" and measures.has_few_beyond(len(measures.success_latency(ours)), 99)
-    return Agreement(name, measured, simulated, distance, is_met, interval, has_few)
+    interval, _ = paired_interval(values[1], values[0])
+    requests = sum(len(run.samples) for run in ours)
+    has_few = name == "p99" and measures.has_few_beyond(requests, 99)
+    tied = sum(is_lost(name, one) and is_lost(name, other) for one, other in zip(ours, theirs, strict=True))
+    is_met = None if 2 * tied >= len(ours) else judged(interval, BOUNDS[name])
+    return Agreement(name, measured, simulated, interval.ratio - 1, is_met, interval, has_few)
+
+
+def is_lost(name: str, run: Run) -> bool:
+    """Whether failures make the figure the deadline."""
+    return is_at_ceiling(name, int((~run.samples.ok).sum()), len(run.samples))
+
+
+def goodput_agreement(ours: Sequence[Run], theirs: Sequence[Run], slo: float) -> Agreement:
+    """Share of the requests that were answered within the SLO."""
+    interval = difference_of(*([measures.goodput([run], slo) for run in runs] for runs in (ours, theirs)))
+    measured, simulated = (measures.goodput(runs, slo) for runs in (ours, theirs))
+    is_met = judged(interval, BOUNDS["goodput"])
+    return Agreement("goodput", measured, simulated, interval.ratio - 1, is_met, interval)
 
 
 def failed(runs: Sequence[Run]) -> float:
@@ -200,58 +282,36 @@ def failed(runs: Sequence[Run]) -> float:
     return measures.statistics_row(runs).ko_percent
 
 
-def floor_of(results: Results) -> Interval | None:
-    """Interval of the p99 ratio of the A/A control to its original: the noise floor of measurement."""
-    if results.scenario.control_pair is None:
-        return None
-    original, repeat = (values_of(results.runs_of(label)) for label in results.scenario.control_pair)
-    blocks = sorted(original.keys() & repeat.keys())
-    if not blocks:
-        return None
-    return paired_interval([repeat[n] for n in blocks], [original[n] for n in blocks], results.scenario.seed)[
-        0
-    ]
-
-
-def pair_comparison_of(
-    first: str, second: str, values: Mapping[str, Worlds], floor: Interval | None, seed: int
-) -> PairComparison:
-    """Compare two entries block by block, measured and simulated."""
-    measured, simulated = (
-        ratio_of(values[first][world], values[second][world], seed) for world in (MEASURED, SIMULATED)
+def pair_comparisons_of(
+    labels: Sequence[str],
+    ours: Sequence[RunSummary],
+    theirs: Sequence[RunSummary],
+    control: tuple[str, str] | None,
+) -> tuple[PairComparison, ...]:
+    """Compare every two entries by p99, or by goodput where it is the deadline, measured and simulated."""
+    names = [*labels, *(control[1:] if control else ())]
+    worlds = []
+    for runs in (ours, theirs):
+        values, ceiling = values_per_block(names, runs, "p99"), ceiling_per_block(names, runs, "p99")
+        floor = paired(values, control[1], control[0])[0] if control and runs is ours else None
+        worlds.append(compare_all("p99", values, labels, floor, ceiling=ceiling, control=control))
+    measured, simulated = worlds
+    return tuple(
+        PairComparison(
+            *pair,
+            measured[pair].interval,
+            simulated[pair].interval,
+            measured[pair].standing in SIDES,
+            measured[pair].standing == simulated[pair].standing
+            if simulated[pair].standing in SIDES
+            else None,
+        )
+        for pair in combinations(labels, 2)
     )
-    is_apart = stands_apart(measured, floor)
-    is_same = (measured.ratio > 1) == (simulated.ratio > 1)
-    return PairComparison(first, second, measured, simulated, is_apart, is_same)
 
 
-def ratio_of(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int) -> Interval:
-    """Interval of the ratio of one entry to another, over their common blocks."""
-    blocks = sorted(ours.keys() & theirs.keys())
-    if not blocks:
-        return Interval(math.nan, math.nan, math.nan, 0)
-    return paired_interval([ours[n] for n in blocks], [theirs[n] for n in blocks], seed)[0]
-
-
-def stands_apart(interval: Interval, floor: Interval | None) -> bool:
-    """Whether two entries differ by more than 5 % and the A/A control, with an interval that excludes 1."""
-    if interval.blocks < 2 or math.isnan(interval.low):
-        return False
-    is_clear = interval.low > 1 or interval.high < 1
-    return is_clear and abs(math.log(interval.ratio)) > max(EQUAL_WITHIN, noise(floor) if floor else 0.0)
-
-
-def values_of(runs: Sequence[Run]) -> dict[int, float]:
-    """p99 of the successes of each valid run by block, in seconds."""
-    found = {run.facts.block: p99(measures.success_latency([run])) for run in runs if run.facts.is_valid}
-    return {block: value for block, value in found.items() if value > 0}
-
-
-def order_of(values: Mapping[str, Worlds], world: int) -> tuple[str, ...]:
+def order_of(labels: Sequence[str], runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """Labels by the geometric mean of their p99s; entries without one are left out."""
-    means = {
-        label: float(np.mean(np.log([*pair[world].values()])))
-        for label, pair in values.items()
-        if pair[world]
-    }
+    values = values_per_block(labels, runs, "p99")
+    means = {label: float(np.mean(np.log([*found.values()]))) for label, found in values.items() if found}
     return tuple(sorted(means, key=means.__getitem__))

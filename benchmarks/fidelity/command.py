@@ -19,11 +19,11 @@ from experiments.terminal import duration
 
 EPILOG = """\b
 Examples:
-  python -m benchmarks fidelity                     six scenarios, five policies, four blocks: two hours
+  python -m benchmarks fidelity                     six scenarios, five policies, eight blocks: four hours
   python -m benchmarks fidelity --quick             one short block of each: an impression, eight minutes
   python -m benchmarks fidelity --scenarios gc-pauses,bursts --policies random,prequal --blocks 8
   python -m benchmarks fidelity --out results/fidelity  continues a stopped session; simulates everything again
-  python -m benchmarks fidelity --out results/fidelity --mend  measures invalid runs again
+  python -m benchmarks fidelity --out results/fidelity --mend  measures invalid blocks again
   python -m benchmarks fidelity --out results/fidelity --mend --patience 4m   waits for a quiet machine as well
   python -m benchmarks fidelity --out results/fidelity --redraw  only writes the page again
 """
@@ -34,7 +34,7 @@ Examples:
     "--scenarios", default="", metavar="A,B,…", help="Names from `experiments list`.  [default: six]"
 )
 @click.option("--policies", default="", metavar="A,B,…", help="Policies or entries.  [default: five]")
-@click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is measured.  [default: 4]")
+@click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is measured.  [default: 8]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -46,7 +46,7 @@ Examples:
     help="Seconds that 1 s of the scenario takes: at 4, a busy machine's milliseconds weigh a quarter.",
 )
 @QUICK
-@click.option("--mend", is_flag=True, help="Measure invalid runs again.")
+@click.option("--mend", is_flag=True, help="Measure invalid blocks again.")
 @PATIENCE
 @click.option("--redraw", is_flag=True, help="Only write the page again, from the files in --out.")
 @CHECK

@@ -13,7 +13,6 @@ from benchmarks.fidelity import plot
 from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
 from benchmarks.fidelity.session import REPEATS, read
 from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
-from benchmarks.fidelity.undisturbed import LATE, LEAST, left_out, quiet_only
 from experiments.errors import BadInputError
 from experiments.json_values import json_value
 from experiments.report.document import Document, Picture, sections_of
@@ -22,7 +21,6 @@ from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write
 from experiments.results.directory import Results
-from experiments.stats.measures import LAG_LIMIT
 
 TITLE = "Do the simulator and the real thing say the same?"
 
@@ -30,13 +28,11 @@ TITLE = "Do the simulator and the real thing say the same?"
 def write_page(directory: Path) -> list[ScenarioResult]:
     """Write worlds.html, worlds.md, worlds.json and the figures beside the runs. Raises `BadInputError`."""
     found = read(directory)
-    quiet = [quiet_only(*results) for results in found]
-    scenario_results = [scenario_result_of(*results) for results in quiet]
-    pairs = [(measured, simulated) for measured, simulated, _ in quiet]
-    lost = [left_out(whole.runs, left.runs) for (whole, *_), (left, *_) in zip(found, quiet, strict=True)]
+    scenario_results = [scenario_result_of(*results) for results in found]
+    pairs = [(measured, simulated) for measured, simulated, _ in found]
     try:
         pictures = [save_drawing(each, directory / "figures") for each in drawings(scenario_results, pairs)]
-        document = document_of(scenario_results, pictures, method(pairs, lost))
+        document = document_of(scenario_results, pictures, method(pairs))
         write(directory / "worlds.html", to_html(document))
         write(directory / "worlds.md", to_markdown(document))
         write(directory / "worlds.json", json.dumps(json_value(scenario_results), indent=2) + "\n")
@@ -85,10 +81,11 @@ def document_of(
     )
 
 
-def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> list[str]:
-    """Lines of the method section. `lost` is the share of requests left out, by scenario."""
+def method(pairs: Sequence[tuple[Results, Results]]) -> list[str]:
+    """Lines of the method section."""
     first = pairs[0][0].campaign
     blocks = sorted({results.scenario.blocks for results, _ in pairs})
+    repeated = {results.scenario.name: len(results.set_aside) for results, _ in pairs if results.set_aside}
     return [
         f"Repeat it: {first.command}",
         "The same scenario files, seeds, arrivals, policies and router in both worlds; the simulator works workers, "
@@ -96,16 +93,11 @@ def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> l
         "Distances are simulated as emulated workers have them: TCP's handshake is over at once on loopback, and the "
         "first request of a connection pays for it.",
         f"Simulated figures are what {REPEATS} simulations of each run expect, which differ by the draws of decisions.",
-        f"Blocks: {', '.join(map(str, blocks))}. Of the simulation the blocks count whose measured run is valid.",
-        f"Left out of both worlds: seconds in which more than {LATE:.0%} of the requests were sent more than "
-        f"{LAG_LIMIT * 1e3:g} ms late, because the machine was busy with something else, and the one behind each. "
-        f"Of the requests that is {shares(pairs, lost)}. A run that keeps less than {LEAST:.0%} is judged as a whole.",
+        f"Blocks: {', '.join(map(str, blocks))}. A block in which the load generator was late under any entry counts "
+        "for none, and its simulation neither. Measured again were "
+        f"{', '.join(f'{count} runs of {name}' for name, count in repeated.items()) or 'none'}.",
+        "A figure is met if its whole 95 % interval over blocks, eight at least, lies within the bound, and missed if "
+        "it lies wholly beyond. A failed request counts as slow as the deadline.",
         f"Measured from {first.started_at} on {first.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first.versions.items()) + ".",
     ]
-
-
-def shares(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> str:
-    """Text such as `12 % in homogeneous, 3 % in gc-pauses`."""
-    named = zip(pairs, lost, strict=True)
-    return ", ".join(f"{part:.0%} in {measured.scenario.name}" for (measured, _), part in named)

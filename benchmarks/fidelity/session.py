@@ -6,8 +6,8 @@ A simulated run is the concatenation of `REPEATS` simulations that differ only b
 `simulated-again` is one more simulation: its distance from the others is the simulation noise of a single run, and so
 of the measured one.
 
-Measured runs are kept: the same directory resumes where it was interrupted, and invalid runs are repeated only on
-request. Simulation takes seconds, so it is repeated every time with the current simulator.
+Measured runs are kept: the same directory resumes where it was interrupted, and invalid blocks are repeated only on
+request, which sets their runs aside. Simulation takes seconds, so it is repeated every time with the current simulator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks.fidelity.undisturbed import without_disturbed
 from experiments.errors import BadInputError
 from experiments.results.directory import (
     CAMPAIGN_FILE,
@@ -32,6 +31,7 @@ from experiments.results.directory import (
     Results,
     load_results,
     save_result,
+    set_aside,
 )
 from experiments.results.plan import plan
 from experiments.run import execute
@@ -42,6 +42,8 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.supported import require_live
+from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.stats.measures import INTERRUPTED
 from experiments.stats.samples import Run, Samples, load_run
 from experiments.terminal import clock
 from policies import registry
@@ -63,13 +65,10 @@ fifths of the time.
 POLICIES = ("random", "round-robin", "least-in-flight", "latency-weighted", "peak-ewma")
 """Blind; blind and even; by count; by latency; by both."""
 
-BLOCKS = 4
+BLOCKS = ENOUGH_BLOCKS
 MEASURED, SIMULATED, AGAIN = "measured", "simulated", "simulated-again"
 
 REPEATS = 20
-
-INTERRUPTED = "interrupted"
-"""Prefix of the invalid reason of an interrupted run."""
 
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 
@@ -160,10 +159,10 @@ def measure(scenario: Scenario, comparison: Comparison, directory: Path, console
     left = missing(campaign, directory, comparison.mend)
     if not left:
         return
+    set_aside(left, directory)
     rest = campaign.model_copy(update={"plan": left})
     with Progress(rest, console) as progress:
-        patience = Patience(comparison.patience, cannot_be_judged)
-        execute.execute(rest, directory, MeasuredWorld(), progress, patience)
+        execute.execute(rest, directory, MeasuredWorld(), progress, Patience(comparison.patience))
 
 
 def read_campaign(directory: Path) -> Campaign:
@@ -175,8 +174,12 @@ def read_campaign(directory: Path) -> Campaign:
 
 
 def missing(campaign: Campaign, directory: Path, mend: bool = False) -> tuple[PlannedRun, ...]:
-    """Planned runs without a file or interrupted; with `mend`, also those that cannot be judged."""
-    return tuple(run for run in campaign.plan if is_wanting(directory / RUNS / run.file_name, mend))
+    """Planned runs of blocks with a run that has no file or was interrupted; with `mend`, also of invalid blocks.
+
+    A block is measured again as a whole, because the entry that makes it invalid may be the cause.
+    """
+    wanting = {run.block for run in campaign.plan if is_wanting(directory / RUNS / run.file_name, mend)}
+    return tuple(run for run in campaign.plan if run.block in wanting)
 
 
 def is_wanting(path: Path, mend: bool) -> bool:
@@ -184,14 +187,9 @@ def is_wanting(path: Path, mend: bool) -> bool:
     if not path.exists():
         return True
     run = load_run(path)
-    return (mend and cannot_be_judged(run)) or any(
+    return (mend and not run.facts.is_valid) or any(
         reason.startswith(INTERRUPTED) for reason in run.facts.invalid_reasons
     )
-
-
-def cannot_be_judged(run: Run) -> bool:
-    """Whether the run is invalid even without its disturbed seconds."""
-    return not without_disturbed(run).facts.is_valid
 
 
 def simulate_again(campaign: Campaign, directory: Path, console: Console, simulate: Simulate) -> None:

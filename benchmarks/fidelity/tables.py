@@ -53,9 +53,10 @@ def overview(results: Sequence[ScenarioResult]) -> Table:
             (Cell(quantity), Cell(bound), Cell(str(found.count(True))), missed, Cell(str(found.count(None))))
         )
     note = (
-        "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of successes, "
-        "simulated over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the "
-        "same order."
+        "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of all requests, "
+        "failures as slow as the deadline, simulated over measured; goodput is the share answered within the SLO. Met "
+        "or missed by the interval over eight blocks or more; not judged if it crosses the bound. Ranking: every two "
+        "policies that measuring keeps apart beyond noise come in the same order."
     )
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
@@ -97,8 +98,8 @@ def scenario_table(result: ScenarioResult) -> Table:
     columns = ("policy", "blocks", *heads, "KO % measured", "simulated")
     faults = " ".join(f"{row.label} is not judged: {row.fault}." for row in result.rows if row.fault)
     note = (
-        f"{result.question} Shares in %, latency in ms; in brackets the interval over blocks. By chance: how "
-        f"far a single simulation is from the expectation of many that differ by their decisions' draws. {faults}"
+        f"{result.question} Shares and goodput in %, latency in ms; in brackets the interval over blocks. By chance: "
+        f"how far a single simulation is from the expectation of many that differ by their decisions' draws. {faults}"
     )
     return Table(result.name, note, columns, tuple(row_cells(row) for row in result.rows))
 
@@ -113,7 +114,7 @@ def row_cells(row: Row) -> tuple[Cell, ...]:
 
 def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
     """Measured, simulated, distance with its interval, simulation noise and verdict."""
-    factor, mark = (100.0 if one.quantity == "share" else 1e3), MARKS[one.is_met]
+    factor, mark = (100.0 if one.quantity in ("share", "goodput") else 1e3), MARKS[one.is_met]
     shown: Mark = "few" if one.has_few or one.is_met is None else ""
     values = [Cell(f"{value * factor:.1f}", shown) for value in (one.measured, one.simulated)]
     chance = Cell(chance_text(one), "few")
@@ -124,7 +125,7 @@ def distance_text(one: Agreement) -> str:
     """Text such as `+3.1 % [+1, +5]`; without an interval if it is unknown."""
     text = f"{100 * one.distance:+.1f} %"
     interval = one.interval
-    if interval is None or math.isnan(interval.low):
+    if math.isnan(interval.low):
         return text
     return f"{text} [{100 * (interval.low - 1):+.0f}, {100 * (interval.high - 1):+.0f}]"
 
@@ -142,8 +143,8 @@ def ranking_table(results: Sequence[ScenarioResult]) -> Table:
         for result in results
     )
     note = (
-        "By p99, the shortest first. Only pairs count whose measured ratio is beyond 5 %, beyond what the A/A pair "
-        "differs by, and whose interval excludes 1."
+        "By p99, the shortest first. Only pairs count of which one stands ahead when measured, by the rules of every "
+        "verdict, with Holm's adjustment over all pairs."
     )
     return Table(
         "Ranking", note, ("scenario", "", "measured", "simulated", "contradictions"), rows, prose=True
@@ -152,7 +153,7 @@ def ranking_table(results: Sequence[ScenarioResult]) -> Table:
 
 def contradictions(result: ScenarioResult) -> Iterable[PairComparison]:
     """Pairs that are apart in measurement and in the opposite order in simulation."""
-    return (pair for pair in result.pair_comparisons if pair.is_apart and not pair.is_same)
+    return (pair for pair in result.pair_comparisons if pair.is_apart and pair.is_same is False)
 
 
 def pair_comparison_text(pair: PairComparison) -> str:

@@ -97,8 +97,9 @@ def read_curve(directory: Path) -> Curve:
 
 def point_of(results: Results, label: str) -> Point:
     """Point of one entry: samples pooled for shares, averages over blocks for comparisons."""
-    runs, scenario = believable(results.runs_of(label)), results.scenario
-    summaries = [summarise_run(run) for run in runs]
+    runs, scenario = believable(results, label), results.scenario
+    slo = scenario.slo * scenario.time_scale
+    summaries = [summarise_run(run, slo) for run in runs]
     requests = sum(len(run.samples) for run in runs)
     return Point(
         label=label,
@@ -106,7 +107,7 @@ def point_of(results: Results, label: str) -> Point:
         p99=over_blocks([one.p99 for one in summaries]),
         mean=geometric_mean(one.mean for one in summaries),
         answered=float(np.mean([answered_rate(run) for run in runs])) * scenario.time_scale,
-        goodput=measures.goodput(runs, scenario.slo * scenario.time_scale),
+        goodput=measures.goodput(runs, slo),
         errors=1 - sum(int(run.samples.ok.sum()) for run in runs) / requests,
         few=measures.has_few_beyond(requests, 99.0),
         valid=all(run.facts.is_valid for run in runs),

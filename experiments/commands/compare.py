@@ -26,7 +26,9 @@ from experiments.compare.sides import Difference, Side, differences, require_sam
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
 from experiments.results.phrases import UNITS, show
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.stats.run_summary import counted
 from experiments.terminal import (
     BOUND_MISSED,
     console_here,
@@ -49,6 +51,9 @@ Examples:
 STYLES = {"better": "green", "worse": "bold red", "no verdict": "yellow", "undecided": "yellow"}
 MOST_REASONS = 3
 
+AT_DEADLINE = (
+    "Odds: failures make the latency the deadline on both sides; the odds of a late or failed answer decide."
+)
 COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (Holm)", "blocks", "second is")
 
 
@@ -154,6 +159,8 @@ def present(
     console.print(table_of(found))
     console.print(Text(headline(found, measures_of(one, other)[0]), style="bold"))
     console.print(Text(matching(found), style="dim"))
+    if any(item.judged_by == GOODPUT for item in found):
+        console.print(Text(AT_DEADLINE, style="dim"))
 
 
 def headline(found: Sequence[Contrast], measure: str) -> str:
@@ -169,7 +176,7 @@ def headline(found: Sequence[Contrast], measure: str) -> str:
 def invalid(given: Side) -> list[str]:
     """Warning about runs that are left out, with reasons; empty if there is none."""
     reasons = Counter(reason for run in given.runs for reason in run.invalid_reasons)
-    count = sum(not run.valid for run in given.runs)
+    count = len(given.runs) - len(counted(given.runs))
     reasons_shown = (
         "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
     )
@@ -187,7 +194,11 @@ def table_of(found: Sequence[Contrast]) -> Table:
 
 def cells_of(item: Contrast) -> list[str | Text]:
     """Row of one entry and measure; a dash for what is unknown."""
-    ratio = "–" if math.isnan(item.interval.ratio) else show(item.interval)
+    ratio = (
+        "–"
+        if math.isnan(item.interval.ratio)
+        else show(item.interval) + " odds" * (item.judged_by == GOODPUT)
+    )
     p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
     values = (in_unit(item.measure, item.first), in_unit(item.measure, item.second))
     standing = Text(item.in_words, style=STYLES.get(item.in_words, ""))

@@ -29,6 +29,10 @@ def list_(catalogue: Path | None) -> None:
             mark = " (default)" if scenario.name == DEFAULT else ""
             mark += " (simulated only)" if any(complaints(scenario)) else ""
             click.echo(f"  {scenario.name:<{width}}  {scenario.question}{mark}")
+    click.echo("drawn at random")
+    click.echo(
+        f"  {'random-SEED':<{width}}  Which policy is best in a scenario that SEED, a number, decides?"
+    )
 
 
 def list_grids(file: Path) -> None:

@@ -6,7 +6,6 @@ Parses options and prints the result; the evaluation is in `switchback.py`.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from balancer.admin.options import refuse_renamed_variables
+from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.commands.options import PAGE, live_page
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import HttpBalancer
@@ -26,7 +26,6 @@ from experiments.live.verdict import LiveResult, Row, result_of
 from experiments.report.terminal_tables import verdict_text
 from experiments.results.judged import counted
 from experiments.results.phrases import tail_text
-from experiments.scenario.labels import policy_label, shortened
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.terminal import (
     STOPPED,
@@ -40,7 +39,6 @@ from experiments.terminal import (
     require_writable,
     write_json,
 )
-from policies.loading.reference import located_here
 
 if TYPE_CHECKING:
     from experiments.page.live_page import LivePage
@@ -55,9 +53,6 @@ Examples:
 
 Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
 """
-
-LEAST_WASHOUT = 2.0
-"""Seconds in which requests that the predecessor placed are usually answered."""
 
 
 @click.command("live", epilog=EPILOG)
@@ -94,6 +89,13 @@ LEAST_WASHOUT = 2.0
     metavar="PERCENT",
     help="Of requests; roll back beyond it.  [default: 2% more than before]",
 )
+@click.option(
+    "--deadline",
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="As slow counts a failed request in the verdict; goodput is the share answered within it.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
 @click.option(
     "--token",
@@ -114,6 +116,7 @@ def live(
     washout: str | None,
     max_p99: str | None,
     max_errors: str | None,
+    deadline: str,
     seed: int,
     token: str | None,
     page: str | None,
@@ -135,62 +138,12 @@ def live(
         chosen, blocks, seconds, rest, seed, min(1.0, seconds / 10),
         None if max_p99 is None else duration("--max-p99", max_p99),
         None if max_errors is None else percent("--max-errors", max_errors),
+        duration("--deadline", deadline),
     )  # fmt: skip
     with live_page(page) as shown:
         if shown is not None:
             shown.follow(url, token)
         return LiveEvaluation(plan, control, console_here(), shown).run(url, token, file)
-
-
-def usual_washout(period: float) -> float:
-    """Seconds of wash-out for a period: a sixth, two seconds at least, half of a short one at most."""
-    return min(max(LEAST_WASHOUT, period / 6), period / 2)
-
-
-def policies_chosen(
-    policies: str, tables: tuple[str, ...]
-) -> tuple[dict[str, dict[str, Any]], tuple[str, str] | None]:
-    """Policies by label, and the labels of the A/A pair if one was named twice. Raises `BadInputError`."""
-    chosen: dict[str, dict[str, Any]] = {}
-    control: tuple[str, str] | None = None
-    wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
-    wanted = located_here([*wanted, *map(table_in, tables)])
-    for policy in wanted:
-        label = policy_label(policy, chosen)
-        if label not in chosen:
-            chosen[label] = policy
-        elif control is None:
-            control = label, shortened(label, " again")
-            chosen[control[1]] = policy
-        else:
-            raise BadInputError(
-                f"--policies: {label!r} is one pair too many; one is enough to know the noise"
-            )
-    if len(chosen) < 2:
-        raise BadInputError("--policies: name two or more, separated by commas")
-    return chosen, control
-
-
-def table_in(text: str) -> dict[str, Any]:
-    """Parse a policy with its options. Raises `BadInputError`."""
-    try:
-        table = json.loads(text)
-    except ValueError:
-        table = None
-    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        raise BadInputError(f"--policy: must be a JSON object with a name, got {text[:60]!r}")
-    return table
-
-
-def percent(option: str, text: str) -> float:
-    """Parse a percentage into a share (0..1). Raises `BadInputError`."""
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise BadInputError(f"{option}: must be a percentage such as 1%, got {text!r}")
-    return share
 
 
 class LiveEvaluation(LivePanel):
@@ -205,6 +158,9 @@ class LiveEvaluation(LivePanel):
         self._page = page
         self._ended = 0
         self._began_at = time.monotonic()
+        self._findings: Findings | None = None
+        self._so_far = ""
+        self._winner: str | None = None
         self._period = ""
         self._window: Window | None = None
 
@@ -242,6 +198,7 @@ class LiveEvaluation(LivePanel):
         balancer = HttpBalancer(url, token)
         switchback = Switchback(balancer, self._plan, self, time.monotonic, asyncio.sleep)
         findings.append(switchback.findings)
+        self._findings = switchback.findings
         await switchback.run()
 
     # --- Observer
@@ -249,8 +206,21 @@ class LiveEvaluation(LivePanel):
     def period_began(self, block: int | None, label: str) -> None:
         """Start of a period."""
         where = "before" if block is None else f"block {block + 1} of {self._plan.blocks}"
+        self._look(block)
         self._period, self._window = f"{where}: {label}", None
         self._note(self._period)
+
+    def _look(self, block: int | None) -> None:
+        """Verdict of what was measured so far; printed where its winner is new. The intervals hold at every look."""
+        if not block or self._findings is None:
+            return
+        verdict = result_of(self._plan, self._findings, self._control).verdict
+        if not verdict.has_verdict:
+            return
+        self._so_far = f"after {counted(block, 'block', 'blocks')}: {verdict.headline}"
+        if verdict.winner is not None and verdict.winner != self._winner:
+            self._console.print(f"{self._so_far}.", highlight=False)
+        self._winner = verdict.winner
 
     def window_grew(self, window: Window) -> None:
         """New reading within a period."""
@@ -271,13 +241,14 @@ class LiveEvaluation(LivePanel):
         elapsed = time.monotonic() - self._began_at
         left = clock(max(0.0, self._plan.seconds - elapsed))
         line = f"{self._period}   elapsed {clock(elapsed)}   left {left}"
-        return Text(f"{line}\n{in_words(self._window)}" if self._window is not None else line)
+        window = [] if self._window is None else [in_words(self._window)]
+        return Text("\n".join([line, *window, *([self._so_far] if self._so_far else [])]))
 
     # --- result
 
     def present(self, result: LiveResult) -> None:
         """Print the table and the verdict."""
-        heads = ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors")
+        heads = ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors", "goodput")
         self._console.print(plain_table(heads, map(cells_of, result.rows)))
         for paragraph in verdict_text(result.verdict):
             self._console.print(paragraph)
@@ -293,8 +264,10 @@ class LiveEvaluation(LivePanel):
             "periods": [
                 {
                     "label": label, "block": block, "seconds": window.seconds, "requests": window.requests,
-                    "errors": window.errors, "p50": window.quantile(0.5), "p99": window.quantile(0.99),
-                    "mean": window.mean, "shares": window.shares,
+                    "errors": window.errors, "p50": window.mapped_quantile(0.5, self._plan.deadline),
+                    "p99": window.mapped_quantile(0.99, self._plan.deadline),
+                    "mean": window.mapped_mean(self._plan.deadline),
+                    "goodput": window.goodput(self._plan.deadline), "shares": window.shares,
                 }
                 for label, windows in findings.windows.items()
                 for block, window in windows.items()
@@ -309,6 +282,7 @@ def cells_of(row: Row) -> list[str]:
         *(row.label, str(row.periods), str(row.requests), f"{row.rate:.1f}"),
         *(f"{value * 1e3:.1f}" if math.isfinite(value) else "–" for value in times),
         f"{row.error_share:.2%}",
+        f"{row.goodput:.2%}" if math.isfinite(row.goodput) else "–",
     ]
 
 

@@ -30,11 +30,12 @@ Examples:
   experiments run steady --patience 4m          on a machine that others use too
   experiments run regions --page 9180           with a live page at http://127.0.0.1:9180/-/
   experiments run steady --simulated --blocks 20
+  experiments run random-7 --simulated          a scenario drawn at random from seed 7
   experiments run my-scenario.toml --simulated --policies random,oracle-least-work
 
 With --simulated, the policies, the router and its mechanisms are the balancer's own; workers, network and clients are
 simulated. The oracles are policies that use information that no balancer has: oracle-least-work,
-oracle-least-work-of-two, oracle-central-queue and oracle-static-split.
+oracle-least-work-of-two, oracle-central-queue, oracle-static-split and oracle-clairvoyant, which knows most.
 """
 
 

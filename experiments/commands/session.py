@@ -19,6 +19,7 @@ from experiments.report.tables import statistics_table
 from experiments.report.terminal_tables import terminal_table, verdict_text
 from experiments.report.text import invalid_lines
 from experiments.results.directory import RUNS, Campaign
+from experiments.results.disturbed import repetitions
 from experiments.results.summary import Summary, invalid_advice
 from experiments.run.execute import execute, prepare
 from experiments.run.patience import Patience
@@ -110,13 +111,16 @@ def remedies(summary: Summary) -> list[str]:
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print the statistics, the verdict, invalid runs and failed thresholds."""
+    """Print the statistics, the verdict, invalid and repeated runs and failed thresholds."""
     console.print(terminal_table(statistics_table(summary), console.width))
     mark = "" if summary.world == "measured" else "Simulated. "
     for paragraph in verdict_text(summary.verdict, mark):
         console.print(paragraph)
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))
+    if summary.set_aside:
+        for line in repetitions((*summary.runs, *summary.set_aside)):
+            console.print(Text(f"SET ASIDE  {line}" if line.startswith("block") else line, style="yellow"))
     for line in remedies(summary):
         console.print(Text(line, style="yellow"))
     for judgement in summary.failed_thresholds:

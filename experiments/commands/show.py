@@ -11,8 +11,9 @@ from rich.text import Text
 from experiments.commands.catalogue_options import GRID, MEASURE
 from experiments.commands.options import require_none
 from experiments.errors import BadInputError
+from experiments.scenario.drawn import is_drawn
 from experiments.scenario.events import Event
-from experiments.scenario.files import load_scenario, packaged
+from experiments.scenario.files import is_scenario, known_scenarios, load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Region, Scenario
 from experiments.scenario.supported import complaints
@@ -22,6 +23,7 @@ from policies.errors import PoliciesError
 EPILOG = """\b
 Examples:
   experiments show regions                      a packaged scenario, or a TOML file
+  experiments show random-1                     the scenario drawn at random from seed 1
   experiments show c3                           a policy and its options
   experiments show results/first                a results directory, without drawing its report
   experiments show results/first.sqlite         every policy under every scenario of a sweep, and why cells failed
@@ -36,22 +38,22 @@ Examples:
 def show(what: str, grid: str | None, measure: str | None) -> None:
     """Show what a scenario, a policy, a results directory or the catalogue of a sweep holds; writes nothing.
 
-    A name is a packaged scenario, a policy, or a directory below results/. A file that ends in .toml is a scenario, any
-    other file is a catalogue. --measure adds the ratio of every policy to the best one of each scenario.
+    A name is a packaged or random scenario, a policy, or a directory below results/. A file that ends in .toml is a
+    scenario, any other file is a catalogue. --measure adds the ratio of every policy to the best one of each scenario.
     """
     from experiments.terminal import console_here
 
     path = place_of(what)
-    is_scenario = what in packaged() or what.endswith(".toml")
-    if not is_scenario and not path.exists() and what in registry.known():
+    names_scenario = is_scenario(what) and not (is_drawn(what) and path.exists())
+    if not names_scenario and not path.exists() and what in registry.known():
         require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
         show_policy(what, console_here())
         return
-    if not is_scenario and not path.is_dir():
+    if not names_scenario and not path.is_dir():
         show_catalogue(path, grid, measure, console_here())
         return
     require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
-    if is_scenario:
+    if names_scenario:
         scenario = load_scenario(what)
         overridden(scenario, Overrides())  # refuses what `run` would refuse
         show_scenario(scenario, console_here())
@@ -178,20 +180,21 @@ def show_results(directory: Path, console: Console) -> None:
 def show_catalogue(file: Path, grid: str | None, measure: str | None, console: Console) -> None:
     """Print every policy under every scenario of a catalogue, and the reasons of failed cells."""
     from experiments.report.terminal_tables import whole_table
+    from experiments.sweep.bound import distance_table
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.equality import chosen_grid
     from experiments.sweep.matrix import matrix_of
     from experiments.sweep.tables import failure_table, grid_table, group_table, matrix_table
 
     if not file.exists() and not file.suffix:
-        known = ", ".join(packaged())
         raise BadInputError(
-            f"{file}: no such scenario, policy, results directory or catalogue; scenarios: {known}"
+            f"{file}: no such scenario, policy, results directory or catalogue; scenarios: {known_scenarios()}"
         )
     with to_read(file) as opened:
         facts = chosen_grid(opened, grid)
         rows = opened.rows(facts.grid.name)
-    matrix = () if measure is None else (matrix_table(matrix_of(rows, measure)),)
-    for table in (grid_table([facts]), group_table(rows), *matrix, failure_table(rows)):
+    matrix = None if measure is None else matrix_of(rows, measure)
+    ratios = () if matrix is None else (distance_table(matrix), matrix_table(matrix))
+    for table in (grid_table([facts]), group_table(rows), *ratios, failure_table(rows)):
         if table.rows:
             console.print(whole_table(table))

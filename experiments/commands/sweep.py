@@ -20,6 +20,7 @@ Examples:
   experiments sweep --quick                     the policy matrix, an impression: short runs, two seeds
   experiments sweep                             every scenario × every policy × 20 seeds
   experiments sweep --policies random,least-in-flight --seeds 8 --out results/two.sqlite
+  experiments sweep --scenarios random-1..20    scenarios drawn at random, see docs/scenarios.md
   experiments sweep grid.toml                   into results/<name of the grid>.sqlite, a process per processor
   experiments sweep grid.toml --dry-run         how many cells that would be
   experiments sweep grid.toml --out all.sqlite --keep-samples

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from experiments.commands.live import table_in
+from experiments.commands.live_options import table_in
 from experiments.errors import BadInputError
 from experiments.record.reader import Recording, read_recording
 from experiments.scenario.labels import policy_label
@@ -162,12 +162,24 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
 
 def present(console: Console, found: Answer) -> None:
     """Print the table and its interpretation."""
-    heads = ("policy", "world", "regions", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "failed")
+    heads = (
+        "policy",
+        "world",
+        "regions",
+        "requests",
+        "req/s",
+        "p50 ms",
+        "p99 ms",
+        "mean ms",
+        "failed",
+        "goodput",
+    )
     rows = [
         (
             *(line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}"),
             *(f"{1e3 * seconds:.1f}" for seconds in (line.p50, line.p99, line.mean)),
             f"{line.failed:.2%}",
+            f"{line.goodput:.2%}",
         )
         for line in found.lines
     ]

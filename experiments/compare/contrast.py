@@ -1,8 +1,9 @@
 """Comparison of two result sets, entry by entry: ratio of second to first, confidence interval, standing.
 
 Blocks are paired if their seeds agree, otherwise Welch's interval is taken over all runs of both sets. Holm's
-adjustment is over the entries of one measure. A/A pairs within either set are the noise floor; they do not cover other
-changes between the sets, which `sides.differences` lists.
+adjustment is over the entries of one measure. Where a latency is the deadline in at least half of the blocks of both,
+the odds of a late or failed answer are compared instead. A/A pairs within either set are the noise floor; they do not
+cover other changes between the sets, which `sides.differences` lists.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from experiments.compare.sides import Side, common_labels
 from experiments.results.contest import MEASURES, deciding, supports_tail
 from experiments.scenario.scenario import Measure
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import (
     Interval,
     Standing,
@@ -30,7 +32,10 @@ WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One entry in one measure. `first` and `second` are geometric means of the two sets."""
+    """One entry in one measure. `first` and `second` are geometric means of the two sets.
+
+    `judged_by` is the measure, or `GOODPUT` where `interval` is a ratio of odds. `is_tied`: the deadline in a block.
+    """
 
     label: str
     measure: str
@@ -40,6 +45,8 @@ class Contrast:
     p_value: float
     standing: Standing
     is_paired: bool
+    judged_by: str
+    is_tied: bool
 
     @property
     def in_words(self) -> str:
@@ -67,12 +74,14 @@ def measures_of(one: Side, other: Side) -> list[Measure]:
 def of(measure: str, one: Side, other: Side) -> list[Contrast]:
     """All entries in one measure, with adjusted p-values."""
     found = [contrast(label, measure, one, other) for label in common_labels(one, other)]
-    floors = [floor for floor in (floor_of(one, measure), floor_of(other, measure)) if floor is not None]
-    floor = max(floors, key=noise, default=None)
+    floors = {by: floor_of_both(one, other, by) for by in {item.judged_by for item in found}}
     adjusted = holm([item.p_value for item in found])
+    is_rate = measure == "throughput"
     return [
         replace(
-            item, p_value=p_value, standing=standing(item.interval, p_value, floor, measure == "throughput")
+            item,
+            p_value=p_value,
+            standing=standing(item.interval, p_value, floors[item.judged_by], is_rate, item.is_tied),
         )
         for item, p_value in zip(found, adjusted, strict=True)
     ]
@@ -81,20 +90,34 @@ def of(measure: str, one: Side, other: Side) -> list[Contrast]:
 def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     """One entry in one measure, before adjustment."""
     ours, theirs = usable(one.values(label, measure)), usable(other.values(label, measure))
+    first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
     pairs = [n for n in ours if n in theirs and one.seeds[n] == other.seeds[n]]
     is_paired = len(pairs) >= 2
+    ceilings = [side.ceiling(label, measure) for side in (one, other)]
+    at = [ceiling.blocks[label] for ceiling in ceilings]
+    tied = len(set(pairs) & at[0] & at[1]) if is_paired else min(map(len, at))
+    is_at_ceiling = tied > 0 and 2 * tied >= (len(pairs) if is_paired else max(len(ours), len(theirs)))
+    if is_at_ceiling:
+        ours, theirs = (usable(ceiling.odds[label]) for ceiling in ceilings)
     if is_paired:
         interval, p_value = paired_interval([theirs[n] for n in pairs], [ours[n] for n in pairs])
     else:
         sides = (logarithms(list(theirs.values())), logarithms(list(ours.values())))
         interval, p_value = as_interval(welch(*sides), min(len(ours), len(theirs)))
-    first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
-    return Contrast(label, measure, first, second, interval, p_value, "no verdict", is_paired)
+    by = GOODPUT if is_at_ceiling else measure
+    is_tied = tied > 0 and not is_at_ceiling
+    return Contrast(label, measure, first, second, interval, p_value, "no verdict", is_paired, by, is_tied)
 
 
 def usable(values: dict[int, float]) -> dict[int, float]:
     """Values whose logarithm is defined."""
     return {block: value for block, value in sorted(values.items()) if is_comparable(value)}
+
+
+def floor_of_both(one: Side, other: Side, measure: str) -> Interval | None:
+    """The larger noise floor of the two sets; None if neither has one."""
+    floors = [floor for floor in (floor_of(one, measure), floor_of(other, measure)) if floor is not None]
+    return max(floors, key=noise, default=None)
 
 
 def floor_of(side: Side, measure: str) -> Interval | None:

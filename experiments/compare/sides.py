@@ -13,7 +13,8 @@ from typing import Any
 from experiments.errors import BadInputError
 from experiments.results.directory import Results
 from experiments.scenario.scenario import DESCRIPTIVE, Scenario
-from experiments.stats.run_summary import RunSummary, summarise_run
+from experiments.stats.ceiling import Ceiling
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, summarise_run, values_per_block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +36,11 @@ class Side:
 
     def values(self, label: str, measure: str) -> dict[int, float]:
         """Value of a measure for each valid run of an entry, by block."""
-        mine = [run for run in self.runs if run.label == label and run.valid]
-        return {run.block: float(getattr(run, measure)) for run in mine}
+        return values_per_block([label], self.runs, measure)[label]
+
+    def ceiling(self, label: str, measure: str) -> Ceiling:
+        """Blocks in which failures make the measure the deadline, and the odds of a miss."""
+        return ceiling_per_block([label], self.runs, measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class Difference:
 
 def side(name: str, results: Results) -> Side:
     """Summarise a result set."""
-    return Side(name, results, tuple(summarise_run(run) for run in results.runs))
+    slo = results.scenario.slo * results.scenario.time_scale
+    return Side(name, results, tuple(summarise_run(run, slo) for run in results.runs))
 
 
 def require_same_traffic(one: Side, other: Side) -> None:

@@ -77,6 +77,11 @@ class Window:
         return int(self.buckets.sum())
 
     @property
+    def ended(self) -> int:
+        """Number of requests that ended, well or not."""
+        return self.answered + self.errors
+
+    @property
     def rate(self) -> float:
         """Requests per second."""
         return self.requests / self.seconds if self.seconds > 0 else 0.0
@@ -89,8 +94,26 @@ class Window:
     @property
     def mean(self) -> float:
         """Mean latency in seconds, from the buckets' midpoints; nan without successes."""
-        middles = self.shortest * self.ratio ** (np.arange(len(self.buckets)) - 0.5)
-        return float(middles @ self.buckets / self.answered) if self.answered else math.nan
+        return self.total / self.answered if self.answered else math.nan
+
+    @property
+    def total(self) -> float:
+        """Sum of the successes' latencies in seconds, from the buckets' midpoints."""
+        return float(self.shortest * self.ratio ** (np.arange(len(self.buckets)) - 0.5) @ self.buckets)
+
+    def mapped_mean(self, deadline: float) -> float:
+        """Mean latency in seconds of all requests that ended, a failure as slow as `deadline`; nan without any."""
+        return (self.total + deadline * self.errors) / self.ended if self.ended else math.nan
+
+    def mapped_quantile(self, q: float, deadline: float) -> float:
+        """Latency in seconds that a share `q` (0..1) of the requests that ended did not exceed, likewise."""
+        below = q * self.ended / self.answered if self.answered else math.inf
+        return self.quantile(below) if below <= 1 else deadline if self.ended else math.nan
+
+    def goodput(self, deadline: float) -> float:
+        """Share (0..1) of the requests that ended which were answered within `deadline` seconds; nan without any."""
+        edges = self.shortest * self.ratio ** np.arange(len(self.buckets))
+        return float(self.buckets[edges <= deadline].sum()) / self.ended if self.ended else math.nan
 
     def quantile(self, q: float) -> float:
         """Latency in seconds that a share `q` (0..1) of the successes did not exceed; nan without successes."""

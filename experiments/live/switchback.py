@@ -32,7 +32,10 @@ class RailBroken(ExperimentError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of the evaluation. `policies` by label, each with name and options; durations in seconds."""
+    """Plan of the evaluation. `policies` by label, each with name and options; durations in seconds.
+
+    A failed request counts as slow as `deadline`, and an answer is good within it.
+    """
 
     policies: dict[str, dict[str, Any]]
     blocks: int
@@ -42,6 +45,7 @@ class Plan:
     poll: float = 1.0
     p99: float | None = None
     errors: float | None = None
+    deadline: float = 30.0
 
     def order(self, block: int) -> list[str]:
         """Random order of labels in a block."""

@@ -27,6 +27,9 @@ STREAM = 0xDE3A4D
 PLACES = 0x91ACE5
 KEYS = 0x4E75
 
+Batch = list[list[float]]
+"""Service times of a batch of requests in seconds: by profile, and by the request's index in the batch."""
+
 
 def batch(profile: Profile, rng: np.random.Generator, size: int) -> Floats:
     """Draw `size` service times in seconds, shape (size,)."""
@@ -46,7 +49,7 @@ def batch(profile: Profile, rng: np.random.Generator, size: int) -> Floats:
 class Demand:
     """Service times by profile and request number; entry balancers by request number, where there are several.
 
-    Numbers are requested in ascending order; late ones get an independent draw.
+    Batches are drawn in ascending order. A batch that is replaced stays valid for requests that keep a reference to it.
     """
 
     def __init__(self, profiles: Sequence[Profile], entrances: int, seed: int) -> None:
@@ -54,9 +57,8 @@ class Demand:
         self._entrances = entrances
         self._streams = [np.random.default_rng([STREAM, seed, index]) for index in range(len(profiles))]
         self._places = np.random.default_rng([PLACES, seed])
-        self._more = Random(f"{seed}:further attempts")
         self.until = 0
-        self.seconds: list[list[float]] = [[] for _ in profiles]
+        self.seconds: Batch = [[] for _ in profiles]
         self.entrance: list[int] = []
 
     def begin(self) -> None:
@@ -70,10 +72,6 @@ class Demand:
         self.seconds = [batch(profile, stream, BATCH).tolist() for profile, stream in pairs]
         if self._entrances > 1:
             self.entrance = self._places.integers(0, self._entrances, BATCH).tolist()
-
-    def another(self, profile: int) -> float:
-        """Service time in seconds of a further attempt, independent of the first."""
-        return self._profiles[profile].draw(self._more)
 
 
 class Keys:

@@ -20,7 +20,7 @@ from experiments.results.directory import Results
 from experiments.results.summary import Summary
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
-from experiments.stats.comparison import EQUAL_WITHIN
+from experiments.stats.comparison import EQUAL_WITHIN, floor_between
 from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, percentile
 
 SAME_SHARE = 0.01
@@ -208,18 +208,26 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
     paired = [
         one
         for one in summary.comparisons
-        if one.interval.blocks >= 2 and (one.measure == decides or one.measure != "throughput")
+        if one.interval.blocks >= 2
+        and one.judged_by == one.measure
+        and (one.measure == decides or one.measure != "throughput")
     ]
     differing = {one.measure for one in paired if abs(math.log(one.interval.ratio)) > SAME_RATIO}
     paired = [one for one in paired if one.measure == decides or one.measure in differing]
     if not paired:
         return []
-    noise = "a point inside the yellow band differs no more than the same policy run twice. "
+    control, baseline = summary.scenario.control_pair, summary.scenario.baseline
+    floors = {
+        measure: floor
+        for measure, whole in summary.noise_floor.items()
+        if (floor := floor_between(whole, control, baseline)) is not None
+    }
+    noise = "a point inside the yellow band is within the noise of the same policy run twice. "
     caption = (
         f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % interval; "
         f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal"
         f"{'; ' + noise if summary.noise_floor else '. '}A filled point is ahead or behind: its p-value, adjusted by "
         "Holm over all entries, is below 5 %."
     )
-    draw = lambda: figures_paired.forest(field, paired, summary.noise_floor)  # noqa: E731
+    draw = lambda: figures_paired.forest(field, paired, floors)  # noqa: E731
     return [Drawing("paired-ratios", "Against the baseline", caption, draw, has_rows=True)]

@@ -23,6 +23,7 @@ from experiments.stats.samples import Samples
 SHARE_COLUMNS = ("entry", "policy", "region", "worker", "share")
 COMPARISON_COLUMNS = (
     "kind", "measure", "decides", "entry", "other", "ratio", "low", "high", "p_value", "blocks", "standing",
+    "judged_by",
 )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def comparison_rows(summary: Summary) -> Iterator[tuple[object, ...]]:
     original, repeated = summary.scenario.control_pair or ("", "")
     for measure, floor in summary.noise_floor.items():
         numbers = map(plainly, (floor.ratio, floor.low, floor.high, None, floor.blocks))
-        yield ("control", measure, measure == decides, repeated, original, *numbers, "noise floor")
+        yield ("control", measure, measure == decides, repeated, original, *numbers, "noise floor", measure)
 
 
 def comparison_row(kind: str, one: Comparison, decides: str) -> tuple[object, ...]:
@@ -75,7 +76,16 @@ def comparison_row(kind: str, one: Comparison, decides: str) -> tuple[object, ..
     of = one.interval
     p_value = one.p_value if of.blocks > 1 else None
     numbers = map(plainly, (of.ratio, of.low, of.high, p_value, of.blocks))
-    return (kind, one.measure, one.measure == decides, one.label, one.baseline, *numbers, one.standing)
+    return (
+        kind,
+        one.measure,
+        one.measure == decides,
+        one.label,
+        one.baseline,
+        *numbers,
+        one.standing,
+        one.judged_by,
+    )
 
 
 def require_parquet() -> None:

@@ -24,7 +24,9 @@ def method_lines(summary: Summary) -> list[str]:
         "Latency runs from the instant at which a request was due to its last byte, service time from the "
         "instant at which it was sent.",
         f"A run is invalid when its generator lag exceeds {LAG_LIMIT * 1e3:g} ms at p99, when it was "
-        f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate.",
+        f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate. Its block then "
+        "counts for no entry, because an entry may itself make the generator late, and a difference that the late runs "
+        "contradict is undecided.",
         noise_line(summary.noise_floor.get(summary.measure)),
         f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
         f"Started {summary.started_at} on {summary.machine}.",

@@ -30,6 +30,7 @@ from experiments.report.tables import (
 )
 from experiments.report.text import invalid_lines, to_json
 from experiments.results.directory import load_results
+from experiments.results.disturbed import repetitions
 from experiments.results.summary import Summary, summarise
 
 
@@ -103,12 +104,17 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
 
 
 def warnings(summary: Summary) -> list[Section]:
-    """Invalid runs, missing runs, failed thresholds and a time scale; those that do not apply have no lines."""
+    """Invalid runs, repeated blocks, missing runs, failed thresholds, a time scale; those that apply have lines."""
     missing = [f"{summary.missing_runs} planned runs are missing: the campaign was stopped or failed."]
     failed = [f"{j.label}: {j.threshold} — {j.message}" for j in summary.failed_thresholds]
     scale = summary.scenario.time_scale
+    repeated = repetitions((*summary.runs, *summary.set_aside))
+    attempts = len({(run.block, run.set_aside) for run in summary.set_aside})
     return [
         Section("Invalid runs: do not believe their figures", lines=invalid_lines(summary)),
+        Section(
+            f"Measured again: {attempts} attempts at blocks set aside", lines=repeated if attempts else []
+        ),
         Section("Incomplete campaign", lines=missing if summary.missing_runs else []),
         Section("Thresholds failed", lines=failed),
         Section("Compressed time", lines=[f"1 s of the scenario took {scale:g} s."] if scale != 1 else []),

@@ -108,7 +108,7 @@ def competitors(results: Results) -> list[Competitor]:
     found: list[Competitor] = []
     turns: dict[str, int] = {}
     for entry in results.entries():
-        runs = tuple(believable(results.runs_of(entry.label)))
+        runs = tuple(believable(results, entry.label))
         is_valid = any(run.facts.is_valid for run in runs)
         turn = turns[entry.policy.name] = turns.get(entry.policy.name, -1) + 1
         shown = policy_colour(entry.policy.name, list(turns)) if is_valid else INVALID

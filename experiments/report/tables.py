@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from experiments.results.phrases import show
 from experiments.results.summary import EntrySummary, Summary
 from experiments.scenario.places import places_of
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval
 from experiments.stats.measures import (
     LEAST_BEYOND,
@@ -22,7 +23,7 @@ from experiments.stats.measures import (
     has_few_beyond,
     share_per_region,
 )
-from experiments.stats.run_summary import RunSummary
+from experiments.stats.run_summary import RunSummary, counted
 
 Mark = Literal["", "few", "bad", "good"]
 
@@ -152,7 +153,7 @@ def comparison_table(summary: Summary) -> Table:
         (
             Cell(comparison.label),
             Cell(comparison.measure),
-            Cell(show(comparison.interval)),
+            Cell(show(comparison.interval) + " odds of a miss" * (comparison.judged_by == GOODPUT)),
             Cell(p_text(comparison.p_value) if comparison.interval.blocks > 1 else "–"),
             Cell(str(comparison.interval.blocks)),
             Cell(comparison.standing, "good" if comparison.standing == "ahead" else ""),
@@ -164,8 +165,10 @@ def comparison_table(summary: Summary) -> Table:
     note = (
         f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
         "Student's interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
-        "map failures to the deadline. An entry is ahead or behind if p after Holm's adjustment is below 5 %, the "
-        "interval is not within ±5 %, and the ratio lies outside the noise floor."
+        "map failures to the deadline; where it is the latency of both, the odds of a late or failed answer are "
+        "compared. An entry is ahead or behind if p after Holm's adjustment is below 5 %, the "
+        "interval is not within ±5 %, and the ratio lies outside the noise floor (√¾ of it where the entry that is run "
+        "twice takes part, which both of its runs represent)."
     )
     return Table("Against the baseline", note, columns, tuple(rows))
 
@@ -233,18 +236,21 @@ def threshold_table(summary: Summary) -> Table:
 
 
 def run_table(summary: Summary) -> Table:
-    """Every run in execution order, invalid ones with their reasons."""
+    """Every run in execution order, invalid ones with their reasons, then those of blocks that were measured again."""
     columns = (
         "entry", "block", "place", "requests", "KO", "OK/s", "p99 with KO ms",
         "offered /s", "sent /s", "lag p50 ms", "lag p99 ms", "validity",
     )  # fmt: skip
     note = (
-        "The unit of comparison is the run. Lag is what the generator sent late; over 1 ms at p99: invalid."
+        "The unit of comparison is the run. Lag is what the generator sent late; over 1 ms at p99: invalid, and its "
+        "block does not count for any entry."
     )
-    return Table("Runs", note, columns, tuple(run_cells(run) for run in summary.runs))
+    kept = counted(summary.runs)
+    rows = (run_cells(run, run in kept) for run in (*summary.runs, *summary.set_aside))
+    return Table("Runs", note, columns, tuple(rows))
 
 
-def run_cells(run: RunSummary) -> tuple[Cell, ...]:
+def run_cells(run: RunSummary, counts: bool) -> tuple[Cell, ...]:
     """One row of the table of runs."""
     return (
         Cell(run.label, "" if run.valid else "bad"),
@@ -258,5 +264,13 @@ def run_cells(run: RunSummary) -> tuple[Cell, ...]:
         Cell(f"{run.achieved_rate:.1f}"),
         milliseconds(run.lag_p50),
         milliseconds(run.lag_p99),
-        Cell("valid") if run.valid else Cell("INVALID: " + "; ".join(run.invalid_reasons), "bad"),
+        validity_cell(run, counts),
     )
+
+
+def validity_cell(run: RunSummary, counts: bool) -> Cell:
+    """Whether the run counts, and if not, why."""
+    attempt = f"set aside, attempt {run.set_aside}" if run.set_aside else ""
+    if not run.valid:
+        return Cell(f"INVALID{', ' + attempt if attempt else ''}: {'; '.join(run.invalid_reasons)}", "bad")
+    return Cell(attempt or ("valid" if counts else "left out with its block"), "" if counts else "few")

@@ -9,20 +9,35 @@ from typing import Any
 import click
 
 from experiments.command_line import LazyGroup
+from experiments.reproduce.ab_lies import AbLies
+from experiments.reproduce.els import Els
 from experiments.reproduce.headers import Headers
 from experiments.reproduce.keepalive import Keepalive
+from experiments.reproduce.prequal_ramp import PrequalRamp
 from experiments.reproduce.regions import Regions
 from experiments.reproduce.reproduction import Options, Reproduction, run_reproduction
 from experiments.reproduce.reuse import Reuse
+from experiments.reproduce.robinhood import Robinhood
 from experiments.reproduce.third_party import ThirdParty
 from experiments.terminal import STOPPED, make_directory
 
-REPRODUCTIONS: tuple[type[Reproduction], ...] = (Keepalive, Headers, Reuse, Regions, ThirdParty)
+REPRODUCTIONS: tuple[type[Reproduction], ...] = (
+    Keepalive,
+    Headers,
+    Reuse,
+    Regions,
+    ThirdParty,
+    Els,
+    AbLies,
+    Robinhood,
+    PrequalRamp,
+)
 """In the order of `all`."""
 
 DOCUMENTS = "\n".join(
     fill(kind.document.title, 78, initial_indent=f"{kind.name:12} ", subsequent_indent=13 * " ")
-    + f"\n{'':12} {kind.document.publisher}"
+    + "\n"
+    + fill(kind.document.publisher, 78, initial_indent=13 * " ", subsequent_indent=13 * " ")
     for kind in REPRODUCTIONS
 )
 EPILOG = f"""\b

@@ -37,10 +37,11 @@ ReportProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The published document that a reproduction repeats."""
+    """The published document that a reproduction repeats. `publisher` also has authors and year, where known."""
 
     title: str
     publisher: str
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,26 @@ from math import ceil, exp, log
 from experiments.results.evidence import Evidence
 from experiments.results.phrases import SUBJECTS, difference, percent
 from experiments.results.winner import Choice
-from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN, SIGNIFICANCE, Interval, noise
-from experiments.stats.measures import LAG
+from experiments.stats.ceiling import GOODPUT
+from experiments.stats.comparison import (
+    ENOUGH_BLOCKS,
+    EQUAL_WITHIN,
+    SIGNIFICANCE,
+    Interval,
+    floor_between,
+    noise,
+)
+from experiments.stats.estimates import anytime_reach, anytime_student
+from experiments.stats.measures import ACHIEVED, LAG
 from experiments.stats.student import quantile
 
 MOST_BLOCKS = 64
 """Number of blocks beyond which no campaign is recommended: ten entries of 30 s take more than five hours then, and a
 difference that needs more is less than half of the noise of one pair of runs."""
 
+
+MOST_LIVE_BLOCKS = 1000
+"""Likewise of a live evaluation, which disturbs nobody and may take days."""
 
 NOTHING_ANSWERED = "Look at the kinds of errors below."
 
@@ -28,31 +40,37 @@ def no_run_lines(found: Evidence) -> tuple[str, str]:
     if not found.invalid:
         return f"{what}: no run had a success", NOTHING_ANSWERED
     is_late = any(late(reason) for reason in found.invalid)
+    where = "run" if len(found.contest.able) <= 1 else "block"
     why = (
-        "the load generator was late in every run, so their times are wrong" if is_late else "no run is valid"
+        f"the load generator was late in every {where}, so their times are wrong"
+        if is_late
+        else f"no {where} is valid"
     )
     return f"{what}: {why}", remedy(found.invalid, found.contest.is_open)
 
 
 def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
     """Headline and advice if an entry was observed better than the baseline, but not proven to be."""
-    best, measure = choice.doubtful[0], found.contest.measure
-    said = difference(best)
-    if best.standing == "within the noise floor" and found.floor is not None:
-        far = percent(exp(noise(found.floor)))
+    best = choice.doubtful[0]
+    measure, said = best.judged_by, difference(best)
+    floor = floor_between(found.floor, found.contest.control, best.label, best.baseline)
+    if best.standing == "within the noise floor" and floor is not None and measure != GOODPUT:
+        far = percent(exp(noise(floor)))
         return (
             f"No winner: under {best.label}, {subject_of(measure)} {said}, which is within the noise of ±{far}",
             "The same entry run twice differed as much. Longer runs or a quieter machine help.",
         )
-    advice = doubtful_advice(best.interval)
+    advice = doubtful_advice(best.interval, found.contest.method is anytime_student)
     return f"No winner: under {best.label}, {subject_of(measure)} {said}, which chance may explain", advice
 
 
-def doubtful_advice(interval: Interval) -> str:
-    """What to do about a difference that chance may explain."""
+def doubtful_advice(interval: Interval, is_anytime: bool) -> str:
+    """What to do about a difference that chance may explain. `is_anytime`: more blocks may be added."""
     if abs(log(interval.ratio)) <= EQUAL_WITHIN:
         return "A difference below 5 % is too small to matter: choose by other criteria, such as failures or cost."
-    needed = blocks_needed(interval)
+    needed = blocks_needed(interval, is_anytime)
+    if is_anytime and needed <= MOST_LIVE_BLOCKS:
+        return f"The difference may show with about {needed} blocks: --blocks {needed}."
     if needed <= MOST_BLOCKS:
         return f"The difference may show with about {needed} blocks in a new campaign: --blocks {needed}."
     return (
@@ -66,25 +84,18 @@ def subject_of(measure: str) -> str:
     return "there were" if measure == "throughput" else SUBJECTS[measure]
 
 
-def blocks_needed(interval: Interval) -> int:
+def blocks_needed(interval: Interval, is_anytime: bool) -> int:
     """Number of blocks with which a difference as observed would lie outside a 95 % interval twice as narrow.
 
     The factor of two leaves room for Holm's adjustment and for an observed difference that flatters.
     """
     half = (log(interval.high) - log(interval.low)) / 2
-    spread = half * interval.blocks**0.5 / quantile(1 - SIGNIFICANCE, interval.blocks - 1)
+    many = anytime_reach(MOST_LIVE_BLOCKS) if is_anytime else 2.0
+    reach = anytime_reach(interval.blocks) if is_anytime else quantile(1 - SIGNIFICANCE, interval.blocks - 1)
+    spread = half * interval.blocks**0.5 / reach
     distance = abs(log(interval.ratio)) / 2
-    return max(2 * interval.blocks, ceil((2 * spread / distance) ** 2)) if distance > 0 else MOST_BLOCKS + 1
-
-
-def deadline_lines(found: Evidence) -> tuple[str, str]:
-    """Headline and advice if the deciding percentile is the deadline for the winner and the baseline."""
-    names = ", ".join(found.at_deadline)
-    return (
-        f"No verdict by p99: more than 1 % of the requests failed under {names}, so their p99 is the deadline",
-        'Compare failures and goodput below, or let the scenario be decided by measure = "mean", which counts every '
-        "failure.",
-    )
+    blocks = ceil((many * spread / distance) ** 2) if distance > 0 else MOST_LIVE_BLOCKS + 1
+    return max(2 * interval.blocks, blocks)
 
 
 def unjudged_lines(found: Evidence) -> tuple[str, str]:
@@ -128,4 +139,4 @@ def remedy(reasons: Sequence[str], is_open: bool) -> str:
 
 def late(reason: str) -> bool:
     """Whether a run is invalid because the generator was late."""
-    return reason.startswith((LAG, "achieved"))
+    return reason.startswith((LAG, ACHIEVED))

@@ -13,7 +13,7 @@ from experiments.results.phrases import failed_text, grouped_digits
 from experiments.stats.comparison import ENOUGH_BLOCKS, Interval, as_interval
 from experiments.stats.estimates import logarithms, paired_student
 from experiments.stats.measures import LEAST_BEYOND
-from experiments.stats.run_summary import RunSummary
+from experiments.stats.run_summary import RunSummary, counted
 from experiments.terminal import in_ms
 
 WORDS = {"p50": "half took at most", "p99": "99 % at most", "mean": "on average"}
@@ -28,7 +28,7 @@ def is_alone(found: Evidence) -> bool:
 def alone_lines(found: Evidence) -> tuple[str, str]:
     """Headline and advice for the only entry."""
     label, contest = found.contest.baseline, found.contest
-    runs = [run for run in found.runs if run.label == label and run.valid]
+    runs = [run for run in counted(found.runs) if run.label == label]
     failed, total = sum(run.ko for run in runs), sum(run.requests for run in runs)
     if failed == total:
         return f"{label}: all {grouped_digits(total)} requests failed", NOTHING_ANSWERED

@@ -9,8 +9,9 @@ from typing import Literal
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import Measure, Scenario
 from experiments.scenario.service import ServiceScenario
+from experiments.stats.estimates import Method, paired_student
 from experiments.stats.measures import LEAST_BEYOND, has_few_beyond
-from experiments.stats.run_summary import RunSummary
+from experiments.stats.run_summary import RunSummary, counted
 from experiments.stats.samples import WorldName
 
 MEASURES: tuple[Measure, ...] = ("throughput", "p99", "mean")
@@ -26,7 +27,7 @@ class Contest:
 
     `control` is the A/A pair (original, repetition). `deadline` in seconds is what a failed request counts as, None
     where latencies are those of successes only. `is_open` if the load is an open loop, `has_tail` if all runs have the
-    requests that a p99 takes.
+    requests that a p99 takes. `method` gives the intervals.
     """
 
     kind: Kind
@@ -40,6 +41,7 @@ class Contest:
     seed: int = 0
     is_open: bool = True
     has_tail: bool = True
+    method: Method = paired_student
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -49,8 +51,8 @@ class Contest:
 
 
 def supports_tail(runs: Sequence[RunSummary]) -> bool:
-    """Whether every valid run has the requests that a p99 takes (`LEAST_BEYOND` beyond it), as in every table."""
-    return not any(has_few_beyond(run.requests, 99, LEAST_BEYOND) for run in runs if run.valid)
+    """Whether every run that counts has the requests that a p99 takes (`LEAST_BEYOND` beyond it), as in every table."""
+    return not any(has_few_beyond(run.requests, 99, LEAST_BEYOND) for run in counted(runs))
 
 
 def deciding(wanted: Measure, has_tail: bool) -> Measure:

@@ -1,10 +1,11 @@
-"""A results directory: `campaign.json`, and `runs/` with one npz file per run.
+"""A results directory: `campaign.json`, and `runs/` with one npz file per run; `set-aside/` has those measured again.
 
 A report needs nothing but the directory. It is written during the campaign, so a stopped campaign can be reported on.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,14 @@ from experiments.printable import PrintableName
 from experiments.results.policy_files import PolicyFile
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.service import ServiceScenario
+from experiments.stats.measures import spoils_block
 from experiments.stats.samples import Run, WorldName, load_run, save_run
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS = "runs"
+SET_ASIDE = "set-aside"
+ATTEMPT = re.compile(r"-attempt-(\d{1,6})\.npz\Z")
+"""End of the name of a run in `SET_ASIDE`."""
 
 
 class PlannedRun(BaseModel):
@@ -55,11 +60,12 @@ class Campaign(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """A results directory read into memory: the campaign and its runs."""
+    """A results directory read into memory: the campaign and its runs. `set_aside` are files of runs measured again."""
 
     directory: Path
     campaign: Campaign
     runs: tuple[Run, ...]
+    set_aside: tuple[Path, ...] = ()
 
     @property
     def scenario(self) -> Scenario:
@@ -80,9 +86,14 @@ class Results:
         return [run for run in self.runs if run.facts.label == label]
 
 
-def believable(runs: Sequence[Run]) -> list[Run]:
-    """The valid runs, or all runs when none is valid, for figures that are then marked invalid."""
-    return [run for run in runs if run.facts.is_valid] or list(runs)
+def believable(results: Results, label: str) -> list[Run]:
+    """Valid runs of an entry in whole blocks, as they are compared; else its valid runs, or all of them, for figures
+    that are then marked invalid.
+    """
+    spoiled = {run.facts.block for run in results.runs if spoils_block(run.facts.invalid_reasons)}
+    runs = results.runs_of(label)
+    valid = [run for run in runs if run.facts.is_valid]
+    return [run for run in valid if run.facts.block not in spoiled] or valid or runs
 
 
 def require_new(directory: Path) -> None:
@@ -118,6 +129,25 @@ def save_result(run: Run, planned: PlannedRun, directory: Path) -> None:
     save_run(run, directory / RUNS / planned.file_name)
 
 
+def set_aside(planned: Sequence[PlannedRun], directory: Path) -> None:
+    """Move the runs of a block that is measured again to `SET_ASIDE`, so that they are counted and can be read."""
+    folder = directory / SET_ASIDE
+    folder.mkdir(exist_ok=True)
+    stems = {run: run.file_name.removesuffix(".npz") for run in planned}
+    attempt = 1 + max(
+        (attempt_of(file) for stem in stems.values() for file in folder.glob(f"{stem}-*")), default=0
+    )
+    for run, stem in stems.items():
+        if (file := directory / RUNS / run.file_name).exists():
+            file.rename(folder / f"{stem}-attempt-{attempt}.npz")
+
+
+def attempt_of(file: Path) -> int:
+    """Number of the attempt of a run that was set aside, from 1."""
+    found = ATTEMPT.search(file.name)
+    return int(found[1]) if found else 1
+
+
 def load_results(directory: Path) -> Results:
     """Read a results directory. Raises `BadInputError` when it holds no campaign or no run."""
     path = directory / CAMPAIGN_FILE
@@ -130,4 +160,4 @@ def load_results(directory: Path) -> Results:
     runs = tuple(load_run(file) for file in sorted((directory / RUNS).glob("*.npz")))
     if not runs:
         raise BadInputError(f"{directory}: no run has been measured yet")
-    return Results(directory, campaign, runs)
+    return Results(directory, campaign, runs, tuple(sorted((directory / SET_ASIDE).glob("*.npz"))))

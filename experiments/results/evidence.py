@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from experiments.results.contest import Contest
+from experiments.results.disturbed import faults_of, unless_contradicted
 from experiments.results.winner import Choice, choose, losing_more
 from experiments.stats.comparison import Comparison, Interval, compare
-from experiments.stats.estimates import Method, paired_student
-from experiments.stats.run_summary import RunSummary, values_per_block
+from experiments.stats.estimates import geometric_mean
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `comparisons` are those
     with the baseline in that measure, `explaining` those in other latency measures. `failed` is (failed, all) requests
-    by label, `losing` the share by which an entry fails more than the baseline.
+    by label, `losing` the share by which an entry fails more than the baseline, `faulty` why its own runs are invalid.
     """
 
     contest: Contest
@@ -31,6 +30,7 @@ class Evidence:
     explaining: Sequence[Comparison]
     failed: dict[str, tuple[int, int]]
     losing: dict[str, float]
+    faulty: dict[str, str]
 
     @property
     def blocks(self) -> int:
@@ -40,15 +40,25 @@ class Evidence:
     @property
     def invalid(self) -> list[str]:
         """Reasons of invalid runs."""
-        return list(dict.fromkeys(reason for run in self.runs for reason in run.invalid_reasons))
+        runs = [run for run in self.runs if not run.set_aside]
+        return list(dict.fromkeys(reason for run in runs for reason in run.invalid_reasons))
 
     @property
     def at_deadline(self) -> list[str]:
-        """Entries whose p99 is the deadline, so that failures decide it."""
-        deadline = self.contest.deadline
-        if self.contest.measure != "p99" or deadline is None:
-            return []
-        return [label for label, value in self.order if value >= 0.99 * deadline]
+        """Entries whose p99 is the deadline in at least half of their runs, so that failures decide it."""
+        return [label for label, _ in self.order if self.contest.measure == "p99" and is_failing(self, label)]
+
+    def goodput_of(self, label: str) -> float:
+        """Share (0..1) of the requests of an entry that were answered within the SLO, over the runs that count."""
+        mine = [run for run in counted(self.runs) if run.label == label]
+        total = sum(run.requests for run in mine)
+        return sum(run.goodput * run.requests for run in mine) / total if total else 0.0
+
+
+def is_failing(found: Evidence, label: str) -> bool:
+    """Whether the deciding measure is the deadline in at least half of the entry's runs that count."""
+    blocks = [run.block for run in counted(found.runs) if run.label == label]
+    return 2 * len(ceiling_per_block([label], found.runs, found.contest.measure).blocks[label]) >= len(blocks)
 
 
 def evidence(
@@ -75,38 +85,54 @@ def evidence(
         explaining=others,
         failed={label: failures_of(label, runs) for label, _ in order},
         losing=losing_more(contest, runs),
+        faulty=faults_of(runs),
     )
 
 
 def compared(
-    contest: Contest, runs: Sequence[RunSummary], method: Method = paired_student
+    contest: Contest, runs: Sequence[RunSummary]
 ) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
     """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
     found, floors = list[Comparison](), dict[str, Interval]()
     for measure in contest.measures:
         values = values_per_block(contest.labels, runs, measure)
-        comparisons, floor = compare(measure, values, contest.baseline, contest.control, contest.seed, method)
-        found += comparisons
+        ceiling = ceiling_per_block(contest.labels, runs, measure)
+        comparisons, floor = compare(
+            measure, values, contest.baseline, contest.control, contest.seed, contest.method, ceiling
+        )
+        found += [unless_contradicted(one, runs) for one in comparisons]
         if floor is not None and floor.blocks:
             floors[measure] = floor
     return tuple(found), floors
 
 
 def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
-    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control."""
+    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control.
+
+    Entries at the deadline in at least half of their blocks come last, in the order of their goodput.
+    """
     control = contest.control[1] if contest.control else None
     values = values_per_block(contest.labels, runs, contest.measure)
+    ceiling = ceiling_per_block(contest.labels, runs, contest.measure)
     means = [
-        (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
+        (label, geometric_mean(blocks.values()))
         for label, blocks in values.items()
         if blocks and label != control and min(blocks.values()) > 0
     ]
-    return sorted(means, key=lambda pair: pair[1], reverse=contest.measure == "throughput")
+    sign = -1 if contest.measure == "throughput" else 1
+
+    def place(pair: tuple[str, float]) -> tuple[bool, float]:
+        label, value = pair
+        if 2 * len(ceiling.blocks[label]) >= len(values[label]):
+            return True, geometric_mean(ceiling.odds[label].values())
+        return False, sign * value
+
+    return sorted(means, key=place)
 
 
 def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:
-    """Failed and all requests of an entry, over its valid runs."""
-    mine = [run for run in runs if run.label == label and run.valid]
+    """Failed and all requests of an entry, over the runs that count."""
+    mine = [run for run in counted(runs) if run.label == label]
     return sum(run.ko for run in mine), sum(run.requests for run in mine)
 
 

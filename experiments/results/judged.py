@@ -8,7 +8,9 @@ from experiments.results.alone import is_alone
 from experiments.results.contest import Contest
 from experiments.results.evidence import Evidence
 from experiments.results.phrases import UNITS, in_words, show
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval, Standing
+from experiments.stats.estimates import anytime_student
 
 ALONE = (
     "A failed request counts as slow as the deadline. Intervals are at 95 %, over the runs; a single run has none.",
@@ -46,10 +48,16 @@ def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
     )
     sentences = []
     for kind in kinds:
-        members = [f"{c.label} ×\u00a0{show(c.interval)}" for c in comparisons if c.standing == kind]
+        members = [f"{c.label} {ratio_text(c)}" for c in comparisons if c.standing == kind]
         if members:
             sentences.append(f"Against {baseline}, {kind}: {', '.join(members)}.")
     return sentences
+
+
+def ratio_text(one: Comparison) -> str:
+    """Ratio with its interval, such as `× 1.52 [1.48–1.57]`, and what it is of if not of the measure."""
+    what = f" in {UNITS[GOODPUT]}" if one.judged_by == GOODPUT else ""
+    return f"×\u00a0{show(one.interval)}{what}"
 
 
 def noise_line(floor: Interval | None) -> str:
@@ -69,6 +77,8 @@ def rule_line(found: Evidence) -> str:
     return (
         f"Judged by {unit}{deadline}, paired in {blocks}, at 5 % after Holm's adjustment over {family} "
         "(over all pairs for the runner-up); within ±5 % is practically equal."
+        + " The intervals hold at every look."
+        * (contest.method is anytime_student)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval
 from experiments.stats.measures import supported_tail
 from experiments.terminal import in_ms
@@ -14,12 +15,14 @@ UNITS = {
     "p50": "p50 latency",
     "p99": "p99 latency",
     "mean": "mean latency",
+    GOODPUT: "the odds of a late or failed answer",
 }
 SUBJECTS = {
     "throughput": "it completes",
     "p50": "the median request is",
     "p99": "the slowest 1 % of requests are",
     "mean": "the average request is",
+    GOODPUT: "the odds of a late or failed answer are",
 }
 """Beginning of a sentence about a measure that `difference` continues."""
 
@@ -64,6 +67,8 @@ def difference(comparison: Comparison, other: str | None = None) -> str:
     interval, name = comparison.interval, other or comparison.baseline
     is_rate = comparison.measure == "throughput"
     words = ("more requests per second", "fewer requests per second") if is_rate else ("slower", "faster")
+    if comparison.judged_by == GOODPUT:
+        words = ("higher", "lower")
     preposition = "" if is_rate else "under "
     word = words[interval.ratio < 1]
     if abs(math.log(interval.ratio)) >= TWICE:
@@ -74,7 +79,7 @@ def difference(comparison: Comparison, other: str | None = None) -> str:
 
 def words_of_times(word: str) -> str:
     """Positive form of a comparative."""
-    return {"slower": "slow", "faster": "fast"}.get(word, "few")
+    return {"slower": "slow", "faster": "fast", "higher": "high", "lower": "low"}.get(word, "few")
 
 
 def times(ratio: float) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.results.advice import remedy
 from experiments.results.contest import contest_of
-from experiments.results.directory import Results, believable
+from experiments.results.directory import Results, attempt_of, believable
 from experiments.results.evidence import best_first, compared, evidence
 from experiments.results.policy_files import PolicyFile
 from experiments.results.verdict import Verdict, conclude
@@ -20,8 +20,8 @@ from experiments.scenario.scenario import Entry, Measure, Scenario
 from experiments.scenario.thresholds import Judgement, judge, parse_threshold
 from experiments.stats import measures
 from experiments.stats.comparison import Comparison, Interval
-from experiments.stats.run_summary import RunSummary, summarise_run
-from experiments.stats.samples import WorldName
+from experiments.stats.run_summary import RunSummary, counted, summarise_run
+from experiments.stats.samples import WorldName, load_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Summary:
     noise_floor: dict[str, Interval]
     thresholds: tuple[Judgement, ...]
     runs: tuple[RunSummary, ...]
+    set_aside: tuple[RunSummary, ...]
 
     @property
     def has_invalid(self) -> bool:
@@ -78,10 +79,13 @@ class Summary:
 def summarise(results: Results) -> Summary:
     """Compute the summary of a results directory."""
     campaign, scenario = results.campaign, results.scenario
-    runs = tuple(summarise_run(run) for run in results.runs)
-    contest = contest_of(scenario, campaign.world, runs)
-    comparisons, floors = compared(contest, runs)
-    verdict = conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
+    slo = scenario.slo * scenario.time_scale
+    runs = tuple(summarise_run(run, slo) for run in results.runs)
+    repeated = tuple(summarise_run(load_run(file), slo, attempt_of(file)) for file in results.set_aside)
+    every = (*runs, *repeated)
+    contest = contest_of(scenario, campaign.world, every)
+    comparisons, floors = compared(contest, every)
+    verdict = conclude(evidence(contest, every, comparisons, floors.get(contest.measure)))
     labels = [label for label, _ in verdict.order]
     entries = [summarise_entry(results, entry) for entry in results.entries()]
     return Summary(
@@ -92,7 +96,7 @@ def summarise(results: Results) -> Summary:
         versions=campaign.versions,
         policy_files=campaign.policy_files,
         machine=campaign.machine,
-        blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
+        blocks=len({run.block for run in counted(runs)}),
         missing_runs=results.missing,
         measure=contest.measure,
         verdict=verdict,
@@ -106,6 +110,7 @@ def summarise(results: Results) -> Summary:
         noise_floor=floors,
         thresholds=judgements(results),
         runs=runs,
+        set_aside=repeated,
     )
 
 
@@ -118,7 +123,7 @@ def invalid_advice(summary: Summary) -> str:
 def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
     """Pool the entry's valid runs, or all runs if none is valid."""
     runs = results.runs_of(entry.label)
-    kept = believable(runs)
+    kept = believable(results, entry.label)
     slo = results.scenario.slo * results.scenario.time_scale
     mapped = np.concatenate([measures.deadline_mapped(run) for run in kept])
     reasons = dict.fromkeys(reason for run in runs for reason in run.facts.invalid_reasons)
@@ -157,5 +162,5 @@ def judgements(results: Results) -> tuple[Judgement, ...]:
         for entry in results.entries()
         for threshold in map(parse_threshold, (*scenario.thresholds, *entry.thresholds))
         for runs in [results.runs_of(entry.label)]
-        for judged in [runs if threshold.measure == "errors" else believable(runs)]
+        for judged in [runs if threshold.measure == "errors" else believable(results, entry.label)]
     )

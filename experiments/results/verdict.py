@@ -5,10 +5,9 @@ A sentence never states more than the comparison supports. Terminal, HTML, Markd
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.results.advice import deadline_lines, doubtful_lines, no_run_lines, unjudged_lines
+from experiments.results.advice import doubtful_lines, no_run_lines, unjudged_lines
 from experiments.results.alone import alone_lines, is_alone
 from experiments.results.evidence import Evidence
 from experiments.results.judged import details_of, observed_order
@@ -16,6 +15,7 @@ from experiments.results.phrases import SUBJECTS, difference, failed_text, group
 from experiments.results.winner import Choice
 from experiments.stats.comparison import Comparison
 from experiments.stats.measures import LEAST_BEYOND
+from experiments.stats.run_summary import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,10 @@ def conclude(found: Evidence) -> Verdict:
         tail_line(found),
         "" if is_alone(found) else failure_line(found),
         losing_line(found),
+        faulty_line(found),
         equal_line(found.choice),
         explaining_line(found),
-        deadline_line(found.at_deadline),
+        deadline_line(found),
     ]
     kept = tuple(sentence for sentence in sentences if sentence) if found.order else ()
     order, details = tuple(found.order), details_of(found, has_verdict)
@@ -60,7 +61,7 @@ def conclude(found: Evidence) -> Verdict:
 
 def main_line(found: Evidence) -> tuple[str | None, str, str]:
     """Winner, headline and advice."""
-    choice, deadline = found.choice, set(found.at_deadline)
+    choice = found.choice
     if not found.order:
         return None, *no_run_lines(found)
     if is_alone(found):
@@ -69,8 +70,6 @@ def main_line(found: Evidence) -> tuple[str | None, str, str]:
         return None, *no_run_lines(found)
     if choice is None:
         return None, *unjudged_lines(found)
-    if {choice.winner, found.contest.baseline} <= deadline:
-        return None, *deadline_lines(found)
     if choice.gain is None and choice.doubtful:
         return None, *doubtful_lines(choice, found)
     return choice.winner, winner_line(choice, found), ""
@@ -80,7 +79,7 @@ def winner_line(choice: Choice, found: Evidence) -> str:
     """Headline that names the winner, how far it is ahead, and the runner-up."""
     baseline, lead = found.contest.baseline, choice.lead
     failures = failed_clause(choice, found)
-    subject = SUBJECTS[found.contest.measure]
+    subject = SUBJECTS[(choice.gain or lead or found.comparisons[0]).judged_by]
     if choice.gain is None:
         if lead is not None and lead.standing == "ahead":
             said = difference(lead, f"{lead.baseline}, the runner-up")
@@ -89,7 +88,7 @@ def winner_line(choice: Choice, found: Evidence) -> str:
     if lead is not None and lead.baseline == baseline:
         said = difference(choice.gain, f"{baseline}, the runner-up")
         return f"Run {choice.winner}: {subject} {said}{failures}"
-    if lead is not None and lead.standing == "ahead":
+    if lead is not None and lead.standing == "ahead" and lead.judged_by == choice.gain.judged_by:
         rival = f" and {difference(lead, f'{lead.baseline}, the runner-up')}"
         return f"Run {choice.winner}: {subject} {difference(choice.gain)}{rival}{failures}"
     return f"Run {choice.winner}: {subject} {difference(choice.gain)}{rival_clause(lead)}{failures}"
@@ -99,7 +98,9 @@ def rival_clause(lead: Comparison | None) -> str:
     """Clause about a runner-up that is not clearly behind."""
     if lead is None:
         return ""
-    words = "is practically equal" if lead.standing == "practically equal" else "may be as good"
+    words = {"practically equal": "is practically equal", "ahead": "is behind"}.get(
+        lead.standing, "may be as good"
+    )
     return f"; {lead.baseline}, the runner-up, {words}"
 
 
@@ -118,7 +119,7 @@ def tail_line(found: Evidence) -> str:
     contest = found.contest
     if contest.measure == contest.wanted or is_alone(found):
         return ""
-    fewest = min(run.requests for run in found.runs if run.valid)
+    fewest = min(run.requests for run in counted(found.runs))
     return (
         f"The mean decides: a p99 takes {grouped_digits(100 * LEAST_BEYOND)} requests in each run, and there were "
         f"{grouped_digits(fewest)}."
@@ -142,6 +143,12 @@ def losing_line(found: Evidence) -> str:
     return f"Cannot win, because more requests fail than under {baseline}: {shown}." if shown else ""
 
 
+def faulty_line(found: Evidence) -> str:
+    """Sentence about entries that cannot win because runs of theirs are invalid by their own fault."""
+    shown = "; ".join(f"{label} ({why})" for label, why in found.faulty.items())
+    return f"Cannot win, because a run is invalid by a fault of its own: {shown}." if shown else ""
+
+
 def equal_line(choice: Choice | None) -> str:
     """Sentence with the entries that are practically equal to the winner."""
     names = choice.equals if choice and choice.gain else []
@@ -154,11 +161,17 @@ def explaining_line(found: Evidence) -> str:
     best = min(ahead, key=lambda one: one.interval.ratio, default=None)
     if best is None:
         return ""
-    return f"Under {best.label}, {SUBJECTS[best.measure]} {difference(best)}; the {best.measure} does not decide here."
+    said = f"{SUBJECTS[best.judged_by]} {difference(best)}"
+    return f"Under {best.label}, {said}; the {best.measure} does not decide here."
 
 
-def deadline_line(labels: Sequence[str]) -> str:
-    """Sentence about entries whose p99 equals the deadline: failures decide there, so ratios of p99 are meaningless."""
+def deadline_line(found: Evidence) -> str:
+    """Sentence about entries whose p99 is the deadline: goodput decides between them, and is given."""
+    labels = found.at_deadline
     if not labels:
         return ""
-    return f"More than 1 % of the requests of {', '.join(labels)} failed: their p99 is the deadline. Look at goodput."
+    shown = ", ".join(f"{label} {100 * found.goodput_of(label):.2f}\u00a0%" for label in labels)
+    return (
+        f"More than 1 % of the requests of {', '.join(labels)} failed: their p99 is the deadline, and goodput decides "
+        f"between them. Answered in time: {shown}."
+    )

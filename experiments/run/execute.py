@@ -1,21 +1,23 @@
 """Execution of a campaign: its planned runs, one after another, in a world.
 
-A run's file is written before the next run starts, so stopping costs one run. With patience, a disturbed run is
-repeated at once, in its place within the block.
+A run's file is written before the next run starts, so stopping costs one run. With patience, a block with a disturbed
+run is repeated as a whole, and the runs that it replaces are set aside.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
-from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result
+from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result, set_aside
 from experiments.results.plan import plan
 from experiments.results.policy_files import policy_files, require_same_files
-from experiments.run.patience import Patience
+from experiments.run.patience import Patience, has_lagged
 from experiments.run.world import Interrupted, Observer, World
 from experiments.scenario.scenario import Scenario
 from experiments.stats.samples import Run, WorldName
@@ -47,23 +49,38 @@ def execute(
     Raises `ExperimentError`, and `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP; an interrupted run is written too.
     """
     patience = patience or Patience()
-    for planned in campaign.plan:
-        patience.begin()
-        is_wanted = True
-        while is_wanted:
-            with signals_interrupt():
-                patience.quiet(partial(observer.machine_busy, planned))
-                observer.run_started(planned)
-                run = execute_run(campaign, planned, directory, world, observer)
-            observer.run_ended(planned, run)
-            is_wanted = patience.should_repeat(run)
-            del run  # before the next one, which may need as much memory
+    for _, block in groupby(campaign.plan, key=lambda planned: planned.block):
+        runs = tuple(block)
+        patience.begin(len(runs))
+        while patience.should_repeat(execute_block(campaign, runs, directory, world, observer, patience)):
+            set_aside(runs, directory)
+
+
+def execute_block(
+    campaign: Campaign,
+    block: Sequence[PlannedRun],
+    directory: Path,
+    world: World,
+    observer: Observer,
+    patience: Patience,
+) -> list[bool]:
+    """Execute the runs of one block; returns whether each was disturbed."""
+    disturbed = []
+    for planned in block:
+        with signals_interrupt():
+            patience.quiet(partial(observer.machine_busy, planned))
+            observer.run_started(planned)
+            run = execute_run(campaign, planned, directory, world, observer)
+        observer.run_ended(planned, run)
+        disturbed.append(has_lagged(run))
+        del run  # before the next one, which may need as much memory
+    return disturbed
 
 
 def execute_run(
     campaign: Campaign, planned: PlannedRun, directory: Path, world: World, observer: Observer
 ) -> Run:
-    """Execute one planned run and write it, overwriting a disturbed attempt before it.
+    """Execute one planned run and write it.
 
     Raises `BadInputError` for a run with another version of a policy's file, which is not written.
     """

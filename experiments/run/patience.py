@@ -1,16 +1,16 @@
-"""Measuring on a shared machine: wait for a quiet moment before a run, and repeat a disturbed one.
+"""Measuring on a shared machine: wait for a quiet moment before a run, and repeat a disturbed block.
 
-    wait until quiet ─→ measure ─→ disturbed? ─→ wait …      until the time is used up: then the last run is kept
+    wait until quiet ─→ measure all entries ─→ any disturbed? ─→ all again …   until the time is used up
 
-Quietness is judged by the kernel's steal time, disturbance by the load generator's own lag. Neither is a latency, so
-repeating a run does not favour any entry.
+Quietness is judged by the kernel's steal time, disturbance by the load generator's own lag. An entry that shares the
+machine can cause lag; so a block is repeated for all entries, and what it replaces is kept and counted.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from experiments import cpu_time
 from experiments.stats.measures import LAG
@@ -42,31 +42,33 @@ def processors() -> Sequence[int]:
 
 
 class Patience:
-    """Time budget of `seconds` per planned run for waiting and repeating. 0: every run is kept as it is."""
+    """Time budget of `seconds` per planned run for waiting and repeating; a block has that of its runs together.
+
+    With 0 every run is kept as it is.
+    """
 
     def __init__(
         self,
         seconds: float = 0.0,
-        is_disturbed: Callable[[Run], bool] = has_lagged,
         *,
         stolen: Callable[[], float] = stolen_seconds,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._seconds = seconds
-        self._is_disturbed = is_disturbed
         self._stolen = stolen
         self._now = now
         self._sleep = sleep
         self._until = now()
 
-    def begin(self) -> None:
-        """Start the budget of the next planned run."""
-        self._until = self._now() + self._seconds
+    def begin(self, runs: int) -> None:
+        """Start the budget of the next block of planned runs."""
+        self._until = self._now() + self._seconds * runs
 
     def quiet(self, print_verdict: Callable[[float], None]) -> None:
-        """Wait for a quiet moment within the budget; `print_verdict` is called with the steal fraction (0..1)."""
-        while self._now() < self._until:
+        """Wait for a quiet moment, at most the budget of one run; `print_verdict` gets the steal fraction (0..1)."""
+        until = min(self._until, self._now() + self._seconds)
+        while self._now() < until:
             at, before = self._now(), self._stolen()
             self._sleep(LOOK)
             taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(processors())))
@@ -74,6 +76,6 @@ class Patience:
                 return
             print_verdict(taken)
 
-    def should_repeat(self, run: Run) -> bool:
-        """Whether the run was disturbed and the budget allows a repetition."""
-        return self._is_disturbed(run) and self._now() < self._until
+    def should_repeat(self, disturbed: Iterable[bool]) -> bool:
+        """Whether any run of the block was disturbed and the budget allows a repetition."""
+        return any(disturbed) and self._now() < self._until

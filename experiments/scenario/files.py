@@ -1,4 +1,4 @@
-"""Scenario files: those in the package, and any TOML file by path.
+"""Scenarios by name: those in the package, random ones, and any TOML file by path.
 
 Every error in a file becomes one line that names the file and the field.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from experiments.errors import BadInputError
+from experiments.scenario.drawn import drawn, is_drawn
 from experiments.scenario.labels import require_plain_labels
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.toml_files import read_toml
@@ -49,19 +50,33 @@ def grouped() -> dict[str, list[Scenario]]:
 
 
 def load_scenario(name_or_path: str) -> Scenario:
-    """Load a packaged scenario by name, or any TOML file by path. Raises `BadInputError` naming the field."""
-    known = packaged()
-    source = known.get(name_or_path) or Path(name_or_path)
-    if name_or_path not in known and not name_or_path.endswith(".toml"):
-        raise BadInputError(
-            f"unknown scenario {name_or_path!r}; known: {', '.join(known)}, or a path that ends in .toml"
-        )
+    """Load a packaged or random scenario by name, or any TOML file by path. Raises `BadInputError` naming the field."""
+    if not is_scenario(name_or_path):
+        raise BadInputError(f"unknown scenario {name_or_path!r}; known: {known_scenarios()}")
     try:
-        scenario = Scenario.model_validate(beside(read_toml(source, name_or_path), source))
+        scenario = Scenario.model_validate(document(name_or_path))
     except ValidationError as error:
         raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
     require_plain_labels(name_or_path, [entry.label for entry in scenario.entries])
     return scenario
+
+
+def is_scenario(name: str) -> bool:
+    """Whether the name is that of a packaged or a random scenario, or a path of a scenario file."""
+    return name in packaged() or is_drawn(name) or name.endswith(".toml")
+
+
+def known_scenarios() -> str:
+    """What names a scenario, for messages."""
+    return f"{', '.join(packaged())}, random-SEED, or a path that ends in .toml"
+
+
+def document(name_or_path: str) -> dict[str, Any]:
+    """The document of a scenario, before validation. Raises `BadInputError`."""
+    if is_drawn(name_or_path):
+        return drawn(name_or_path)
+    source = packaged().get(name_or_path) or Path(name_or_path)
+    return beside(read_toml(source, name_or_path), source)
 
 
 def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:

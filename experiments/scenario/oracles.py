@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+CLAIRVOYANT = "oracle-clairvoyant"
+"""The bound to which reports state the distance of every policy."""
+
 ORACLE_NAMES = (
     "oracle-least-work",
     "oracle-least-work-of-two",
     "oracle-central-queue",
     "oracle-static-split",
+    CLAIRVOYANT,
 )
 
 

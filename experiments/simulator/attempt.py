@@ -12,6 +12,7 @@ from experiments.simulator.clock import Event
 from policies.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
+    from experiments.load.demand import Batch
     from experiments.simulator.worker_connections import WorkerConnections
     from policies.routing.assignment import Assignment
 
@@ -25,7 +26,8 @@ _OK: Final = OutcomeKind.OK
 class Attempt(Event):
     """One attempt, as an event.
 
-    `number` is the request's, `tries` the number of its attempts so far. `kind` and `status` are the outcome, which
+    `number` is the request's, `demand` the batch of service times that contains its own, the same for all its attempts;
+    `tries` is the number of its attempts so far. `kind` and `status` are the outcome, which
     arrives at `due_at`; that instant may be postponed. `is_over`: it is settled. `is_loser`: another attempt has
     answered the request. `rival` is the hedged attempt beside it; `is_fresh`: it uses a new connection. `sent_at` is
     the instant at which a connection took it; `work` is its service time in seconds, set where workers report load.
@@ -34,6 +36,7 @@ class Attempt(Event):
     __slots__ = (
         "assignment",
         "connections",
+        "demand",
         "due_at",
         "ended_at",
         "is_first",
@@ -52,11 +55,18 @@ class Attempt(Event):
     )
 
     def __init__(
-        self, connections: WorkerConnections, assignment: Assignment, number: int, is_first: bool, now: float
+        self,
+        connections: WorkerConnections,
+        assignment: Assignment,
+        number: int,
+        demand: Batch,
+        is_first: bool,
+        now: float,
     ) -> None:
         self.connections = connections
         self.assignment = assignment
         self.number = number
+        self.demand = demand
         self.is_first = is_first
         self.sent_at = now
         self.due_at = self.work = self.ended_at = 0.0

@@ -20,7 +20,7 @@ from policies.routing.router import Router
 from policies.routing.units import OtherUnits
 
 if TYPE_CHECKING:
-    from experiments.load.demand import Keys
+    from experiments.load.demand import Batch, Keys
     from experiments.simulator.client import Client
     from experiments.simulator.hedges import Hedges
     from policies.endpoint.state import EndpointState
@@ -39,8 +39,11 @@ GATEWAY_TIMEOUT: Final = 504
 class Waiting(Event):
     """Event: queue timeout of a request for which no endpoint has room."""
 
-    def __init__(self, balancer: SimulatedBalancer, number: int, facts: RequestFacts, is_fresh: bool) -> None:
+    def __init__(
+        self, balancer: SimulatedBalancer, number: int, demand: Batch, facts: RequestFacts, is_fresh: bool
+    ) -> None:
         self.number = number
+        self.demand = demand
         self.facts = facts
         self.is_fresh = is_fresh
         self.waits = True
@@ -117,26 +120,31 @@ class SimulatedBalancer:
         router.on_available = self._serve
         router.on_probe = self._probe
 
+    def connections_of(self, endpoint_id: str) -> WorkerConnections:
+        """Connections to the endpoint. Raises `UnknownEndpoint`."""
+        return self.worker_connections[self.router.find(endpoint_id).order]
+
     # --- a request
 
-    def start(self, number: int, now: float) -> None:
+    def start(self, number: int, demand: Batch, now: float) -> None:
         """Accept a client's request and route it, with a key where the model has keys."""
         self.requests += 1
         facts = self._plain
         if self.keys is not None:
             facts = RequestFacts(region=self._home, key=self.keys.next())
-        self.send(number, facts, now, False)
+        self.send(number, demand, facts, now, False)
 
-    def send(self, number: int, facts: RequestFacts, now: float, is_fresh: bool) -> None:
+    def send(self, number: int, demand: Batch, facts: RequestFacts, now: float, is_fresh: bool) -> None:
         """Route the request and send it to the chosen endpoint, or queue it."""
+        client = self._client
+        client.routed, client.drawn = number, demand
         try:
             assignment = self._route(facts)
         except NoEndpointAvailable:
-            self._wait(number, facts, is_fresh, now)
+            self._wait(number, demand, facts, is_fresh, now)
             return
-        client = self._client
         connections = self.worker_connections[assignment.state.order]
-        attempt = Attempt(connections, assignment, number, facts.attempt == 0, now)
+        attempt = Attempt(connections, assignment, number, demand, facts.attempt == 0, now)
         client.flying += 1
         connections.entered(now)
         if client.has_timeouts:
@@ -277,7 +285,7 @@ class SimulatedBalancer:
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
         facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
-        self.send(attempt.number, facts, now, is_fresh)
+        self.send(attempt.number, attempt.demand, facts, now, is_fresh)
 
     def _has_another_try(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
         attempts = attempt.tries
@@ -300,6 +308,7 @@ class SimulatedBalancer:
     def race(self, late: Attempt, avoided: frozenset[str], now: float) -> None:
         """Send a hedged attempt to an endpoint outside `avoided`; the first answer wins."""
         facts, attempts = late.assignment.facts, late.tries
+        self._client.routed, self._client.drawn = late.number, late.demand
         try:
             assignment = self._route(
                 RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=avoided)
@@ -308,7 +317,7 @@ class SimulatedBalancer:
             return
         self.hedged += 1
         connections = self.worker_connections[assignment.state.order]
-        second = Attempt(connections, assignment, late.number, False, now)
+        second = Attempt(connections, assignment, late.number, late.demand, False, now)
         self._client.flying += 1
         late.tries = second.tries = attempts + 1
         late.rival, second.rival = second, late
@@ -324,11 +333,11 @@ class SimulatedBalancer:
 
     # --- wait queue
 
-    def _wait(self, number: int, facts: RequestFacts, is_fresh: bool, now: float) -> None:
+    def _wait(self, number: int, demand: Batch, facts: RequestFacts, is_fresh: bool, now: float) -> None:
         if not self.router.has_eligible or self._waiting >= self._rules.queue:
             self._client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
             return
-        waiting = Waiting(self, number, facts, is_fresh)
+        waiting = Waiting(self, number, demand, facts, is_fresh)
         self._waiting += 1
         self._line.append(waiting)
         if self._client.has_timeouts:
@@ -354,4 +363,4 @@ class SimulatedBalancer:
             waiting.waits = False
             self._waiting -= 1
             if self._client.is_open(waiting.number):
-                self.send(waiting.number, waiting.facts, self.clock.at, waiting.is_fresh)
+                self.send(waiting.number, waiting.demand, waiting.facts, self.clock.at, waiting.is_fresh)

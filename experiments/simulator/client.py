@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from experiments.load.demand import BATCH, MASK, Demand
+from experiments.load.demand import BATCH, MASK, Batch, Demand
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
@@ -46,7 +46,8 @@ class Client:
 
     `balancers` are the balancers at which requests enter. `left` is the number of requests still to end; `open` maps a
     request to the attempt it waits for, oldest first, and is kept where there are timeouts. `flying` counts attempts
-    that no router has settled. `area` is the integral of the number of requests in the system; by Little's law it
+    that no router has settled. `routed` is the number of the request that is being routed, `drawn` the batch of service
+    times that contains its own. `area` is the integral of the number of requests in the system; by Little's law it
     equals the sum of their latencies.
     """
 
@@ -63,7 +64,8 @@ class Client:
         self._deadline = Deadline(self)
         self._deadline_is_set = False
         self.has_timeouts = timeout < inf
-        self.flying = 0
+        self.flying = self.routed = 0
+        self.drawn: Batch = []
         self.begin(Columns(0, None, 0.0), None, 0.0)
 
     def begin(self, columns: Columns, instants: Floats | None, start: float) -> None:
@@ -117,9 +119,9 @@ class Client:
                 self._agenda.add(now + self.timeout, self._deadline)
         balancers = self.balancers
         if len(balancers) == 1:
-            balancers[0].start(number, now)
+            balancers[0].start(number, demand.seconds, now)
         else:
-            balancers[demand.entrance[number & MASK]].start(number, now)
+            balancers[demand.entrance[number & MASK]].start(number, demand.seconds, now)
 
     def is_open(self, number: int) -> bool:
         """Whether the client still waits for the request."""

@@ -10,11 +10,13 @@ from random import Random
 
 from experiments.scenario.timeline import FaultState, Pause
 from experiments.simulator.balancer import SimulatedBalancer
-from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.clock import Call, Event, EventQueue
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel, SharedModel
 from experiments.simulator.worker import Worker
+from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.state import EndpointState
+from policies.errors import UnknownEndpoint
 from policies.health.active_checks import CheckState
 from policies.routing.units import Report
 
@@ -26,11 +28,22 @@ UNITS_SWEEP = 0.25
 
 
 class Tick(Event):
-    """Tick of a router once per second; also readmits unreachable endpoints that can be reached again."""
+    """Tick of a router once per second.
 
-    def __init__(self, balancer: SimulatedBalancer, workers: dict[str, Worker], agenda: EventQueue) -> None:
+    Endpoints that were ejected for failed connections are checked soon; without a path of checks they return when a
+    connection can be made.
+    """
+
+    def __init__(
+        self,
+        balancer: SimulatedBalancer,
+        workers: dict[str, Worker],
+        checks: dict[str, Check],
+        agenda: EventQueue,
+    ) -> None:
         self._balancer = balancer
         self._workers = workers
+        self._checks = checks
         self._agenda = agenda
         self._count = 0
 
@@ -38,11 +51,20 @@ class Tick(Event):
         router = self._balancer.router
         router.tick()
         self._count += 1
-        if self._count % int(PROBE_WINDOW_EVERY) == 0 and router.health.counts.out[None]:
+        if router.health.counts.out[None]:
             for state in router.states:
-                if state.record.is_unreachable and not self._workers[state.id].is_down:
-                    router.readmit(state.id)
+                if state.record.ends_by_connect:
+                    self._reconnect(state.id, now)
         self._agenda.add(now + 1.0, self)
+
+    def _reconnect(self, endpoint_id: str, now: float) -> None:
+        if self._checks:
+            self._checks[endpoint_id].soon(now)
+        elif self._count % int(PROBE_WINDOW_EVERY) == 0 and not self._workers[endpoint_id].is_down:
+            connections = self._balancer.connections_of(endpoint_id)
+            connections.check(now, needs_new=True)
+            connections.checked(now)
+            self._balancer.router.readmit(endpoint_id)
 
 
 class Gossip(Event):
@@ -112,44 +134,70 @@ class Check(Event):
     def __init__(
         self,
         balancer: SimulatedBalancer,
-        state: EndpointState,
         worker: Worker,
         model: CheckModel,
         rng: Random,
         agenda: EventQueue,
     ) -> None:
         self._balancer = balancer
-        self._id = state.id
+        self._id = worker.id
         self._worker = worker
         self._timeout = model.timeout
         self._checks = CheckState(model.rules, rng, 0.0)
         self._agenda = agenda
         self._is_out = False
         self._fault: str | None = None
+        self._ejections = 0
+        self._connections: WorkerConnections | None = None
         agenda.add(self._checks.due_at, self)
 
     def fire(self, now: float) -> None:
-        if self._is_out:
-            self._judge(now)
-        else:
+        if not self._is_out and now >= self._checks.due_at:  # else it was sent earlier
             self._send(now)
 
+    def soon(self, now: float) -> None:
+        """Send the next check early."""
+        due_at = self._checks.due_at
+        self._checks.check_soon(now)
+        if not self._is_out and self._checks.due_at < due_at:
+            self._agenda.add(self._checks.due_at, self)
+
     def _send(self, now: float) -> None:
-        worker = self._worker
+        worker, state = self._worker, self._state()
         self._is_out = True
-        waits = worker.rtt
+        waits, self._ejections, self._connections = worker.rtt, 0, None
         self._fault = "no connection" if worker.is_down else "unhealthy" if worker.is_unhealthy else None
+        if state is not None:
+            self._ejections = state.record.count
+            if not worker.is_down:
+                self._connections = self._balancer.worker_connections[state.order]
+                waits = self._connections.check(now, needs_new=state.record.ends_by_connect)
+        waits += max(0.0, worker.paused_until - now - waits)
         if worker.hang >= 1 or waits > self._timeout:
-            self._fault, waits = "no answer", self._timeout
-        self._agenda.add(now + waits, self)
+            self._fault, waits, self._connections = "no answer", self._timeout, None
+        self._agenda.add(now + waits, Call(self._judge))
 
     def _judge(self, now: float) -> None:
         self._is_out = False
         checks, router = self._checks, self._balancer.router
-        if checks.record(self._fault, now) and any(state.id == self._id for state in router.states):
+        if self._worker.is_down:  # since the check was sent
+            self._fault = "no connection"
+        elif self._connections is not None:
+            self._connections.checked(now)
+        has_changed, state = checks.record(self._fault, now), self._state()
+        if state is not None and has_changed:
             is_reachable = self._fault != "no connection"
             router.set_healthy(self._id, checks.is_healthy, is_reachable=is_reachable)
+        if state is not None and self._fault is None and state.record.count == self._ejections:
+            router.readmit(self._id)
         self._agenda.add(max(now, checks.due_at), self)
+
+    def _state(self) -> EndpointState | None:
+        """The balancer's endpoint; None before the worker is added."""
+        try:
+            return self._balancer.router.find(self._id)
+        except UnknownEndpoint:
+            return None
 
 
 class Change(Event):

@@ -44,11 +44,13 @@ class Fleet:
         self.client = Client(clock, agenda, self.demand, model.timeout, model.overhead)
         self.workers = {worker.id: self._worker(worker, n) for n, worker in enumerate(model.workers)}
         self._by_number = list(self.workers.values())
+        self.began_at = inf
+        """When the load began, and with it the steps of fault states."""
+
         self._present = {worker.id for worker in model.workers} - self._absent_at_first()
         self.balancers = [self._balancer(number) for number in range(model.balancers)]
         self._worker_connections: dict[tuple[int, str], WorkerConnections] = {}
         self.client.balancers = self.balancers
-        self.began_at = 0.0
         self.connect()
 
     def worker(self, number: int) -> Worker:
@@ -67,7 +69,6 @@ class Fleet:
             number,
             self._profiles.index(worker.service),
             self._agenda,
-            self.demand,
             self._seed,
             reports=self.model.reports,
             is_tracked=self.model.reports or worker.discipline == "shared" or is_stopped,
@@ -100,7 +101,7 @@ class Fleet:
             panic=Panic(rules.panic),
             slow_start=SlowStart(rules.slow_start, rules.slow_start_minimum),
         )
-        policy = make_policy(model, self.workers, rng)
+        policy = make_policy(self, rng)
         router = Router(
             self.endpoints(),
             policy,

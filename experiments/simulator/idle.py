@@ -24,7 +24,7 @@ class Idle:
     """Idle connections, stored by the instant since which they are idle, newest last.
 
     `longest` is the maximum idle time of the pool in seconds, `keeps` the worker's idle timeout, `margin` a round trip.
-    `limit` is the age up to which a connection may be used.
+    `limit` is the age up to which a connection may be used, `strict_limit` that for a check, which is not repeated.
     """
 
     def __init__(self, longest: float, rules: IdleTimeoutRules, now: float) -> None:
@@ -32,7 +32,7 @@ class Idle:
         self.longest = longest
         self.keeps = inf
         self.margin = 0.0
-        self.limit = 0.0
+        self.limit = self.strict_limit = 0.0
         self._since: list[float] = []
         self._probe_since = NONE
         self._looked_at = self._judged_at = now
@@ -70,6 +70,16 @@ class Idle:
         if age >= MIN_IDLE_AGE:
             self.horizon.stood(age - MIN_IDLE_AGE)
         return True
+
+    def lease_strict(self, now: float) -> bool:
+        """Take the newest connection for a check, if it is certainly open; returns whether one was taken."""
+        since, strict_limit = self._since, self.strict_limit
+        if not self.has_idle(now):
+            return False
+        age = now - since[-1]
+        if age > strict_limit or strict_limit < 2 * MIN_IDLE_AGE:
+            return False
+        return self.lease(now)
 
     def _look(self, now: float) -> None:
         """Sweep, as the pool does periodically."""
@@ -120,7 +130,8 @@ class Idle:
     def _go_by(self) -> None:
         horizon = self.horizon
         if not horizon.rules.risk:
-            self.limit = min(self.longest, self.keeps - self.margin)
+            self.limit = self.strict_limit = min(self.longest, self.keeps - self.margin)
             return
         margin = self.margin if horizon.is_learned else 0.0
         self.limit = min(self.longest, horizon.age - min(margin, horizon.age / 2))
+        self.strict_limit = min(self.longest, horizon.strict_age - margin)

@@ -1,6 +1,6 @@
 """Oracle policies, which use information that no balancer has, as bounds for other policies. Simulator only.
 
-An oracle implements the policy interface and is constructed with the simulated workers.
+An oracle implements the policy interface and is constructed with the simulated fleet.
 
 | name | rule |
 |---|---|
@@ -8,17 +8,19 @@ An oracle implements the policy interface and is constructed with the simulated 
 | `oracle-least-work-of-two` | the same among `choices` drawn at random |
 | `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one queue |
 | `oracle-static-split` | the best constant shares for the given rate, each worker an M/M/1 |
+| `oracle-clairvoyant` | the worker that answers this request first, see `clairvoyant.py` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import BadInputError
 from experiments.scenario.oracles import ORACLE_NAMES
+from experiments.simulator.clairvoyant import Clairvoyant
 from experiments.simulator.theory import static_split
 from policies import registry
 from policies.endpoint.available import Available
@@ -28,15 +30,17 @@ from policies.facts import RequestFacts
 from policies.policy import Policy
 
 if TYPE_CHECKING:
-    from experiments.simulator.model import Model
+    from experiments.simulator.fleet import Fleet
     from experiments.simulator.worker import Worker
 
 
 class LeastWork:
     """Least remaining work. Requests on the way to a worker count with the mean service time."""
 
-    def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
-        self._workers = workers
+    def __init__(self, fleet: Fleet, rng: Random) -> None:
+        self._workers = fleet.workers
+        for worker in fleet.workers.values():
+            worker.expect()
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick the worker with the lowest expected time for this request. O(endpoints)."""
@@ -47,15 +51,15 @@ class LeastWork:
 
     def _price(self, worker: Worker, now: float) -> float:
         service = worker.model.service.mean * worker.pace
-        ahead = worker.remaining(now) + worker.coming * service / worker.model.slots
+        ahead = worker.remaining(now) + len(worker.in_transit()) * service / worker.model.slots
         return worker.rtt + service + max(0.0, ahead - worker.half)
 
 
 class LeastWorkOfFew(LeastWork):
     """Least remaining work among `choices` workers drawn at random (Hellemans and Van Houdt)."""
 
-    def __init__(self, workers: Mapping[str, Worker], rng: Random, *, choices: int = 2) -> None:
-        super().__init__(workers, rng)
+    def __init__(self, fleet: Fleet, rng: Random, *, choices: int = 2) -> None:
+        super().__init__(fleet, rng)
         self._sample = rng.sample
         self._choices = choices
 
@@ -67,8 +71,8 @@ class LeastWorkOfFew(LeastWork):
 class CentralQueue:
     """Pick the fastest worker with a free slot. Its endpoints are limited by `most_in_flight`."""
 
-    def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
-        self._workers = workers
+    def __init__(self, fleet: Fleet, rng: Random) -> None:
+        self._workers = fleet.workers
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick the available worker with the shortest round trip plus service time. O(endpoints)."""
@@ -81,7 +85,8 @@ class CentralQueue:
 class StaticSplit:
     """Random choice with constant shares, optimal for `rate` requests per second."""
 
-    def __init__(self, workers: Mapping[str, Worker], rng: Random, *, rate: float) -> None:
+    def __init__(self, fleet: Fleet, rng: Random, *, rate: float) -> None:
+        workers = fleet.workers
         mu = [w.model.slots * w.model.speed / w.model.service.mean for w in workers.values()]
         shares, _ = static_split(mu, rate, [w.rtt for w in workers.values()])
         self._until = dict(zip(workers, accumulate(shares), strict=True))
@@ -93,17 +98,23 @@ class StaticSplit:
         return next((state for state in available if drawn < self._until[state.id]), available[-1])
 
 
-CONSTRUCTORS: tuple[Callable[..., Policy], ...] = (LeastWork, LeastWorkOfFew, CentralQueue, StaticSplit)
+CONSTRUCTORS: tuple[Callable[..., Policy], ...] = (
+    LeastWork,
+    LeastWorkOfFew,
+    CentralQueue,
+    StaticSplit,
+    Clairvoyant,
+)
 ORACLES = dict(zip(ORACLE_NAMES, CONSTRUCTORS, strict=True))
 
 
-def make_policy(model: Model, workers: Mapping[str, Worker], rng: Random) -> Policy:
-    """Construct the model's policy. Raises `BadInputError`."""
-    spec: dict[str, Any] = dict(model.policy)
+def make_policy(fleet: Fleet, rng: Random) -> Policy:
+    """Construct the policy of the fleet's model. Raises `BadInputError`."""
+    spec: dict[str, Any] = dict(fleet.model.policy)
     name = spec.pop("name")
     if name in ORACLES:
         try:
-            return ORACLES[name](workers, rng, **spec)
+            return ORACLES[name](fleet, rng, **spec)
         except TypeError as error:
             raise BadInputError(f"policy '{name}': {error}") from None
     try:

@@ -39,12 +39,13 @@ class Simulation:
     def _schedule_periodic_events(self) -> None:
         model, fleet = self.model, self.fleet
         for number, balancer in enumerate(fleet.balancers):
+            checks = dict[str, Check]()
             if model.mechanisms.need_ticks or hasattr(balancer.router.policy, "tick"):
-                self.agenda.add(1.0, Tick(balancer, fleet.workers, self.agenda))
+                self.agenda.add(1.0, Tick(balancer, fleet.workers, checks, self.agenda))
             if model.mechanisms.checks is not None:
-                rng = Random(f"{self._seed}:checks:{number}")
-                for state in balancer.router.states:
-                    Check(balancer, state, fleet.workers[state.id], model.mechanisms.checks, rng, self.agenda)
+                rng, rules = Random(f"{self._seed}:checks:{number}"), model.mechanisms.checks
+                for worker in fleet.workers.values():
+                    checks[worker.id] = Check(balancer, worker, rules, rng, self.agenda)
         if model.staleness is not None and len(fleet.balancers) > 1:
             self.agenda.add(model.staleness, Gossip(fleet.balancers, model.staleness, self.agenda))
         if model.mechanisms.shared is not None:

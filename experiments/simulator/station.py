@@ -79,6 +79,10 @@ class Slots:
     def _all_free(self) -> list[float]:
         return [self.free_at] if self.count == 1 else self._free
 
+    def free_slots(self) -> list[float]:
+        """When each slot is free after the requests admitted so far: a new heap."""
+        return list(self._all_free())
+
     def busy_seconds(self, now: float) -> float:
         """Total slot-seconds spent serving until `now`."""
         ahead = sum(free_at - now for free_at in self._all_free() if free_at > now)
@@ -201,5 +205,6 @@ class Shared:
         self._leaving.clear()
 
     def error(self) -> float:
-        """Relative difference between work done and work admitted. Valid only when the station is empty."""
-        return abs(self.done + self.lost - self.work) / (1.0 + self.work)
+        """Relative difference between work admitted and the work done, lost, or left of requests still present."""
+        left = sum(at - self._progress for at, _ in self._leaving)
+        return abs(self.done + self.lost + left - self.work) / (1.0 + self.work)

@@ -93,14 +93,6 @@ def static_split(
     return rates, mean
 
 
-def hedged_mean(after: float) -> float:
-    """Mean time of an exponential request that is hedged `after` later, without queueing.
-
-    It is the integral of F̄(t), and from `after` on of F̄(t)·F̄(t − after).
-    """
-    return 1 - exp(-after) / 2
-
-
 def hedged_share(after: float) -> float:
-    """Extra load of such hedges: F̄(after)."""
+    """Extra load of hedges `after` the first attempt, of exponential requests without queueing: F̄(after)."""
     return exp(-after)

@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, Final
 
 from experiments.scenario.mechanisms import Mechanisms as Tables
+from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.scenario.timeline import timeline
 from experiments.simulator.model import (
@@ -23,15 +24,13 @@ from experiments.simulator.model import (
     WorkerModel,
 )
 from policies.health.active_checks import CheckRules
+from policies.registry import reads_reports
 from workers.service import parse_profile
 
 OVERHEAD: Final = 0.0005
 """Seconds of a request that neither worker nor network account for: balancer, load generator and loopback. The minimum
 over some thousand measured requests; a busy machine adds milliseconds.
 """
-
-REPORTED: Final = frozenset(("reported-load", "prequal", "c3", "steelyard"))
-"""Policies that read the workers' load reports; for others the reports are not computed."""
 
 
 def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool = False) -> Model:
@@ -51,7 +50,7 @@ def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool =
         home=scenario.home_region,
         mechanisms=mechanisms_of(scenario.mechanisms_of(entry)),
         steps=timeline(scenario, seed),
-        reports=entry.policy.name in REPORTED,
+        reports=not is_oracle(entry.policy.name) and reads_reports(entry.policy.model_dump()),
     )
 
 

@@ -10,7 +10,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from experiments.load.demand import BATCH, MASK, Demand
+from experiments.load.demand import MASK
 from experiments.scenario.timeline import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Event, EventQueue
@@ -50,7 +50,6 @@ class Worker:
         number: int,
         profile: int,
         agenda: EventQueue,
-        demand: Demand,
         seed: int,
         *,
         reports: bool,
@@ -67,17 +66,18 @@ class Worker:
         self.is_emulated = model.is_emulated
         self.profile = profile
         self.agenda = agenda
-        self.demand = demand
         self.slow = 1.0
         self.pace = 1.0 / model.speed
         self.hang = self.fail = self.reset = 0.0
         self.fail_status = 500
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
+        self.paused_until = 0.0
         self.present: dict[Attempt, None] = {}
         self.hung: dict[Attempt, None] = {}
         self.worker_connections: list[WorkerConnections] = []
-        self.coming = self.arrived = self.done = self.refused = self.broken = 0
+        self._expected: dict[Attempt, float] | None = None
+        self.arrived = self.done = self.refused = self.broken = 0
         self.slots = Slots(model.slots, model.queue)
         self.shared: Shared | None = (
             Shared(model.slots, model.queue) if model.discipline == "shared" else None
@@ -97,10 +97,11 @@ class Worker:
     def arrive(self, attempt: Attempt, now: float) -> None:
         """Process the arrival of a request."""
         self.arrived += 1
-        self.coming -= self.rtt > 0.0
+        if self._expected is not None:
+            self._expected.pop(attempt, None)
         if self.is_unwell and self._apply_faults(attempt, now):
             return
-        seconds = self._work_of(attempt) * self.pace
+        seconds = self._seconds_of(attempt)
         if self._reports:
             attempt.work = seconds
         if self.shared is not None:
@@ -119,12 +120,6 @@ class Worker:
             finish_at += self.half
         attempt.due_at = finish_at
         self.agenda.add(finish_at, attempt)
-
-    def _work_of(self, attempt: Attempt) -> float:
-        number, demand = attempt.number, self.demand
-        if attempt.is_first and number >= demand.until - BATCH:
-            return demand.seconds[self.profile][number & MASK]
-        return demand.another(self.profile)
 
     def served(self, attempt: Attempt, now: float) -> None:
         """Complete the service of a request and send the answer, with a load report where enabled."""
@@ -202,6 +197,29 @@ class Worker:
             self._told_at, self._told_busy = now, busy
         return self._utilization
 
+    # --- what only oracles know
+
+    def expect(self) -> None:
+        """Keep account of the requests in transit from now on."""
+        if self._expected is None:
+            self._expected = {}
+
+    def sent(self, attempt: Attempt, arrives: float) -> None:
+        """Note that a request is on the way, where an account is kept."""
+        if self._expected is not None:
+            self._expected[attempt] = arrives
+
+    def in_transit(self) -> list[tuple[float, float]]:
+        """When each request in transit arrives, and its seconds of service. Requires `expect`."""
+        expected = self._expected
+        assert expected is not None
+        for attempt in [attempt for attempt in expected if attempt.is_over]:
+            del expected[attempt]
+        return [(at, self._seconds_of(attempt)) for attempt, at in expected.items()]
+
+    def _seconds_of(self, attempt: Attempt) -> float:
+        return attempt.demand[self.profile][attempt.number & MASK] * self.pace
+
     def remaining(self, now: float) -> float:
         """Seconds of work ahead of a request that arrives now; unknown to real balancers."""
         return self.slots.remaining(now) if self.shared is None else self.shared.remaining(now)
@@ -245,6 +263,7 @@ class Worker:
 
     def pause(self, now: float, until: float) -> None:
         """Suspend service until `until`. Requires `is_tracked`, except for processor sharing."""
+        self.paused_until = until
         if self.shared is not None:
             self.shared.pause(now, until)
             self._expect()

@@ -107,7 +107,7 @@ class WorkerConnections:
 
     def lease(self, attempt: Attempt, now: float) -> None:
         """Send the attempt on a connection, now or when one is ready."""
-        self.worker.coming += 1
+        self.worker.sent(attempt, now + self.setup + self.late + self.worker.half)
         if attempt.is_fresh:
             self._open(attempt, now)
         elif self._idle.lease(now):
@@ -118,6 +118,21 @@ class WorkerConnections:
                 self._unclaimed += 1
                 self._open(None, now)
             self._waiting.append(attempt)
+
+    def check(self, now: float, *, needs_new: bool) -> float:
+        """Send a check over an idle connection, or a new one; return the seconds until its answer."""
+        if not self.is_linked:
+            return 0.0
+        if not needs_new and self._idle.lease_strict(now):
+            self.reused += 1
+            return self.worker.rtt
+        self.opened_in_all += 1
+        return self.setup + self.late + self.worker.rtt
+
+    def checked(self, now: float) -> None:
+        """Return the connection of an answered check, which stays open for requests."""
+        if self.is_linked:
+            self.give_back(now)
 
     def _open(self, attempt: Attempt | None, now: float) -> None:
         self.agenda.add(now + self.setup, Opening(self, attempt))
@@ -161,4 +176,6 @@ class WorkerConnections:
 
     def _depart(self, attempt: Attempt, now: float, late: float) -> None:
         attempt.sent_at = now
-        self.agenda.add(now + late + self.worker.half, attempt)
+        at = now + late + self.worker.half
+        self.worker.sent(attempt, at)
+        self.agenda.add(at, attempt)

@@ -3,6 +3,9 @@
 The statistical unit is the run, never the request. An entry is compared with the baseline within each block, as
 log(entry / baseline): a ratio has no unit, and conditions common to a block cancel. The interval is Student's over the
 blocks' logarithms. Fewer than `ENOUGH_BLOCKS` blocks give no verdict, and nothing is ranked within the A/A interval.
+An entry that the A/A control runs twice is represented by the geometric mean of both runs, which has half the variance,
+unless the two differ: then the laboratory is biased, and the repetition is the noise floor only.
+Where both entries' latency is the deadline in at least half of the blocks, the odds of a miss are compared instead.
 """
 
 from __future__ import annotations
@@ -11,13 +14,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from experiments.stats.ceiling import GOODPUT, Ceiling
 from experiments.stats.estimates import Estimate, Method, logarithms, paired_student
 
 ENOUGH_BLOCKS = 8
 EQUAL_WITHIN = math.log(1.05)
 SIGNIFICANCE = 0.05
+
+RUN_TWICE = math.sqrt(3 / 4)
+"""Noise of a comparison with the mean of two runs, as a part of that with one: variances of 1 + 1/2 and 1 + 1."""
+
+Control = tuple[str, str]
+"""Labels of the A/A pair: an entry and its repetition."""
 
 Standing = Literal[
     "ahead", "behind", "practically equal", "within the noise floor", "undecided", "no verdict"
@@ -36,7 +46,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An entry compared with the baseline in one measure. `p_value` is Holm-adjusted over the entries compared."""
+    """An entry compared with the baseline in one measure. `p_value` is Holm-adjusted over the entries compared.
+
+    `judged_by` is the measure, or `GOODPUT` where the latency of both is the deadline: `interval` is then a ratio of
+    the odds of a miss, of which less is better, as of a latency.
+    """
 
     label: str
     baseline: str
@@ -44,6 +58,20 @@ class Comparison:
     interval: Interval
     p_value: float
     standing: Standing
+    judged_by: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.judged_by:
+            object.__setattr__(self, "judged_by", self.measure)
+
+
+class Judged(NamedTuple):
+    """A pair before adjustment. `is_tied`: the measure is the deadline for both in a block, so they may be unequal."""
+
+    by: str
+    interval: Interval
+    p_value: float
+    is_tied: bool = False
 
 
 def paired_interval(
@@ -72,13 +100,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def standing(interval: Interval, p_value: float, floor: Interval | None, more_is_better: bool) -> Standing:
-    """Classify an interval. `floor` is the A/A control's interval, None when the campaign has no pair."""
+def standing(
+    interval: Interval,
+    p_value: float,
+    floor: Interval | None,
+    more_is_better: bool,
+    is_tied: bool = False,
+) -> Standing:
+    """Classify an interval. `floor` is the A/A control's interval, None when the campaign has no pair.
+
+    A pair `is_tied` if both are at the deadline in a block; it is not called equal then.
+    """
     if interval.blocks < ENOUGH_BLOCKS:
         return "no verdict"
     low, high = math.log(interval.low), math.log(interval.high)
     if max(abs(low), abs(high)) <= EQUAL_WITHIN:
-        return "practically equal"
+        return "undecided" if is_tied else "practically equal"
     if floor is not None and abs(math.log(interval.ratio)) <= noise(floor):
         return "within the noise floor"
     if p_value >= SIGNIFICANCE or low <= 0 <= high:
@@ -92,13 +129,27 @@ def noise(floor: Interval) -> float:
     return max(abs(math.log(ratio)) for ratio in ratios)
 
 
+def floor_between(floor: Interval | None, control: Control | None, *labels: str) -> Interval | None:
+    """Noise floor of a comparison of `labels`: less than the A/A interval if one of them is the mean of two runs."""
+    if floor is None or control is None or control[0] not in labels or is_biased(floor):
+        return floor
+    ratio, low, high = (end**RUN_TWICE for end in (floor.ratio, floor.low, floor.high))
+    return Interval(ratio, low, high, floor.blocks)
+
+
+def is_biased(floor: Interval | None) -> bool:
+    """Whether two runs of the same entry differ: the A/A interval excludes 1."""
+    return floor is not None and (floor.low > 1 or floor.high < 1)
+
+
 def compare(
     measure: str,
     values: dict[str, dict[int, float]],
     baseline: str,
-    control: tuple[str, str] | None,
+    control: Control | None,
     seed: int = 0,
     method: Method = paired_student,
+    ceiling: Ceiling | None = None,
 ) -> tuple[list[Comparison], Interval | None]:
     """Compare every label in `values` (label -> block -> value > 0) with `baseline`.
 
@@ -106,13 +157,8 @@ def compare(
     """
     floor = paired(values, control[1], control[0], seed, method)[0] if control else None
     labels = [label for label in values if label != baseline and (not control or label != control[1])]
-    found = [paired(values, label, baseline, seed, method) for label in labels]
-    adjusted = holm([p_value for _, p_value in found])
-    more_is_better = measure == "throughput"
-    return [
-        Comparison(label, baseline, measure, interval, p, standing(interval, p, floor, more_is_better))
-        for label, (interval, _), p in zip(labels, found, adjusted, strict=True)
-    ], floor
+    pairs = [(label, baseline) for label in labels]
+    return compare_pairs(measure, values, pairs, floor, seed, method, ceiling, control), floor
 
 
 def compare_all(
@@ -122,20 +168,88 @@ def compare_all(
     floor: Interval | None,
     seed: int = 0,
     method: Method = paired_student,
+    ceiling: Ceiling | None = None,
+    control: Control | None = None,
 ) -> dict[tuple[str, str], Comparison]:
     """Compare each of `labels` with each other, in both directions; Holm's adjustment is over all pairs.
 
     A claim about the best of them, found in the same blocks, therefore keeps the error rate.
     """
     pairs = list(combinations(labels, 2))
-    found = [paired(values, *pair, seed, method) for pair in pairs]
-    adjusted = holm([p_value for _, p_value in found])
-    more_is_better = measure == "throughput"
-    forward = [
-        Comparison(*pair, measure, interval, p, standing(interval, p, floor, more_is_better))
-        for pair, (interval, _), p in zip(pairs, found, adjusted, strict=True)
-    ]
+    forward = compare_pairs(measure, values, pairs, floor, seed, method, ceiling, control)
     return {(one.label, one.baseline): one for found in forward for one in (found, inverted(found))}
+
+
+def compare_pairs(
+    measure: str,
+    values: dict[str, dict[int, float]],
+    pairs: Sequence[tuple[str, str]],
+    floor: Interval | None,
+    seed: int,
+    method: Method,
+    ceiling: Ceiling | None,
+    control: Control | None,
+) -> list[Comparison]:
+    """Compare the pairs (label, baseline) as one family of Holm's adjustment."""
+    floors = {measure: floor}
+    if ceiling is not None and control is not None:
+        floors[GOODPUT] = paired(ceiling.odds, control[1], control[0], seed, method)[0]
+    if not is_biased(floor):
+        values, ceiling = averaged(values, control), averaged_ceiling(ceiling, control)
+    found = [judged(measure, values, *pair, seed, method, ceiling) for pair in pairs]
+    adjusted = holm([one.p_value for one in found])
+    more_is_better = measure == "throughput"
+    return [
+        Comparison(
+            *pair,
+            measure,
+            one.interval,
+            p,
+            standing(
+                one.interval,
+                p,
+                floor_between(floors.get(one.by), control, *pair),
+                more_is_better,
+                one.is_tied,
+            ),
+            one.by,
+        )
+        for pair, one, p in zip(pairs, found, adjusted, strict=True)
+    ]
+
+
+def judged(
+    measure: str,
+    values: dict[str, dict[int, float]],
+    label: str,
+    baseline: str,
+    seed: int = 0,
+    method: Method = paired_student,
+    ceiling: Ceiling | None = None,
+) -> Judged:
+    """Compare a pair by the measure, or by goodput if in at least half of its blocks both are at the ceiling."""
+    interval, p_value = paired(values, label, baseline, seed, method)
+    tied = ceiling.tied(label, baseline) if ceiling is not None else set()
+    if ceiling is not None and tied and 2 * len(tied) >= interval.blocks:
+        return Judged(GOODPUT, *paired(ceiling.odds, label, baseline, seed, method))
+    return Judged(measure, interval, p_value, bool(tied))
+
+
+def averaged(values: dict[str, dict[int, float]], control: Control | None) -> dict[str, dict[int, float]]:
+    """Values in which the entry that was run twice has the geometric mean of both runs, where there are both."""
+    if control is None or control[0] not in values:
+        return values
+    first, second = values[control[0]], values.get(control[1], {})
+    both = {n: math.sqrt(value * second[n]) if n in second else value for n, value in first.items()}
+    return {**values, control[0]: both}
+
+
+def averaged_ceiling(ceiling: Ceiling | None, control: Control | None) -> Ceiling | None:
+    """The same of a ceiling: both runs have to be at it."""
+    if ceiling is None or control is None or control[0] not in ceiling.blocks:
+        return ceiling
+    blocks = {**ceiling.blocks, control[0]: ceiling.tied(*control)}
+    return Ceiling(blocks, averaged(ceiling.odds, control))
 
 
 def inverted(comparison: Comparison) -> Comparison:

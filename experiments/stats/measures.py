@@ -28,7 +28,9 @@ LAG_LIMIT = 0.001
 """Maximum p99 lag of a valid load generator, in seconds."""
 
 LAG = "generator lag"
-"""Prefix of the reason of a run that is invalid because of lag."""
+ACHIEVED = "achieved"
+INTERRUPTED = "interrupted"
+"""Prefixes of the reasons of runs that are invalid because of lag, of too few requests sent in time, or stopped."""
 
 ACHIEVED_LIMIT = 0.99
 """Minimum fraction of the offered rate that a valid open loop achieves."""
@@ -186,6 +188,18 @@ def achieved_rate(samples: Samples) -> float:
     return len(sent) / float(sent.max()) if len(sent) and sent.max() > 0 else 0.0
 
 
+def is_late(reasons: Sequence[str]) -> bool:
+    """Whether a run is invalid for nothing but the generator's lateness: all of its requests were sent and recorded."""
+    return bool(reasons) and all(reason.startswith((LAG, ACHIEVED)) for reason in reasons)
+
+
+def spoils_block(reasons: Sequence[str]) -> bool:
+    """Whether a run makes its block invalid for all entries: lateness and interruption may come from outside, and may
+    come from the entry; leaving out its run alone would choose among its runs.
+    """
+    return any(reason.startswith((LAG, ACHIEVED, INTERRUPTED)) for reason in reasons)
+
+
 def validity(facts: RunFacts, samples: Samples) -> tuple[str, ...]:
     """Reasons why the run is invalid; empty when it is valid.
 
@@ -193,11 +207,11 @@ def validity(facts: RunFacts, samples: Samples) -> tuple[str, ...]:
     """
     reasons = []
     if len(samples) < facts.requests:
-        reasons.append(f"interrupted: {len(samples)} of {facts.requests} requests were sent")
+        reasons.append(f"{INTERRUPTED}: {len(samples)} of {facts.requests} requests were sent")
     if not facts.lag_p99 <= LAG_LIMIT:
         reasons.append(f"{LAG} p99 {facts.lag_p99 * 1e3:.2f} ms exceeds {LAG_LIMIT * 1e3:g} ms")
     offered = facts.offered_rate if facts.mode == "open" else None
     if offered and facts.achieved_rate < ACHIEVED_LIMIT * offered:
         part = 100 * facts.achieved_rate / offered
-        reasons.append(f"achieved {facts.achieved_rate:.1f}/s is {part:.1f} % of {offered:.1f}/s offered")
+        reasons.append(f"{ACHIEVED} {facts.achieved_rate:.1f}/s is {part:.1f} % of {offered:.1f}/s offered")
     return tuple(reasons)

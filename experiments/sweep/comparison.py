@@ -11,25 +11,33 @@ from dataclasses import dataclass
 from experiments.errors import BadInputError
 from experiments.report.tables import Cell, Mark, Table
 from experiments.results.phrases import show
-from experiments.stats.comparison import Interval, Standing, holm, paired, standing
-from experiments.stats.estimates import paired_student
+from experiments.stats.ceiling import GOODPUT
+from experiments.stats.comparison import Interval, Judged, Standing, holm, judged, standing
 from experiments.sweep.catalogue import Row
-from experiments.sweep.matrix import policy_name, scenario_name, usable
+from experiments.sweep.matrix import ceiling_of, policy_name, scenario_name, usable
 
 Place = tuple[str, str]
 """Names of scenario and policy, each with its knobs."""
 
+NOTE = (
+    "Below 1 the second is faster. Odds: the measure is the deadline in both, and the odds of a late or failed answer "
+    "are compared."
+)
 MARKS: dict[Standing, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Paired comparison of a policy under a scenario: `ratio` is second / first, so the second is better below one."""
+    """Paired comparison of a policy under a scenario: `ratio` is second / first, so the second is better below one.
+
+    `judged_by` is the measure, or `GOODPUT` where it is the deadline in both: the ratio is then one of odds.
+    """
 
     scenario: str
     policy: str
     ratio: Interval
     standing: Standing
+    judged_by: str
 
 
 def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
@@ -43,19 +51,26 @@ def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
         raise BadInputError(
             "the two catalogues have no cell in common: no scenario, policy and seed is in both"
         )
-    found = [paired({"a": before[place], "b": after[place]}, "b", "a", 0, paired_student) for place in places]
-    adjusted = holm([p for _, p in found])
+    found = [compared(before[place], after[place], measure) for place in places]
+    adjusted = holm([one.p_value for one in found])
     return [
-        Change(*place, interval, standing(interval, p, None, more_is_better=False))
-        for place, (interval, _), p in zip(places, found, adjusted, strict=True)
+        Change(*place, one.interval, standing(one.interval, p, None, False, one.is_tied), one.by)
+        for place, one, p in zip(places, found, adjusted, strict=True)
     ]
 
 
-def by_place(rows: list[Row], measure: str) -> dict[Place, dict[int, float]]:
-    """seed -> value of the measure for each scenario and policy, valid cells only."""
-    found: dict[Place, dict[int, float]] = defaultdict(dict)
+def compared(first: dict[int, Row], second: dict[int, Row], measure: str) -> Judged:
+    """Compare the cells of one place, paired by seed."""
+    sides = {"a": list(first.values()), "b": list(second.values())}
+    values = {side: {row.seed: float(row.numbers[measure]) for row in rows} for side, rows in sides.items()}
+    return judged(measure, values, "b", "a", ceiling=ceiling_of(sides, measure))
+
+
+def by_place(rows: list[Row], measure: str) -> dict[Place, dict[int, Row]]:
+    """seed -> cell for each scenario and policy, valid cells only."""
+    found: dict[Place, dict[int, Row]] = defaultdict(dict)
     for row in usable(rows, measure):
-        found[scenario_name(row), policy_name(row)][row.seed] = float(row.numbers[measure])
+        found[scenario_name(row), policy_name(row)][row.seed] = row
     return found
 
 
@@ -66,11 +81,11 @@ def change_table(found: list[Change], measure: str) -> Table:
         (
             Cell(change.scenario),
             Cell(change.policy),
-            Cell(show(change.ratio)),
+            Cell(show(change.ratio) + " odds" * (change.judged_by == GOODPUT)),
             Cell(str(change.ratio.blocks)),
             Cell(change.standing, MARKS.get(change.standing, "")),
         )
         for change in order
     )
     columns = ("scenario", "policy", f"{measure} second / first", "seeds", "the second is")
-    return Table("Changes", "Below 1 the second is faster.", columns, rows)
+    return Table("Changes", NOTE, columns, rows)

@@ -23,8 +23,8 @@ from experiments.report.canvas import STYLE
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
 from experiments.sweep.matrix import Matrix, Square
 
-MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": ""}
-LEGEND = ("★ best", "≈ practically equal to it (±5 %)", "? chance may explain it", "n % requests that failed")
+MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": "", "bound": ""}
+LEGEND = ("★ best", "≈ at most 5 % worse than it", "? may be the best or as good", "n % requests that failed")
 SHADES = mpl.colormaps["cividis_r"]
 DARKEST = 4.0
 """Ratio from which on all squares are equally dark."""
@@ -93,7 +93,9 @@ def strip(
         rotation_mode="anchor",
         fontsize=8.5,
     )
-    axes.set_yticks([y + 0.5 for y in range(len(policies))], [shortened(name) for name in policies])
+    axes.set_yticks(
+        [y + 0.5 for y in range(len(policies))], [shortened(matrix.shown_name(name)) for name in policies]
+    )
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelcolor=INK)
     axes.grid(visible=False)
@@ -111,9 +113,9 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
     ratio = square.ratio.ratio if square else math.nan
     shade = to_rgb(SHADES(norm(max(1.0, ratio))) if square else GRID)
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.2))
-    text = f"{MARKS[square.shown_mark]}{number(ratio)}" if square else "–"
+    text = f"{MARKS[square.mark]}{number(ratio)}" if square else "–"
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(shade)}
-    weight = "bold" if square and square.shown_mark in ("best", "equal") else "normal"
+    weight = "bold" if square and square.mark in ("best", "equal") else "normal"
     has_failures = square is not None and square.failed >= SOME_FAILED
     axes.text(x + 0.5, y + (0.36 if has_failures else 0.52), text, fontsize=size, weight=weight, **style)
     if square is not None and has_failures:

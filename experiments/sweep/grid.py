@@ -13,7 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
-from experiments.scenario.files import first_complaint, grouped, packaged
+from experiments.scenario.drawn import single_names
+from experiments.scenario.files import first_complaint, grouped, is_scenario, known_scenarios
 from experiments.scenario.scenario import Policy, require_unique
 from experiments.scenario.toml_files import read_toml
 from policies import registry
@@ -58,10 +59,22 @@ def everything(value: object) -> object:
 
 
 def every_scenario(value: object) -> object:
-    """Expand `scenarios = "all"` to every packaged scenario, in the order of `experiments list`."""
+    """Expand `scenarios = "all"` to every packaged scenario, in the order of `experiments list`, and ranges."""
+    if isinstance(value, list | tuple):
+        return [
+            single for name in value for single in ([name] if not isinstance(name, str) else one_range(name))
+        ]
     if value != EVERYTHING:
         return value
     return [scenario.name for scenarios in grouped().values() for scenario in scenarios]
+
+
+def one_range(name: str) -> list[str]:
+    """The scenarios of a range such as `random-1..20`, or the name itself. Raises `ValueError`."""
+    try:
+        return single_names(name)
+    except BadInputError as error:
+        raise ValueError(str(error)) from None
 
 
 def listed_seeds(value: object) -> object:
@@ -106,7 +119,8 @@ class Grid(Model):
     quick: bool = Field(default=False, description="the short version of every scenario")
     ours: str = Field(default=OURS, description="the label that the report speaks of, where it takes part")
     scenarios: Annotated[tuple[str, ...], BeforeValidator(every_scenario)] = Field(
-        min_length=1, description='names from `experiments list` and TOML files, or "all"'
+        min_length=1,
+        description='names from `experiments list`, random-SEED, random-FIRST..LAST and TOML files, or "all"',
     )
     policies: Annotated[Competitors, BeforeValidator(everything)] = Field(
         min_length=1, description='names, or tables of policy and label, or "all"'
@@ -135,13 +149,10 @@ def load_grid(path: Path) -> Grid:
     if "policies" in raw:
         raw["policies"] = located(raw["policies"], str(path.absolute().parent))
     grid = checked_grid(raw, str(path))
-    places = tuple(name if name in packaged() else str(path.parent / name) for name in grid.scenarios)
-    unknown = next((name for name in grid.scenarios if name not in packaged() and not is_file(name)), None)
+    unknown = next((name for name in grid.scenarios if not is_scenario(name)), None)
     if unknown is not None:
-        known = ", ".join(packaged())
-        raise BadInputError(
-            f"{path}: scenarios: unknown {unknown!r}; known: {known}, or a path that ends in .toml"
-        )
+        raise BadInputError(f"{path}: scenarios: unknown {unknown!r}; known: {known_scenarios()}")
+    places = tuple(str(path.parent / name) if is_file(name) else name for name in grid.scenarios)
     return grid.model_copy(update={"scenarios": places})
 
 

@@ -1,8 +1,9 @@
 """The policy matrix: every policy under every scenario, as a ratio to the best policy there.
 
 The statistical unit is the cell, paired by seed. A failed cell, or one with an invalid run, is counted but not
-compared. The best policy has the lowest geometric mean; that selection favours it slightly, so a policy that is
-practically equal to it counts as equally good.
+compared. The best policy is not known but chosen from the same cells, so marks and intervals are those of multiple
+comparisons with the best (`stats/best.py`). Ratios are to the observed best, that with the lowest geometric mean. Where
+even its measure is the deadline in at least half of its cells, the odds of a late or failed answer are compared.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ from typing import Literal
 import numpy as np
 
 from experiments.scenario.oracles import is_oracle
-from experiments.stats.comparison import ENOUGH_BLOCKS, Interval, holm, is_comparable, paired, standing
-from experiments.stats.estimates import geometric_mean, paired_student
+from experiments.stats.best import Distance, distances
+from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
+from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN, Interval, is_comparable
+from experiments.stats.estimates import geometric_mean
 from experiments.sweep.catalogue import Row
 from experiments.sweep.grid import POLICY_KNOB
 
-Mark = Literal["best", "equal", "undecided", "behind", "no verdict"]
-"""`equal`: the whole interval lies within ±5 %. `undecided`: chance may explain the difference."""
+Mark = Literal["best", "equal", "undecided", "behind", "no verdict", "bound"]
+"""`best`: no other policy can be. `equal`: at most 5 % worse than the best, by its whole interval. `undecided`: it may
+be the best, or as good. `behind`: it is not the best. `bound`: an oracle.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Square:
     """A policy under a scenario: `value` in seconds, the geometric mean over `seeds`; `ratio` to the best.
 
-    `failed` is the fraction of its requests that failed, `shares` the fraction of the answers by worker, `median` in
-    seconds, all averaged over the seeds.
+    `leads`: it is the observed best. `judged_by` is the measure, or `GOODPUT` where the ratio is one of odds. `failed`
+    is the fraction of its requests that failed, `goodput` that answered within the SLO, `shares` the fraction of the
+    answers by worker, `median` in seconds, all averaged over the seeds.
     """
 
     policy: str
@@ -41,6 +47,9 @@ class Square:
     mark: Mark
     seeds: int
     failed: float
+    goodput: float
+    leads: bool
+    judged_by: str
     median: float | None
     shares: Mapping[str, float]
 
@@ -49,21 +58,20 @@ class Square:
         """Whether the policy is the best of the scenario or practically equal to it."""
         return self.mark in ("best", "equal")
 
-    @property
-    def shown_mark(self) -> Mark:
-        """Displayed mark: "no verdict" with too few seeds, although the ratios still refer to a best policy."""
-        return self.mark if self.seeds >= ENOUGH_BLOCKS else "no verdict"
-
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`policies` and `scenarios` in the order of the grid; a square is missing where nothing can be compared."""
+    """`policies` and `scenarios` in the order of the grid; a square is missing where nothing can be compared.
+
+    `bounds` are those of the policies that are oracles.
+    """
 
     measure: str
     policies: tuple[str, ...]
     scenarios: tuple[str, ...]
     squares: Mapping[tuple[str, str], Square]
     left_out: Mapping[str, int]
+    bounds: frozenset[str] = frozenset()
 
     def column(self, scenario: str) -> list[Square]:
         """Squares of a scenario, in the order of the policies."""
@@ -71,8 +79,8 @@ class Matrix:
         return [square for square in found if square is not None]
 
     def best(self, scenario: str) -> Square | None:
-        """Best square of a scenario, or None where no cell succeeded."""
-        return next((square for square in self.column(scenario) if square.mark == "best"), None)
+        """Observed best square of a scenario, or None where no cell succeeded."""
+        return next((square for square in self.column(scenario) if square.leads), None)
 
     def row(self, policy: str) -> list[Square]:
         """Squares of a policy, in the order of the scenarios."""
@@ -80,12 +88,17 @@ class Matrix:
         return [square for square in found if square is not None]
 
     def ranked(self) -> list[str]:
-        """Policies by the geometric mean of their ratios; those that lack a scenario come last."""
-        return sorted(self.policies, key=lambda policy: self._standing(self.row(policy)))
+        """Policies by the geometric mean of their ratios; those that lack a scenario come last, then the bounds."""
+        return sorted(self.policies, key=self._standing)
 
-    def _standing(self, row: Sequence[Square]) -> tuple[int, float]:
+    def shown_name(self, policy: str) -> str:
+        """Label of a policy's row; a bound is marked."""
+        return f"{policy} (bound)" if policy in self.bounds else policy
+
+    def _standing(self, policy: str) -> tuple[bool, int, float]:
+        row = self.row(policy)
         logs = [math.log(square.ratio.ratio) for square in row if square.ratio.ratio > 0]
-        return len(self.scenarios) - len(row), float(np.mean(logs)) if logs else 0.0
+        return policy in self.bounds, len(self.scenarios) - len(row), float(np.mean(logs)) if logs else 0.0
 
 
 def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
@@ -103,7 +116,8 @@ def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
             scenario, {policy: grouped.get((scenario, policy), []) for policy in policies}, measure
         )
     }
-    return Matrix(measure, policies, scenarios, squares, left_out(rows))
+    bounds = frozenset(policy_name(row) for row in rows if is_bound(row))
+    return Matrix(measure, policies, scenarios, squares, left_out(rows), bounds)
 
 
 def scenario_name(row: Row) -> str:
@@ -160,21 +174,51 @@ def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -
     }
     if not values:
         return []
-    best = best_of(
-        {policy: found for policy, found in values.items() if not is_bound(kept[policy][0])} or values
+    able = judged_policies(
+        [policy for policy in values if not is_bound(kept[policy][0])] or list(values), values
     )
-    rivals = [policy for policy in values if policy != best]
-    found = {policy: paired(values, policy, best, 0, paired_student) for policy in rivals}
-    adjusted = dict(zip(rivals, holm([p for _, p in found.values()]), strict=True))
-    seeds = len(values[best])
-    squares: dict[str, tuple[Interval, Mark]] = {best: (Interval(1.0, 1.0, 1.0, seeds), "best")}
-    for policy, (interval, _) in found.items():
-        squares[policy] = interval, mark_of(interval, adjusted[policy])
+    ceiling = ceiling_of(kept, measure)
+    best = best_of({policy: values[policy] for policy in able})
+    is_lost = 2 * len(ceiling.blocks[best]) >= len(values[best])
+    compared = {policy: ceiling.odds[policy] for policy in values} if is_lost else values
+    best = best_of({policy: compared[policy] for policy in able}) if is_lost else best
+    found = distances(compared, able, best, None if is_lost else ceiling)
+    contenders = [policy for policy in able if found[policy].is_contender]
+    by = GOODPUT if is_lost else measure
     return [
-        square_of(policy, scenario, kept[policy], values[policy], *squares[policy])
-        for policy in values
-        if squares[policy][0].blocks
+        square_of(
+            *(policy, scenario, kept[policy], values[policy], one.ratio),
+            "bound" if is_bound(kept[policy][0]) else mark_of(policy, one, contenders, policy in able),
+            policy == best,
+            by,
+        )
+        for policy, one in found.items()
+        if one.ratio.blocks
     ]
+
+
+def ceiling_of(cells: Mapping[str, Sequence[Row]], measure: str) -> Ceiling:
+    """Seeds in which failures make the measure the deadline, and the odds of a miss, by policy."""
+    blocks: dict[str, set[int]] = {
+        policy: {row.seed for row in rows if is_at_ceiling(measure, failed_of(row), row.numbers["requests"])}
+        for policy, rows in cells.items()
+    }
+    odds = {
+        policy: {row.seed: odds_of_miss(goodput_of(row), row.numbers["requests"]) for row in rows}
+        for policy, rows in cells.items()
+    }
+    return Ceiling(blocks, odds)
+
+
+def failed_of(row: Row) -> int:
+    """Number of failed requests of a cell."""
+    return int(row.numbers["requests"] - row.numbers["ok"])
+
+
+def goodput_of(row: Row) -> float:
+    """Share of the requests of a cell that were answered within the SLO; of successes where it is not known."""
+    known = row.numbers.get("goodput")
+    return float(row.numbers["ok"] / max(1, row.numbers["requests"]) if known is None else known)
 
 
 def usable(rows: Sequence[Row], measure: str) -> list[Row]:
@@ -186,27 +230,45 @@ def usable(rows: Sequence[Row], measure: str) -> list[Row]:
     ]
 
 
+def judged_policies(policies: Sequence[str], values: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Policies with at least half of the most seeds: of a few seeds none is the best."""
+    most = max(len(values[policy]) for policy in policies)
+    return [policy for policy in policies if 2 * len(values[policy]) >= most]
+
+
 def best_of(values: Mapping[str, Mapping[int, float]]) -> str:
-    """Policy with the lowest geometric mean over common seeds, among those with at least half of the most seeds."""
-    most = max(len(of_seed) for of_seed in values.values())
-    judged = {policy: of_seed for policy, of_seed in values.items() if 2 * len(of_seed) >= most}
-    common = set.intersection(*(set(of_seed) for of_seed in judged.values())) or set().union(*judged.values())
+    """Policy with the lowest geometric mean over common seeds."""
+    common = set.intersection(*(set(of_seed) for of_seed in values.values())) or set().union(*values.values())
 
     def mean(policy: str) -> float:
-        return geometric_mean(value for seed, value in judged[policy].items() if seed in common)
+        return geometric_mean(value for seed, value in values[policy].items() if seed in common)
 
-    return min(judged, key=mean)
+    return min(values, key=mean)
 
 
-def mark_of(interval: Interval, p_value: float) -> Mark:
-    """Mark for a comparison with the best; a policy ahead of the best is an oracle or lacks seeds."""
-    found = standing(interval, p_value, None, more_is_better=False)
-    marks: dict[str, Mark] = {"practically equal": "equal", "behind": "behind", "no verdict": "no verdict"}
-    return marks.get(found, "undecided")
+def mark_of(policy: str, distance: Distance, contenders: Sequence[str], is_able: bool) -> Mark:
+    """Mark of a policy by its distance from the best; one that is not able to be the best is a bound for the others."""
+    if distance.ratio.blocks < ENOUGH_BLOCKS or math.isnan(distance.ratio.high):
+        return "no verdict"
+    if contenders == [policy]:
+        return "best"
+    if math.log(distance.ratio.high) <= EQUAL_WITHIN and (
+        is_able or distance.ratio.low >= math.exp(-EQUAL_WITHIN)
+    ):
+        return "undecided" if distance.is_tied else "equal"
+    is_behind = not distance.is_contender if is_able else distance.ratio.low > 1
+    return "behind" if is_behind else "undecided"
 
 
 def square_of(
-    policy: str, scenario: str, rows: Sequence[Row], values: Mapping[int, float], ratio: Interval, mark: Mark
+    policy: str,
+    scenario: str,
+    rows: Sequence[Row],
+    values: Mapping[int, float],
+    ratio: Interval,
+    mark: Mark,
+    leads: bool,
+    by: str,
 ) -> Square:
     """Assemble one square with its explanatory figures."""
     shares: dict[str, float] = defaultdict(float)
@@ -217,4 +279,18 @@ def square_of(
     value = geometric_mean(values.values())
     medians = [row.numbers["p50"] for row in rows if row.numbers.get("p50") is not None]
     median = float(np.mean(medians)) if medians else None
-    return Square(policy, scenario, value, ratio, mark, len(values), failed, median, dict(shares))
+    goodput = float(np.mean([goodput_of(row) for row in rows]))
+    return Square(
+        policy,
+        scenario,
+        value,
+        ratio,
+        mark,
+        len(values),
+        failed,
+        goodput,
+        leads,
+        by,
+        median,
+        dict(shares),
+    )

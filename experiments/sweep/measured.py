@@ -12,6 +12,7 @@ from pathlib import Path
 
 from experiments.errors import BadInputError
 from experiments.results.directory import Results, load_results
+from experiments.stats.measures import spoils_block
 from experiments.stats.samples import Run
 from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import Matrix, matrix_of
@@ -36,18 +37,21 @@ def measured(results: Results) -> Results:
 
 
 def rows_of(results: Results) -> list[Row]:
-    """One row per run, without the A/A control."""
+    """One row per run, without the A/A control. A late or interrupted run makes its block invalid for all entries."""
     policies = {entry.label: entry.policy.model_dump_json() for entry in results.entries()}
+    spoiled = {run.facts.block for run in results.runs if spoils_block(run.facts.invalid_reasons)}
     return [
-        row_of(run, results, policies[run.facts.label])
+        row_of(run, results, policies[run.facts.label], run.facts.block in spoiled)
         for run in results.runs
         if results.scenario.entry(run.facts.label).repeat_of is None
     ]
 
 
-def row_of(run: Run, results: Results, policy: str) -> Row:
-    """Row of one run, with the same numbers as a simulated cell."""
+def row_of(run: Run, results: Results, policy: str, is_spoiled: bool) -> Row:
+    """Row of one run, with the same numbers as a simulated cell; one of an invalid block is invalid."""
     facts, scenario = run.facts, results.scenario
     numbers = numbers_of(run, scenario)
+    if is_spoiled and facts.is_valid:
+        numbers["invalid"] = json.dumps(["left out with its block"])
     cell = f"{results.directory} {facts.label} {facts.block}"
     return Row(cell, scenario.name, facts.label, policy, json.dumps({}), facts.block, "done", numbers)

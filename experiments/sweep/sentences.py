@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from experiments.results.phrases import show
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
 
@@ -44,7 +45,7 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
 
 def judged(row: list[Square]) -> list[Square]:
     """Squares with enough seeds for an interval."""
-    return [square for square in row if square.shown_mark != "no verdict"]
+    return [square for square in row if square.mark != "no verdict"]
 
 
 def has_no_verdict(row: list[Square]) -> bool:
@@ -93,7 +94,7 @@ def overloaded_scenarios(matrix: Matrix) -> list[str]:
     where = ", ".join(lost)
     return [
         f"In {where} at least {percent(MANY, 0)} of the requests fail under every policy: {matrix.measure} is the "
-        "deadline there, and failures and goodput are more informative."
+        "deadline there, and the odds of a late or failed answer are compared instead."
     ]
 
 
@@ -101,10 +102,17 @@ def loss_sentence(matrix: Matrix, ours: Square) -> str:
     """Sentence such as `cold-start: prequal is best with p99 212 ms; steelyard has 238 ms, × 1.12 [1.08–1.17].`"""
     best = matrix.best(ours.scenario)
     assert best is not None
+    if ours.leads:
+        return (
+            f"{ours.scenario}: {ours.policy} has the lowest {matrix.measure}, {in_ms(ours.value)}, which chance may "
+            f"explain: it may be ×\u00a0{ours.ratio.high:.2f} of the best."
+        )
     doubt = ", which chance may explain" if ours.mark == "undecided" else ""
+    place = "is best with" if best.mark == "best" else "has the lowest"
+    odds = " in odds of a late or failed answer" if ours.judged_by == GOODPUT else ""
     squares = (
-        f"{ours.scenario}: {best.policy} is best with {matrix.measure} {in_ms(best.value)}; {ours.policy} has "
-        f"{in_ms(ours.value)}, ×\u00a0{show(ours.ratio)}{doubt}."
+        f"{ours.scenario}: {best.policy} {place} {matrix.measure} {in_ms(best.value)}; {ours.policy} has "
+        f"{in_ms(ours.value)}, ×\u00a0{show(ours.ratio)}{odds}{doubt}."
     )
     return " ".join([squares, *reasons(ours, best)])
 
@@ -116,7 +124,8 @@ def reasons(ours: Square, best: Square) -> list[str]:
         found.append(f"Its median is ×\u00a0{ours.median / best.median:.2f} of the best's.")
     if abs(ours.failed - best.failed) >= MENTIONED / 10:
         found.append(
-            f"Of its requests {percent(ours.failed, 2)} failed, of the best's {percent(best.failed, 2)}."
+            f"Of its requests {percent(ours.failed, 2)} failed, of the best's {percent(best.failed, 2)}; its goodput "
+            f"is {percent(ours.goodput, 2)}, the best's {percent(best.goodput, 2)}."
         )
     workers = sorted(set(ours.shares) | set(best.shares))
     gaps = {worker: ours.shares.get(worker, 0.0) - best.shares.get(worker, 0.0) for worker in workers}

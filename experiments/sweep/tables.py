@@ -10,25 +10,44 @@ from statistics import fmean
 
 from experiments.report.tables import Cell, Mark, Table
 from experiments.results.phrases import show
+from experiments.stats.ceiling import GOODPUT
 from experiments.sweep.catalogue import GridFacts, Row
 from experiments.sweep.equality import cell_text
 from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
 from experiments.terminal import clock
 
-MARKS: dict[str, Mark] = {"best": "good", "equal": "good", "behind": "", "undecided": "", "no verdict": "few"}
-WORDS = {"best": "best", "equal": "equal", "undecided": "undecided", "behind": "behind", "no verdict": "–"}
+MARKS: dict[str, Mark] = {
+    "best": "good",
+    "equal": "good",
+    "behind": "",
+    "undecided": "",
+    "no verdict": "few",
+    "bound": "",
+}
+WORDS = {
+    "best": "best",
+    "equal": "equal",
+    "undecided": "undecided",
+    "behind": "behind",
+    "no verdict": "–",
+    "bound": "bound",
+}
 
 
 def matrix_table(matrix: Matrix) -> Table:
     """Every square with its interval, policies from best to worst."""
     note = (
-        f"{matrix.measure} as a ratio to the best policy of the scenario: geometric mean over seeds and its 95 % "
-        "interval, paired by seed. A failed request counts as slow as the deadline. Green: best or practically "
-        "equal (the whole interval within ±5 %)."
+        f"{matrix.measure} as a ratio to the observed best policy of the scenario: geometric mean over seeds, paired "
+        "by seed, and the 95 % interval of the ratio to the true best, which holds for all policies at once. A failed "
+        "request counts as slow as the deadline; odds: of a late or failed answer, where the deadline is the measure "
+        "of all. Green: best, or by the whole interval at most 5 % worse."
     )
     rows = tuple(
-        (Cell(policy), *(square_cell(matrix.squares.get((policy, name))) for name in matrix.scenarios))
+        (
+            Cell(matrix.shown_name(policy)),
+            *(square_cell(matrix.squares.get((policy, name))) for name in matrix.scenarios),
+        )
         for policy in matrix.ranked()
     )
     return Table(f"{matrix.measure} ratio to the best", note, ("policy", *matrix.scenarios), rows)
@@ -36,7 +55,12 @@ def matrix_table(matrix: Matrix) -> Table:
 
 def square_cell(square: Square | None) -> Cell:
     """Table cell with the ratio and its interval, such as `1.12 [1.08–1.17]`."""
-    return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.shown_mark])
+    return Cell("–", "few") if square is None else Cell(ratio_text(square), MARKS[square.mark])
+
+
+def ratio_text(square: Square) -> str:
+    """Ratio to the best with its interval, marked where it is one of odds."""
+    return show(square.ratio) + " odds" * (square.judged_by == GOODPUT)
 
 
 def best_table(matrix: Matrix, ours: str) -> Table:
@@ -45,7 +69,7 @@ def best_table(matrix: Matrix, ours: str) -> Table:
     for scenario in matrix.scenarios:
         best, own = matrix.best(scenario), matrix.squares.get((ours, scenario))
         if best is None:
-            rows.append((Cell(scenario), *(Cell("–", "few") for _ in range(6))))
+            rows.append((Cell(scenario), *(Cell("–", "few") for _ in range(8))))
             continue
         rows.append(
             (
@@ -53,18 +77,33 @@ def best_table(matrix: Matrix, ours: str) -> Table:
                 Cell(best.policy),
                 Cell(in_ms(best.value)),
                 Cell(f"{percent(best.failed, 2)}"),
-                *(own_cells(own) if own is not None else (Cell("–", "few"),) * 3),
+                Cell(f"{percent(best.goodput, 2)}"),
+                *(own_cells(own) if own is not None else (Cell("–", "few"),) * 4),
             )
         )
-    columns = ("scenario", "best", matrix.measure, "failed", f"{ours}", "failed", "standing")
-    note = f"{matrix.measure} is deadline-mapped; failed is the part of the requests that failed."
+    columns = (
+        "scenario",
+        "best",
+        matrix.measure,
+        "failed",
+        "goodput",
+        f"{ours}",
+        "failed",
+        "goodput",
+        "standing",
+    )
+    note = (
+        f"Best: the lowest {matrix.measure}, failures at the deadline, proven only if marked so. Failed is the part of "
+        "the requests that failed, goodput that answered within the SLO."
+    )
     return Table("Scenarios", note, columns, tuple(rows), prose=True)
 
 
-def own_cells(own: Square) -> tuple[Cell, Cell, Cell]:
+def own_cells(own: Square) -> tuple[Cell, ...]:
     """Cells of `ours` for a scenario."""
-    standing = Cell(f"{WORDS[own.shown_mark]}, ×\u00a0{show(own.ratio)}", MARKS[own.shown_mark])
-    return Cell(in_ms(own.value)), Cell(f"{percent(own.failed, 2)}"), standing
+    standing = Cell(f"{WORDS[own.mark]}, ×\u00a0{ratio_text(own)}", MARKS[own.mark])
+    shares = (Cell(percent(own.failed, 2)), Cell(percent(own.goodput, 2)))
+    return Cell(in_ms(own.value)), *shares, standing
 
 
 def grid_table(grids: Sequence[GridFacts]) -> Table:

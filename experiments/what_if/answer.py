@@ -1,6 +1,7 @@
 """What-if simulation of recorded traffic, on workers like the recorded ones, with other regions or policies.
 
-Every answer comes with the error of a simulation of what was recorded, so that its reliability can be judged.
+Every answer comes with the error of a simulation of what was recorded, so that its reliability can be judged. A failed
+request counts as slow as the scenario's deadline in every latency.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ from pydantic import ValidationError
 
 from experiments.errors import BadInputError
 from experiments.record.reader import OK, Recording
-from experiments.results.phrases import show
+from experiments.results.phrases import UNITS, show
 from experiments.results.plan import plan_block
 from experiments.scenario.files import first_complaint
 from experiments.scenario.labels import policy_label
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, compare
-from experiments.stats.measures import percentile, statistics_row
+from experiments.stats.measures import deadline_mapped, goodput, percentile, statistics_row
+from experiments.stats.run_summary import ceiling_per_block, summarise_run, values_per_block
 from experiments.stats.samples import Run
 from experiments.what_if.fit import RegionFit
 
 CLOSE = 0.1
 """Relative error of a simulated quantile up to which it is called close."""
+
+CLOSE_GOODPUT = 0.01
+"""Error of a simulated goodput, as a share, up to which it is called close."""
 
 FULL = 0.95
 """Utilisation of the workers from which on queues grow for long."""
@@ -46,7 +52,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of the answer. Seconds; `world` is recorded or simulated."""
+    """One row of the answer. Seconds, failures at the deadline; `failed` and `goodput` are shares (0..1) of requests.
+
+    `world` is recorded or simulated.
+    """
 
     label: str
     world: str
@@ -57,17 +66,22 @@ class Line:
     p99: float
     mean: float
     failed: float
+    goodput: float
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`lines` begin with the recorded and its simulated counterpart; `utilisation` is that of the remaining workers."""
+    """`lines` begin with the recorded and its simulated counterpart; `utilisation` is that of the remaining workers.
+
+    `slo` is what goodput is within, in seconds.
+    """
 
     question: Question
     regions: tuple[RegionFit, ...]
     lines: tuple[Line, ...]
     comparisons: tuple[Comparison, ...]
     utilisation: float
+    slo: float
 
     @property
     def error(self) -> tuple[float, float, float]:
@@ -78,6 +92,12 @@ class Answer:
             simulated.p99 / recorded.p99 - 1,
             simulated.mean / recorded.mean - 1,
         )
+
+    @property
+    def goodput_error(self) -> float:
+        """Goodput of the simulation of what was recorded, less that recorded: a difference of shares."""
+        recorded, simulated = self.lines[:2]
+        return simulated.goodput - recorded.goodput
 
     @property
     def sentences(self) -> list[str]:
@@ -96,16 +116,17 @@ class Answer:
             yield (
                 f"{where}, under {line.label}, this traffic would see a p99 of {line.p99 * 1e3:.0f} ms "
                 f"(×\u00a0{line.p99 / before.p99:.2f} of what it is), a mean of {line.mean * 1e3:.0f} ms "
-                f"(×\u00a0{line.mean / before.mean:.2f}) and {line.failed:.1%} failures."
+                f"(×\u00a0{line.mean / before.mean:.2f}), {line.failed:.1%} failures, and {line.goodput:.1%} answered "
+                f"within {self.slo:g} s."
             )
 
     def _trust(self) -> str:
         p50, p99, mean = self.error
         words = (
             f"Simulated, what was recorded has a p50 {p50:+.0%}, a p99 {p99:+.0%} and a mean {mean:+.0%} off what "
-            "it was"
+            f"it was, and a goodput {100 * self.goodput_error:+.1f} points off"
         )
-        if max(abs(p50), abs(p99), abs(mean)) <= CLOSE:
+        if max(abs(p50), abs(p99), abs(mean)) <= CLOSE and abs(self.goodput_error) <= CLOSE_GOODPUT:
             return f"{words}: close."
         return f"{words}: smaller differences mean nothing."
 
@@ -117,7 +138,9 @@ class Answer:
             "regions": [described(region) for region in self.regions],
             "lines": [asdict(line) for line in self.lines],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
-            "error": dict(zip(("p50", "p99", "mean"), self.error, strict=True)),
+            "error": dict(zip(("p50", "p99", "mean"), self.error, strict=True))
+            | {"goodput": self.goodput_error},
+            "slo": self.slo,
             "answer": self.sentences,
         }
 
@@ -152,8 +175,9 @@ def in_words(region: RegionFit, rate: float) -> str:
 
 def compared(comparison: Comparison) -> str:
     """Comparison of two simulated policies as a sentence."""
+    what = UNITS[GOODPUT] if comparison.judged_by == GOODPUT else comparison.measure
     return (
-        f"{comparison.measure} of {comparison.label} would be {show(comparison.interval)} times that of "
+        f"{what} of {comparison.label} would be {show(comparison.interval)} times that of "
         f"{comparison.baseline}: {comparison.standing}."
     )
 
@@ -177,15 +201,17 @@ def answer(
     everywhere, elsewhere = names_in(regions), names_in(left)
     runs_before = simulated(before, simulate, notify)
     runs_after = simulated(after, simulate, notify)
-    lines = [recorded_line(recording)]
-    lines += [line_of(label, everywhere, runs) for label, runs in runs_before.items()]
-    lines += [line_of(label, elsewhere, runs) for label, runs in runs_after.items()]
+    lines = [recorded_line(recording, before)]
+    lines += [line_of(label, everywhere, runs, before.slo) for label, runs in runs_before.items()]
+    lines += [line_of(label, elsewhere, runs, after.slo) for label, runs in runs_after.items()]
+    summaries = [summarise_run(run, after.slo) for runs in runs_after.values() for run in runs]
     comparisons: list[Comparison] = []
-    for measure, value in (("p99", p99_of), ("mean", mean_of)):
-        values = {label: {run.facts.block: value(run) for run in runs} for label, runs in runs_after.items()}
-        comparisons += compare(measure, values, after.baseline, None, question.seed)[0]
+    for measure in ("p99", "mean"):
+        values = values_per_block(list(runs_after), summaries, measure)
+        ceiling = ceiling_per_block(list(runs_after), summaries, measure)
+        comparisons += compare(measure, values, after.baseline, None, question.seed, ceiling=ceiling)[0]
     utilisation = lines[0].rate / sum(region.capacity for region in left)
-    return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation)
+    return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo)
 
 
 def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], None]) -> dict[str, list[Run]]:
@@ -260,34 +286,27 @@ def names_in(regions: Sequence[RegionFit]) -> str:
     return " ".join(region.name for region in regions)
 
 
-def recorded_line(recording: Recording) -> Line:
-    """Row of the recorded traffic. Raises `BadInputError`."""
-    good = recording.total[(recording.rows["end"] == OK) & np.isfinite(recording.total)]
+def recorded_line(recording: Recording, scenario: Scenario) -> Line:
+    """Row of the recorded traffic, by the deadline and the SLO of the scenario. Raises `BadInputError`."""
+    is_good = (recording.rows["end"] == OK) & np.isfinite(recording.total)
     span = float(recording.instants[-1])
-    if not len(good) or not span:
+    if not is_good.any() or not span:
         raise BadInputError("the recording holds no success, or a single instant")
+    taken = np.nan_to_num(recording.total, nan=0.0)
+    mapped = np.where(is_good, taken, np.maximum(taken, scenario.timeout))
     return Line(
         policy_label(recording.policy, {}), "recorded", " ".join(recording.regions), len(recording),
-        len(recording) / span, percentile(good, 50), percentile(good, 99), float(good.mean()),
-        1 - len(good) / len(recording),
+        len(recording) / span, percentile(mapped, 50), percentile(mapped, 99), float(mapped.mean()),
+        1 - float(is_good.mean()), float(np.mean(is_good & (taken <= scenario.slo))),
     )  # fmt: skip
 
 
-def line_of(label: str, regions: str, runs: Sequence[Run]) -> Line:
+def line_of(label: str, regions: str, runs: Sequence[Run], slo: float) -> Line:
     """Row of one entry over its runs, their samples pooled."""
-    row = statistics_row(runs)
+    row, mapped = statistics_row(runs), np.concatenate([deadline_mapped(run) for run in runs])
     span = sum(run.samples.span for run in runs)
     return Line(
         label, "simulated", regions, row.total // len(runs), row.total / span if span else 0.0,
-        row.p50, row.p99, row.mean, row.ko_percent / 100,
+        percentile(mapped, 50), percentile(mapped, 99), float(mapped.mean()), row.ko_percent / 100,
+        goodput(runs, slo),
     )  # fmt: skip
-
-
-def p99_of(run: Run) -> float:
-    """p99 of successes in seconds."""
-    return percentile(run.samples.latency[run.samples.ok], 99)
-
-
-def mean_of(run: Run) -> float:
-    """Mean latency of successes in seconds."""
-    return float(np.mean(run.samples.latency[run.samples.ok]))

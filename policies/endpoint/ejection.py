@@ -37,6 +37,7 @@ class Cause(Enum):
     """Reason for which outlier detection ejects an endpoint."""
 
     UNREACHABLE = "unreachable"  # repeated connection failures: a fact rather than an estimate
+    CONNECTIONS = "connections"  # repeatedly refused or broken before an answer, not all of them refused
     FAILURES = "failures"
     SUCCESS_RATE = "success rate"
     LATENCY = "latency"
@@ -46,8 +47,9 @@ class Record:
     """Outlier detection state of one endpoint.
 
     `until` is the end of the ejection, None unless it is ejected now; `cause` the reason of the last ejection; `count`
-    the number of ejections. `rate` is (successes, requests) of the window. The present consecutive failures began at
-    `failing_since`. `is_certain`: the endpoint is unreachable or its region lost.
+    the number of ejections, `times` how many of them followed each other closely. `rate` is (successes, requests) of
+    the window. The present consecutive failures began at `failing_since`; `only_connections`: all of them were
+    connections without an answer. `is_certain`: the endpoint is unreachable or its region lost.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class Record:
         "failing_since",
         "is_certain",
         "is_returned",
+        "only_connections",
         "rate",
         "slow_for",
         "times",
@@ -76,6 +79,7 @@ class Record:
         self.rate = (0, 0)
         self.slow_for = 0  # ticks
         self._streak = self._ok_at_failure = self._ok_at_return = 0
+        self.only_connections = True
         self._returned_at = self.failing_since = 0.0
         self._snapshots: deque[tuple[float, int, int]] = deque()
 
@@ -84,13 +88,29 @@ class Record:
         """Whether it is ejected because no connection could be made."""
         return self.until is not None and self.cause is Cause.UNREACHABLE
 
-    def streak(self, ok: int, now: float) -> int:
-        """Count a failure; return the consecutive failures. `ok` is the endpoint's total of successes."""
+    @property
+    def ends_by_connect(self) -> bool:
+        """Whether a successful check or connect ends the ejection.
+
+        After broken connections only for the first ejection in a row: an endpoint that accepts connections and breaks
+        each of them would otherwise return every second.
+        """
+        if self.until is None:
+            return False
+        return self.cause is Cause.UNREACHABLE or (self.cause is Cause.CONNECTIONS and self.times == 1)
+
+    def streak(self, ok: int, now: float, *, is_connection: bool) -> int:
+        """Count a failure; return the consecutive failures. `ok` is the endpoint's total of successes.
+
+        `is_connection`: the connection was refused, or broke before an answer.
+        """
         if ok != self._ok_at_failure:
             self._ok_at_failure = ok
             self._streak = 0
         if not self._streak:
             self.failing_since = now
+            self.only_connections = True
+        self.only_connections = self.only_connections and is_connection
         self._streak += 1
         return self._streak
 

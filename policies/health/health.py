@@ -148,8 +148,8 @@ class Health:
         return has_changed
 
     def readmit(self, state: EndpointState, now: float) -> bool:
-        """Note a successful connection; return whether this ended an ejection for failed connections."""
-        if not state.record.is_unreachable:
+        """Note a successful check or connect; return whether this ended an ejection for failed connections."""
+        if not state.record.ends_by_connect:
             return False
         end_ejection(state, now)
         return True
@@ -164,7 +164,7 @@ class Health:
         """Eject `state` unless the limits forbid it; return whether it was ejected."""
         counts = self.counts
         is_certain = cause is Cause.UNREACHABLE or (
-            cause is Cause.FAILURES and self._last_successes.is_lost(state.region, now)
+            cause in (Cause.FAILURES, Cause.CONNECTIONS) and self._last_successes.is_lost(state.region, now)
         )
         if not counts.can_spare(state) or not (is_certain or counts.region_can_spare(state)):
             return False

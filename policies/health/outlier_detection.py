@@ -40,14 +40,16 @@ class Ejection:
         if not rules.failures:
             return None
         ok = state.successes
-        streak = record.streak(ok, outcome.ended_at)
+        streak = record.streak(ok, outcome.ended_at, is_connection=is_without_answer(outcome))
         if streak < rules.failures and not record.is_on_trial(ok):
             return None
         if outcome.kind is OutcomeKind.REFUSED:
             return Cause.UNREACHABLE
         if outcome.status == FULL and outcome.ended_at - record.failing_since < OVERLOADED_FOR:
             return None
-        return Cause.FAILURES if self._others(record) >= PEERS_FAIL else None
+        if self._others(record) < PEERS_FAIL:
+            return None
+        return Cause.CONNECTIONS if record.only_connections else Cause.FAILURES
 
     def measure(self, states: Sequence[EndpointState], now: float) -> None:
         """Update the success rates. Call about once a second."""
@@ -76,6 +78,12 @@ class Ejection:
         """Eject `state` by the present rules, without a check of the limits."""
         state.record.eject(cause, now, self.rules, self._rng)
         state.record.is_certain = is_certain
+
+
+def is_without_answer(outcome: Outcome) -> bool:
+    """Whether the connection was refused, or broke before an answer."""
+    kind = outcome.kind
+    return kind is OutcomeKind.REFUSED or (kind is OutcomeKind.RESET and outcome.status is None)
 
 
 def end_ejection(state: EndpointState, now: float) -> None:

@@ -187,7 +187,7 @@ class EndpointSet:
         self.set_admin_state(endpoint_id, AdminState.READY if is_enabled else AdminState.DRAIN)
 
     def readmit(self, endpoint_id: str) -> None:
-        """Re-admit an endpoint ejected for failed connections, after one has succeeded. Raises UnknownEndpoint."""
+        """Re-admit an endpoint ejected for failed connections, after a check or connect. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
         if self.health.readmit(state, self._now()):
             self._reconsider(state)

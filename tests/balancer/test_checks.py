@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.config.endpoint import EndpointConfig
 from balancer.membership.active_checks import FIRST_AT_ONCE, CheckPlan
+from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
 from policies.health.active_checks import CheckRules
 from tests.balancer.certificates import Shelf
@@ -386,6 +387,41 @@ async def test_resetting_worker_is_ejected(stage: Stage) -> None:
         assert (await stage.ask(get())).body == b"good"
     assert len(bad.requests) == 5
     assert stage.state().record.cause is not None
+
+
+@pytest.mark.parametrize("settings", [{"path": "/healthz"}, {}])
+async def test_worker_that_broke_connections_returns_after_a_check(
+    stage: Stage, settings: dict[str, Any]
+) -> None:
+    """As one does that was killed with requests in flight and has returned. The second time it stays away."""
+    is_broken = True
+
+    async def script(wire: Wire) -> None:
+        while True:
+            request = await wire.request()
+            if is_broken and b"/healthz" not in request.line:
+                wire.reset()
+                return
+            await wire.send(response(b"back"))
+
+    bad = await stage.worker(script)
+    await stage.serve(bad, await stage.worker(response(b"good")), health_checks=settings)
+    for _ in range(20):
+        assert (await stage.ask(get())).body == b"good"
+    assert stage.state().record.cause is Cause.CONNECTIONS
+    stage.advance(0.0)
+    await check(stage, 3.0)
+    assert not stage.state().is_ejected
+    for _ in range(4):
+        assert (await stage.ask(get())).body == b"good"
+    assert stage.state().is_ejected
+    for _ in range(4):
+        await check(stage, 3.0)
+    assert stage.state().is_ejected
+    is_broken = False
+    stage.advance(61.0)
+    stage.proxy.router.tick()
+    assert {(await stage.ask(get())).body for _ in range(4)} == {b"back", b"good"}
 
 
 async def test_ejection_can_be_disabled(stage: Stage) -> None:

@@ -34,10 +34,10 @@ from benchmarks.fidelity.session import (
 )
 from benchmarks.fidelity.tables import bounds_of, headline
 from experiments.errors import BadInputError
-from experiments.results.directory import RUNS, load_results, save_result
+from experiments.results.directory import RUNS, load_results, save_result, set_aside
 from experiments.run import execute
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.samples import Place, Run, RunFacts, Samples, WorldName
+from experiments.stats.samples import Kind, Place, Run, RunFacts, Samples, WorldName
 
 COUNT = 12_000
 SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}
@@ -50,8 +50,8 @@ def unchanged(label: str, block: int) -> dict[str, Any]:
 
 @pytest.fixture
 def scenario() -> Scenario:
-    """Two policies and the twin, three blocks."""
-    return scenario_of("homogeneous", ("random", "round-robin"), 3, quick=False)
+    """Two policies and the twin, eight blocks."""
+    return scenario_of("homogeneous", ("random", "round-robin"), 8, quick=False)
 
 
 def synthetic(
@@ -61,15 +61,17 @@ def synthetic(
     world: WorldName,
     factor: float = 1.0,
     bias: float = 0.0,
+    failing: float = 0.0,
     fault: str = "",
 ) -> Run:
-    """Latencies times `factor`; worker 0 gets `bias` more than a quarter of the requests."""
+    """Latencies times `factor`; worker 0 gets `bias` more than a quarter of the requests; a share `failing` fails."""
     rng = np.random.default_rng([block, *label.encode()])
     latency = rng.exponential(SCALE[label], COUNT) * factor
     shares = np.array([0.25 + bias, *(3 * [0.25 - bias / 3])])
     worker = np.repeat(np.arange(4), np.round(shares * COUNT).astype(int))[:COUNT]
     due, zeros = np.arange(COUNT) / 120, np.zeros(COUNT, dtype=np.int64)
-    samples = Samples(due, due, due + latency, due + latency, zeros + 200, zeros, worker, zeros, zeros, zeros)
+    kind = np.where(np.arange(COUNT) % 1000 < 1000 * failing, Kind.TIMEOUT, Kind.OK).astype(np.int64)
+    samples = Samples(due, due, due + latency, due + latency, zeros + 200, kind, worker, zeros, zeros, zeros)
     facts = RunFacts(
         world=world,
         label=label,
@@ -174,10 +176,53 @@ def test_only_blocks_with_a_valid_measured_run_count(scenario: Scenario, tmp_pat
     """Block 1 is invalid and ten times slower; it and its simulation are excluded."""
     disturbed: Change = lambda label, block: {"factor": 10.0, "fault": "late"} if block == 1 else {}  # noqa: E731
     result = both(
-        scenario, tmp_path, measured=disturbed, simulated=lambda label, block: {"factor": 1 + block % 2}
+        scenario,
+        tmp_path,
+        measured=disturbed,
+        simulated=lambda label, block: {"factor": 2 if block == 1 else 1},
     )
-    assert [row.blocks for row in result.rows] == [2, 2]
+    assert [row.blocks for row in result.rows] == [7, 7]
     assert found(result, "random")["mean"].distance == 0
+
+
+@pytest.mark.parametrize(("noise", "is_met"), [(0.001, True), (0.2, None)])
+def test_an_interval_that_crosses_the_bound_is_not_judged(
+    scenario: Scenario, tmp_path: Path, noise: float, is_met: bool | None
+) -> None:
+    """The mean distance is 2 %, within the bounds; with much noise between blocks that is no proof."""
+    factors = 1.02 * np.exp(noise * np.array([1, -1, 1, -1, 1, -1, 1, -1]))
+    result = both(scenario, tmp_path, simulated=lambda label, block: {"factor": float(factors[block])})
+    agreements = found(result, "random")
+    assert (agreements["mean"].is_met, agreements["p99"].is_met) == (is_met, is_met)
+    assert agreements["mean"].distance == pytest.approx(0.02, abs=0.001)
+
+
+def test_fewer_than_eight_blocks_are_not_judged(tmp_path: Path) -> None:
+    few = scenario_of("homogeneous", ("random", "round-robin"), 7, quick=False)
+    result = both(few, tmp_path)
+    assert {one.is_met for row in result.rows for one in row.agreements} == {None}
+    assert result.ranking_is_met is None
+
+
+def test_a_late_run_leaves_its_block_out_for_all_entries(scenario: Scenario, tmp_path: Path) -> None:
+    """Also for the entry whose own run was valid: seven blocks are left, which are not judged."""
+    late: Change = lambda label, block: (  # noqa: E731
+        {"fault": "generator lag p99 9.00 ms exceeds 1 ms"} if (label, block) == ("random", 3) else {}
+    )
+    result = both(scenario, tmp_path, measured=late)
+    assert [row.blocks for row in result.rows] == [7, 7]
+    assert {one.is_met for row in result.rows for one in row.agreements} == {None}
+
+
+def test_failures_count_as_the_deadline(scenario: Scenario, tmp_path: Path) -> None:
+    """Measured, 2 % fail under random and none simulated: goodput, mean and p99 are missed. Where 2 % fail in both
+    worlds the p99 is the deadline in both, which is no agreement.
+    """
+    lossy: Change = lambda label, block: {"failing": 0.02 if label == "random" else 0.0}  # noqa: E731
+    one = found(both(scenario, tmp_path / "one", measured=lossy), "random")
+    assert [one[name].is_met for name in ("mean", "p99", "goodput")] == [False] * 3
+    two = found(both(scenario, tmp_path / "two", measured=lossy, simulated=lossy), "random")
+    assert (two["p99"].is_met, two["p99"].measured, two["goodput"].is_met) == (None, 5.0, True)
 
 
 def test_without_a_valid_run_nothing_is_judged(scenario: Scenario, tmp_path: Path) -> None:
@@ -192,8 +237,8 @@ def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> 
     both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
     write_page(tmp_path)
     page = (tmp_path / "worlds.html").read_text(encoding="utf-8")
-    assert page.count('<td class="bad">MISSED</td>') == 4
-    assert "4 of 7 figures judged are missed." in page
+    assert page.count('<td class="bad">MISSED</td>') == 5
+    assert "5 of 9 figures judged are missed." in page
     assert "MISSED" in (tmp_path / "worlds.md").read_text(encoding="utf-8")
     (result,) = json.loads((tmp_path / "worlds.json").read_text(encoding="utf-8"))
     assert result["rows"][0]["agreements"][1]["is_met"] is False
@@ -215,13 +260,16 @@ def test_the_command_redraws_and_checks(scenario: Scenario, tmp_path: Path) -> N
 
 
 def test_stopped_session_is_resumed(scenario: Scenario, tmp_path: Path) -> None:
-    """Missing and interrupted runs are measured, invalid ones only with `mend`."""
+    """Blocks with a missing or interrupted run are measured, invalid ones only with `mend`; all are set aside."""
     faults = {0: "interrupted: 3 of 9 requests were sent", 1: "achieved 1.0/s is 1.0 % of 100.0/s offered"}
     write_world(scenario, tmp_path, "measured", lambda label, block: {"fault": faults.get(block, "")})
     campaign = load_results(tmp_path).campaign
     next(iter(sorted((tmp_path / RUNS).glob("block-002*")))).unlink()
-    assert [run.block for run in missing(campaign, tmp_path)] == [0, 0, 0, 2]
-    assert [run.block for run in missing(campaign, tmp_path, mend=True)] == [0, 0, 0, 1, 1, 1, 2]
+    assert [run.block for run in missing(campaign, tmp_path)] == [0, 0, 0, 2, 2, 2]
+    assert [run.block for run in missing(campaign, tmp_path, mend=True)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    set_aside(missing(campaign, tmp_path), tmp_path)
+    left = load_results(tmp_path)
+    assert ({run.facts.block for run in left.runs}, len(left.set_aside)) == ({1, *range(3, 8)}, 5)
 
 
 def test_directory_of_another_scenario_is_refused(scenario: Scenario, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from experiments.results.directory import Campaign, save_campaign, save_result
 from experiments.results.plan import plan
 from experiments.run.execute import prepare
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Run
+from experiments.stats.samples import Kind, Run
 
 Write = Callable[..., Path]
 
@@ -39,9 +39,16 @@ def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
     return Run(run.facts, replace(run.samples, worker=worker))
 
 
+def lossy(run: Run, share: float, block: int) -> Run:
+    """The run with a share (0..1) of failures, a little more or less in each block."""
+    kind = run.samples.kind.copy()
+    kind[: round(len(kind) * share) + (block % 3 if share else 0)] = Kind.TIMEOUT
+    return Run(run.facts, replace(run.samples, kind=kind))
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """`write(name, blocks=…, slower={label: factor}, seed=…, version=…, **changes of the scenario)`."""
+    """`write(name, blocks=…, slower={label: factor}, failing={label: share}, seed=…, …, **changes of the scenario)`."""
 
     def written(
         name: str,
@@ -51,6 +58,7 @@ def write(tmp_path: Path) -> Write:
         version: str = "1",
         late: float = 0.0,
         requests: int = 1000,
+        failing: dict[str, float] | None = None,
         **changes: Any,
     ) -> Path:
         scenario = scenario_of(blocks, requests, 2).model_copy(update={"seed": seed, **changes})
@@ -67,6 +75,7 @@ def write(tmp_path: Path) -> Write:
         for planned in made:
             factor = (slower or {}).get(planned.label, 1.0)
             run = weather(scenario, planned, factor)
+            run = lossy(run, (failing or {}).get(planned.label, 0.0), planned.block)
             reasons = ("the generator was late",) if late else ()
             facts = run.facts.model_copy(update={"lag_p99": late, "invalid_reasons": reasons})
             save_result(Run(facts, run.samples), planned, tmp_path / name)
@@ -104,6 +113,21 @@ def test_fail_if_worse_fails_for_a_slower_entry_only(write: Write, tmp_path: Pat
     assert rows(tmp_path / "out.json")["c"]["second_is"] == "practically equal"
     assert ran(before, after, "--fail-if-worse", "1.5").return_value == 0
     assert ran(after, before, "--fail-if-worse", "1.05").return_value == 0
+
+
+def test_goodput_is_compared_where_the_tail_is_the_deadline(write: Write, tmp_path: Path) -> None:
+    """5 and 10 % of failures have the same p99, the deadline: they are not equal, with and without pairs."""
+    before = write("a", failing={"b": 0.05, "c": 0.05})
+    for name, seed in (("b", 1), ("c", 2)):
+        after = write(name, failing={"b": 0.10, "c": 0.05}, seed=seed)
+        found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05", "--anyway")
+        assert found.return_value == 1
+        assert "odds of a late or failed answer decide" in found.output
+        by_label = rows(tmp_path / "out.json")
+        assert [by_label[label]["judged_by"] for label in "abc"] == ["p99", "goodput", "goodput"]
+        assert by_label["b"]["second_is"] == "worse"
+        assert by_label["b"]["interval"]["ratio"] == pytest.approx((0.10 / 0.90) / (0.05 / 0.95), rel=0.03)
+    assert rows(tmp_path / "out.json")["c"]["second_is"] in ("practically equal", "undecided")
 
 
 def test_few_requests_are_compared_by_the_mean(write: Write, tmp_path: Path) -> None:

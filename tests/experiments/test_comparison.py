@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.stats.comparison import Interval, compare, holm, paired_interval, standing
+from experiments.stats.comparison import (
+    Interval,
+    compare,
+    floor_between,
+    holm,
+    is_biased,
+    noise,
+    paired_interval,
+    standing,
+)
 
 
 def blocks(center: float, spread: float, count: int = 8, seed: int = 0) -> dict[int, float]:
@@ -82,6 +91,29 @@ def test_the_control_is_the_noise_floor_and_not_compared() -> None:
     assert floor is not None
     assert floor.low < 1.02
     assert floor.high > 0.98
+
+
+def test_an_entry_that_was_run_twice_is_the_mean_of_both_runs() -> None:
+    """Its noise is that of two runs, and the noise floor is reduced by √¾; a pair without it is unchanged."""
+    first, second = blocks(1.0, 0.05, seed=1), blocks(1.0, 0.05, seed=2)
+    values = {"a": first, "b": blocks(1.3, 0.05, seed=3), "a again": second}
+    (found,), floor = compare("p99", values, "a", ("a", "a again"))
+    mean = {n: math.sqrt(first[n] * second[n]) for n in first}
+    assert found.interval == compare("p99", {"a": mean, "b": values["b"]}, "a", None)[0][0].interval
+    between = floor_between(floor, ("a", "a again"), "b", "a")
+    assert floor is not None
+    assert between is not None
+    assert noise(between) == pytest.approx(math.sqrt(3 / 4) * noise(floor))
+    assert floor_between(floor, ("a", "a again"), "b", "c") == floor
+
+
+def test_a_biased_laboratory_does_not_average() -> None:
+    """The repetition is a fifth slower in every block: it is the noise floor only, in full."""
+    first = blocks(1.0, 0.01, seed=1)
+    values = {"a": first, "b": blocks(1.15, 0.01, seed=3), "a again": {n: 1.2 * v for n, v in first.items()}}
+    (found,), floor = compare("p99", values, "a", ("a", "a again"))
+    assert found.interval == compare("p99", {"a": first, "b": values["b"]}, "a", None)[0][0].interval
+    assert (found.standing, is_biased(floor)) == ("within the noise floor", True)
 
 
 def test_only_common_blocks_are_compared() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.calibration.methods import METHODS
 from experiments.stats import student
-from experiments.stats.estimates import paired_student, welch
+from experiments.stats.estimates import anytime_reach, anytime_student, paired_student, welch
 
 SAMPLE = np.array([0.11, 0.04, 0.09, 0.16, -0.02, 0.10, 0.07, 0.05])
 
@@ -81,6 +81,52 @@ def test_a_mean_without_spread_is_exact() -> None:
     assert (same.low, same.high, same.p_value) == (0.0, 0.0, 1.0)
     assert list(twice) == pytest.approx([0.7, 0.7, 0.7, 0.0])
     assert welch(np.ones(4), np.ones(3)).p_value == 1.0
+
+
+def bayes_factor(logs: list[float], variance: float) -> float:
+    """Normal values with unknown deviation, effect drawn from N(0, variance), against no effect: by quadrature.
+
+    Both likelihoods are integrated over the deviation with the prior 1 / deviation.
+    """
+    sigma = np.exp(np.linspace(-9, 4, 1500))[:, None]
+    delta = np.linspace(-30, 30, 3001)[None, :]
+    values = np.array(logs)
+    square = np.sum(values**2) / sigma**2 - 2 * delta * np.sum(values) / sigma + len(values) * delta**2
+    prior = np.exp(-(delta**2) / variance / 2) / math.sqrt(2 * math.pi * variance)
+    of_sigma = sigma ** -len(values)  # the prior 1 / sigma is uniform on the grid of logarithms
+    effect = np.sum(of_sigma * np.exp(-square / 2) * prior) * (delta[0, 1] - delta[0, 0])
+    none = np.sum(of_sigma * np.exp(-np.sum(values**2) / sigma**2 / 2))
+    return float(effect / none)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.05, -0.02])
+def test_the_confidence_sequence_inverts_a_bayes_factor(shift: float) -> None:
+    """Its p-value is the reciprocal, and at its ends it is 5 %."""
+    logs = SAMPLE + shift
+    found = anytime_student(logs)
+    assert found.p_value == pytest.approx(min(1.0, 1 / bayes_factor(logs.tolist(), 2.0)), rel=1e-3)
+    for end in (found.low, found.high):
+        assert anytime_student(logs - end).p_value == pytest.approx(0.05)
+
+
+def test_the_confidence_sequence_is_wider_than_one_interval() -> None:
+    """By three quarters with eight values and two thirds with forty; with three it says nothing."""
+    factors = [anytime_reach(count) / student.quantile(0.95, count - 1) for count in (8, 40)]
+    assert factors == pytest.approx([1.75, 1.70], abs=0.01)
+    assert math.isnan(anytime_student(SAMPLE[:3]).low)
+
+
+def test_the_confidence_sequence_covers_at_every_look() -> None:
+    """2,000 sequences of 40 values, looked at after each from the second on: at most 5 % ever exclude the truth."""
+    rng = np.random.default_rng(11)
+    drawn = rng.normal(0.0, 0.3, (2000, 40))
+    missed = dict.fromkeys(("anytime", "student"), 0)
+    for row in drawn:
+        looks = range(2, 41)
+        missed["anytime"] += any(anytime_student(row[:count]).p_value < 0.05 for count in looks)
+        missed["student"] += any(paired_student(row[:count]).p_value < 0.05 for count in looks)
+    assert missed["anytime"] <= 0.05 * 2000
+    assert missed["student"] > 0.2 * 2000
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -17,7 +17,8 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.commands.live import in_words, percent, policies_chosen, usual_washout
+from experiments.commands.live import in_words
+from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
@@ -186,10 +187,55 @@ async def test_the_faster_policy_is_ahead() -> None:
     assert (result.verdict.winner, result.verdict.has_verdict) == ("fast", True)
     assert result.verdict.headline.startswith("Run fast: the slowest 1 % of requests are ")
     assert "faster than under slow, the runner-up" in result.verdict.headline
-    assert "deadline" not in " ".join(result.verdict.details)  # a balancer's histograms hold successes only
+    assert "a failed request counting as slow as the deadline" in result.verdict.details[-1]
+    assert result.verdict.details[-1].endswith(" The intervals hold at every look.")
     written = json.loads(json.dumps(result.as_dict()))
     assert (written["baseline"], written["verdict"]["winner"]) == ("slow", "fast")
     assert written["verdict"]["headline"] == result.verdict.headline
+
+
+async def test_a_policy_that_fails_more_requests_is_not_ahead() -> None:
+    """Twice as fast, and 1.9 % of its requests fail: its p99 is the deadline, and its goodput is shown."""
+    balancer, what = MadeUpBalancer(), plan(10, errors=0.5)
+    balancer.error_share["fast"] = 0.019
+    result = result_of(what, await switchback(balancer, what).run(), None)
+    (comparison,) = [c for c in result.comparisons if c.measure == "p99"]
+    assert (comparison.standing, comparison.judged_by) == ("behind", "p99")
+    assert result.verdict.winner == "slow"
+    rows = {row.label: row for row in result.rows}
+    assert rows["fast"].p99 == what.deadline
+    assert (
+        rows["fast"].goodput == pytest.approx(1 - rows["fast"].error_share) == pytest.approx(0.981, abs=0.003)
+    )
+    assert rows["slow"].goodput == 1.0
+
+
+async def test_goodput_decides_where_both_policies_fail() -> None:
+    """Both have the deadline as p99: the one with half of the failures is ahead."""
+    balancer, what = MadeUpBalancer(), plan(12, errors=0.5)
+    balancer.error_share = {"slow": 0.08, "fast": 0.03}
+    result = result_of(what, await switchback(balancer, what).run(), None)
+    (comparison,) = [c for c in result.comparisons if c.measure == "p99"]
+    assert (comparison.standing, comparison.judged_by) == ("ahead", "goodput")
+    assert result.verdict.headline.startswith("Run fast: the odds of a late or failed answer are ")
+
+
+def test_latencies_with_failures_at_the_deadline() -> None:
+    """Nine answers of 1 s and a failure: the last tenth is the deadline. Without any end there is nothing."""
+    window = between(reading([], 0.0), reading([1.0] * 9, 10.0, 10, 1))
+    assert window.mapped_quantile(0.9, 30.0) == pytest.approx(window.quantile(1.0))
+    assert window.mapped_quantile(0.91, 30.0) == 30.0
+    assert window.mapped_mean(30.0) == pytest.approx((9 * window.mean + 30) / 10)
+    assert (window.goodput(30.0), window.goodput(0.5)) == (0.9, 0.0)
+    failing = between(reading([], 0.0), reading([], 10.0, 10, 10))
+    assert (failing.mapped_quantile(0.5, 30.0), failing.mapped_mean(30.0), failing.goodput(30.0)) == (
+        30,
+        30,
+        0,
+    )
+    none = between(reading([], 0.0), reading([], 10.0))
+    assert math.isnan(none.mapped_quantile(0.5, 30.0))
+    assert math.isnan(none.goodput(30.0))
 
 
 async def test_short_periods_are_judged_by_the_mean() -> None:

@@ -86,7 +86,7 @@ def test_list_shows_every_scenario_with_its_question() -> None:
     """One line each, indented under a heading; the default and those that need the simulator are marked."""
     lines = run_in_process(cli, "experiments", "list").stdout.splitlines()
     shown = {line.split()[0]: line for line in lines if line.startswith("  ")}
-    assert set(shown) == set(packaged())
+    assert set(shown) == {*packaged(), "random-SEED"}
     assert all("?" in line for line in shown.values())
     assert [name for name, line in shown.items() if "(default)" in line] == ["regions"]
     assert "(simulated only)" in shown["stale-reports"]

@@ -14,13 +14,13 @@ from benchmarks.__main__ import cli as benchmarks
 from experiments import cpu_time
 from experiments.__main__ import cli
 from experiments.load.ledger import Ledger
-from experiments.results.directory import PlannedRun, load_results
+from experiments.results.directory import Campaign, PlannedRun, attempt_of, load_results
 from experiments.run import patience
 from experiments.run.execute import execute
 from experiments.run.patience import LOOK, QUIET, Patience, has_lagged
 from experiments.run.world import Observer
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Run, WorldName
+from experiments.stats.samples import Run, WorldName, load_run
 
 LATE = "generator lag p99 4.68 ms exceeds 1 ms"
 
@@ -49,7 +49,7 @@ def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_quiet_machine_needs_one_reading() -> None:
     host, heard = Host(QUIET), list[float]()
     one = host.patience(60)
-    one.begin()
+    one.begin(1)
     one.quiet(heard.append)
     assert (host.now, heard) == (100.0 + LOOK, [])
 
@@ -58,7 +58,7 @@ def test_it_waits_until_other_processes_are_idle() -> None:
     """Each reading of a busy machine is reported."""
     host, heard = Host(0.5, 0.2, 0.03, 0.001), list[float]()
     one = host.patience(60)
-    one.begin()
+    one.begin(1)
     one.quiet(heard.append)
     assert host.now == 100.0 + 4 * LOOK
     assert heard == pytest.approx([0.5, 0.2, 0.03])
@@ -69,7 +69,7 @@ def test_the_wait_is_limited(seconds: float, looks: int) -> None:
     """Then the run begins; without patience it begins at once."""
     host, heard = Host(*[0.4] * 50), list[float]()
     one = host.patience(seconds)
-    one.begin()
+    one.begin(1)
     one.quiet(heard.append)
     assert (host.now, len(heard)) == (100.0 + looks * LOOK, looks)
 
@@ -100,17 +100,17 @@ class Watcher:
         self.heard.append("ended" if run.facts.is_valid else "invalid")
 
 
-@pytest.mark.parametrize(("seconds", "tries"), [(0.0, 1), (1e6, 3), (5.0, 2)])
-def test_a_disturbed_run_is_repeated_in_its_place(
+@pytest.mark.parametrize(("seconds", "tries"), [(0.0, 1), (1e6, 3), (4.0, 2)])
+def test_a_disturbed_block_is_repeated_for_all_entries(
     make_results: Callable[..., Scenario],
     make_run: Callable[..., Run],
     tmp_path: Path,
     seconds: float,
     tries: int,
 ) -> None:
-    """Twice disturbed, then valid: repeated at once while there is patience, and the last one counts."""
-    make_results(tmp_path / "r", blocks=1, requests=50, stop_after=1)
-    campaign = load_results(tmp_path / "r").campaign
+    """Its first run is twice disturbed, then valid: while there is patience both runs are repeated; all are kept."""
+    make_results(tmp_path / "r", blocks=1, requests=50, stop_after=0)
+    campaign = Campaign.model_validate_json((tmp_path / "r" / "campaign.json").read_text(encoding="utf-8"))
     campaign = campaign.model_copy(update={"plan": campaign.plan[:2]})
     first, second = (planned.label for planned in campaign.plan)
     host = Host(0.25)
@@ -128,12 +128,16 @@ def test_a_disturbed_run_is_repeated_in_its_place(
 
     waits = [f"{first} waits, busy 25%"] if seconds else []
     ends = ["invalid", "invalid", "ended"][:tries]
-    expected = [*waits, f"{first} started", ends[0]]
-    for end in ends[1:]:
-        expected += [f"{first} started", end]
-    assert watcher.heard == [*expected, f"{second} started", "ended"]
-    kept = {run.facts.label: run for run in load_results(tmp_path / "r").runs}
+    expected = list(waits)
+    for end in ends:
+        expected += [f"{first} started", end, f"{second} started", "ended"]
+    assert watcher.heard == expected
+    results = load_results(tmp_path / "r")
+    kept = {run.facts.label: run for run in results.runs}
     assert kept[first].facts.is_valid == (ends[-1] == "ended")
+    assert [attempt_of(file) for file in results.set_aside] == [*range(1, tries), *range(1, tries)]
+    aside = [load_run(file).facts for file in results.set_aside]
+    assert [facts.is_valid for facts in aside] == [facts.label == second for facts in aside]
 
 
 def test_no_wait_without_cpu_accounting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
 from experiments.report.pages import write_report
@@ -18,9 +21,10 @@ from experiments.report.palette import DARK, POLICY_COLOURS, WHITE, luminance, p
 from experiments.report.svg import shortened
 from experiments.report.tables import Cell, Table
 from experiments.report.terminal_tables import ESSENTIAL, terminal_table
-from experiments.results.directory import load_results
+from experiments.results.directory import load_results, save_result, set_aside
 from experiments.results.summary import summarise
 from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import Run
 from experiments.terminal import PlainConsole
 from policies import registry
 
@@ -129,11 +133,46 @@ def test_drawing_again_gives_the_same_bytes(reported: Path) -> None:
 
 
 def test_one_block_gives_no_verdict(reported: Path) -> None:
-    """The headline says how many blocks there are and how many it takes; no forest is drawn."""
+    """The generator was late under one entry, which makes the only block invalid for all; no forest is drawn."""
     verdict = json.loads((reported / "summary.json").read_text(encoding="utf-8"))["verdict"]
     assert verdict["has_verdict"] is False
-    assert verdict["headline"].startswith("No verdict: 1 block valid, 8 are needed")
+    assert verdict["headline"].startswith("No verdict: the load generator was late in every block")
     assert not (reported / "figures" / "paired-ratios.png").exists()
+
+
+def test_runs_that_were_measured_again_are_kept_and_listed(make_results: MakeResults, tmp_path: Path) -> None:
+    """In JSON, on the page and at the terminal, with reasons and the number of late runs of each entry."""
+    make_results(tmp_path / "r", blocks=2, requests=60, late="round-robin")
+    before = load_results(tmp_path / "r")
+    again = [planned for planned in before.campaign.plan if planned.block == 0]
+    set_aside(again, tmp_path / "r")
+    valid = {run.facts.label: run for run in before.runs if run.facts.block == 0}
+    late = valid["round-robin"].facts
+    valid["round-robin"] = Run(late.model_copy(update={"invalid_reasons": ()}), valid["round-robin"].samples)
+    for planned in again:
+        save_result(valid[planned.label], planned, tmp_path / "r")
+    summary = write_report(tmp_path / "r")
+    assert summary.blocks == 1  # the other still has a late run
+    assert {run.set_aside for run in summary.set_aside} == {1}
+    assert [run.label for run in summary.set_aside if not run.valid] == ["round-robin"]
+    line = "block 1, attempt 1: round-robin: generator lag p99 4.20 ms exceeds 1 ms"
+    counts = "repeated ones included: round-robin 2 of 3."
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(summary, console)
+    shown = console.file
+    assert isinstance(shown, io.StringIO)
+    for text in (
+        (tmp_path / "r" / "report.md").read_text(encoding="utf-8"),
+        (tmp_path / "r" / "report.html").read_text(encoding="utf-8"),
+        shown.getvalue(),
+    ):
+        assert line in text
+        assert counts in text
+    table = (tmp_path / "r" / "report.md").read_text(encoding="utf-8")
+    assert "INVALID, set aside, attempt 1: generator lag" in table
+    assert "left out with its block" in table
+    written = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+    assert len(written["set_aside"]) == len(again)
 
 
 def test_what_was_never_measured_is_null_and_never_nan(reported: Path) -> None:

@@ -76,7 +76,7 @@ def test_exit_code_is_1_for_a_missed_bound_with_check(
     file = tmp_path / "x.json"
     assert run_reproduction(Example, Options(7, plots=tmp_path, file=file, check=check)) == code
     found = json.loads(file.read_text(encoding="utf-8"))
-    assert found.pop("document") == {"title": "a title", "publisher": "a publisher"}
+    assert found.pop("document") == {"title": "a title", "publisher": "a publisher", "link": ""}
     verdicts = [{"is_met": is_met, "text": "a bound"}]
     assert found == {"name": "example", "seed": 7, "verdicts": verdicts}
     assert (tmp_path / "example.png").read_bytes().startswith(b"\x89PNG")
@@ -114,7 +114,10 @@ def test_bad_input_is_one_line_and_exit_2() -> None:
 
 
 def test_commands() -> None:
-    assert set(reproduce.commands) == {"regions", "reuse", "third-party", "keepalive", "headers", "all"}
+    assert set(reproduce.commands) == {
+        *("regions", "reuse", "third-party", "keepalive", "headers"),
+        *("ab-lies", "els", "robinhood", "prequal", "all"),
+    }
     for name, command in reproduce.commands.items():
         found = CliRunner().invoke(command, ["--help"])
         assert "Example" in found.output, name

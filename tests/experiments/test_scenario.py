@@ -152,7 +152,9 @@ def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
 
 
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
-    with pytest.raises(BadInputError, match=r"known: bursts, cold-start, .* unequal-speeds, or a path"):
+    with pytest.raises(
+        BadInputError, match=r"known: bursts, cold-start, .* unequal-speeds, random-SEED, or a path"
+    ):
         load_scenario("region")
 
 

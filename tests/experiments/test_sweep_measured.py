@@ -12,6 +12,7 @@ import pytest
 from experiments.errors import BadInputError
 from experiments.results.directory import load_results
 from experiments.scenario.scenario import Scenario
+from experiments.stats.samples import save_run
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid
@@ -23,18 +24,21 @@ MakeResults = Callable[..., Scenario]
 
 
 def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_results: MakeResults) -> None:
-    """Invalid runs are counted and not compared."""
-    scenario = make_results(tmp_path / "run", blocks=9, requests=60, late="random (batch 10)")
+    """A late run makes its block invalid for all; those runs are counted and not compared."""
+    scenario = make_results(tmp_path / "run", blocks=9, requests=60)
+    late = load_results(tmp_path / "run").runs[0]
+    facts = late.facts.model_copy(update={"invalid_reasons": ("generator lag p99 4.20 ms exceeds 1 ms",)})
+    save_run(replace(late, facts=facts), tmp_path / "run" / "runs" / "block-000-run-00.npz")
     matrix = measured_matrix([tmp_path / "run"], "p99")
-    left = ("random (batch 10)", *(scenario.control_pair or ())[1:])  # the A/A control repeats another entry
+    left = (scenario.control_pair or ())[1:]  # the A/A control repeats another entry
     labels = [entry.label for entry in scenario.entries if entry.label not in left]
     assert matrix.scenarios == (scenario.name,)
     assert [square.policy for square in matrix.column(scenario.name)] == labels
-    assert matrix.left_out == {"invalid": 9}
-    assert {square.seeds for square in matrix.column(scenario.name)} == {9}
+    assert matrix.left_out == {"invalid": len(labels)}
+    assert {square.seeds for square in matrix.column(scenario.name)} == {8}
     raw = {"name": "g", "scenarios": ["steady"], "policies": ["random"], "seeds": 9, "ours": "region-aware"}
     grid = checked_grid(raw, "grid")
-    numbers = numbers_of(load_results(tmp_path / "run").runs[0], scenario)
+    numbers = numbers_of(load_results(tmp_path / "run").runs[1], scenario)
     with catalogues.to_write(tmp_path / "g.sqlite") as catalogue:
         cells = cells_of(grid, "1")
         catalogue.plan(grid, "1", "experiments sweep", cells)
@@ -43,7 +47,7 @@ def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_resu
         write_page(catalogue, None, "p99", tmp_path / "out", matrix)
     page = (tmp_path / "out" / "matrix.html").read_text(encoding="utf-8")
     assert "Measured on real processes" in page
-    assert "9 runs are invalid and compared with nothing." in page
+    assert f"{len(labels)} runs are invalid and compared with nothing." in page
     assert (tmp_path / "out" / "figures" / "measured.svg").is_file()
     content = json.loads((tmp_path / "out" / "matrix.json").read_text(encoding="utf-8"))
     assert [square["policy"] for square in content["measured"]] == labels

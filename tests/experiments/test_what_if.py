@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from experiments.record.instants import recorded as instants_in
 from experiments.record.reader import Recording, read_recording
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.samples import Run, RunFacts, Samples
+from experiments.simulator.run import Simulate
+from experiments.stats.samples import Kind, Run, RunFacts, Samples
 from experiments.what_if.answer import Answer, Question, answer, in_words, plain, scenario_of
 from experiments.what_if.fit import fit
 from experiments.what_if.spans import longest_span
@@ -74,10 +75,18 @@ def made_up(scenario: Scenario, entry: Entry, block: int, order: int, seed: int)
     return Run(facts, Samples(**columns))
 
 
-def answered(path: Path, tmp_path: Path, what: Question) -> Answer:
+def lossy(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """The same, but under round-robin 1.9 % of the requests time out, and under random none."""
+    run = made_up(scenario, entry, block, order, seed)
+    is_lost = np.arange(len(run.samples)) % 53 == block
+    kind = np.where(is_lost & (entry.policy.name == "round-robin"), Kind.TIMEOUT, Kind.OK).astype(np.int64)
+    return Run(run.facts, replace(run.samples, kind=kind))
+
+
+def answered(path: Path, tmp_path: Path, what: Question, simulate: Simulate = made_up) -> Answer:
     read = read_recording([path])
     write_instants(read, tmp_path / "instants.txt")
-    return answer(read, tmp_path / "instants.txt", fit(read), what, made_up)
+    return answer(read, tmp_path / "instants.txt", fit(read), what, simulate)
 
 
 # --- a recording as a scenario
@@ -139,6 +148,28 @@ def test_the_answer_begins_with_the_recorded_situation(taped: Path, tmp_path: Pa
     assert in_mean.startswith("mean of round-robin would be 0.80 [0.80–0.80] times that of random: ahead.")
     assert trust.endswith("close.")
     assert json.loads(json.dumps(found.as_dict()))["without"] == ["ASIA"]
+
+
+def test_a_policy_that_fails_more_requests_is_not_ahead(taped: Path, tmp_path: Path) -> None:
+    """A fifth faster, but its p99 is the deadline: failures count, and goodput stands beside them."""
+    found = answered(taped, tmp_path, question(), lossy)
+    standings = {one.measure: one.standing for one in found.comparisons}
+    assert standings == {"p99": "behind", "mean": "behind"}
+    failing = found.lines[-1]
+    assert (failing.label, failing.p99) == ("round-robin", 30.0)
+    assert failing.goodput == pytest.approx(1 - failing.failed) == pytest.approx(1 - 1 / 53, abs=1e-3)
+    assert "1.9% failures, and 98.1% answered within 1 s." in found.sentences[1]
+
+
+def test_recorded_failures_count_as_the_deadline(tmp_path: Path) -> None:
+    """One request in forty failed: the recorded p99 is the scenario's deadline, and the simulation is not close."""
+    rows = [replace(row, end=1, status=503) if n % 40 == 0 else row for n, row in enumerate(traffic())]
+    path = Tape(rows, [("emea-0", "EMEA", 0.1), ("asia-0", "ASIA", 0.3)]).write(tmp_path / "r")
+    found = answered(path, tmp_path, question())
+    recorded = found.lines[0]
+    assert (recorded.p99, recorded.failed, recorded.goodput) == pytest.approx((30.0, 0.025, 0.975))
+    assert found.goodput_error == pytest.approx(0.025)
+    assert "a goodput +2.5 points off: smaller differences mean nothing." in found.sentences[-1]
 
 
 def test_a_large_error_of_the_simulation_is_reported(tmp_path: Path) -> None:

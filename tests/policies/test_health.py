@@ -26,7 +26,9 @@ def test_five_failures_in_a_row_eject() -> None:
     assert pool.unavailable == set()
     pool.ends("a0", RESET)
     assert pool.unavailable == {"a0"}
-    assert pool["a0"].record.cause is Cause.FAILURES
+    assert pool["a0"].record.cause is Cause.CONNECTIONS
+    pool.ends("a1", *[RESET] * 4, ERROR_STATUS)
+    assert pool["a1"].record.cause is Cause.FAILURES
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED])
@@ -311,15 +313,39 @@ def test_unreachable_region_is_ejected_at_once() -> None:
 
 
 def test_endpoint_that_accepts_connections_again_is_readmitted() -> None:
-    """Only one that was ejected as unreachable."""
-    pool = Pool(4)
+    """Only one that was ejected as unreachable or for broken connections."""
+    pool = Pool(6)
     pool.ends("a0", *[REFUSED] * 5)
     pool.ends("a1", *[RESET] * 5)
-    for name in ("a0", "a1", "a2"):
+    pool.ends("a2", *[ERROR_STATUS] * 5, status=500)
+    for name in ("a0", "a1", "a2", "a3"):
         pool.router.readmit(name)
-    assert pool.unavailable == {"a1"}
+    assert pool.unavailable == {"a2"}
     pool.ends("a0", REFUSED)
-    assert pool.unavailable == {"a0", "a1"}
+    assert pool.unavailable == {"a0", "a2"}
+
+
+def test_connection_broken_during_an_answer_is_no_failed_connection() -> None:
+    pool = Pool(4)
+    pool.ends("a0", *[RESET] * 5, status=200)
+    pool.router.readmit("a0")
+    assert pool.unavailable == {"a0"}
+
+
+def test_broken_connections_are_forgiven_once() -> None:
+    """An endpoint that accepts connections and breaks them is not readmitted by a connect again and again."""
+    pool = Pool(4)
+    pool.ends("a0", *[RESET] * 5)
+    pool.router.readmit("a0")
+    assert pool.unavailable == set()
+    pool.ends("a0", RESET)
+    pool.router.readmit("a0")
+    assert pool.unavailable == {"a0"}
+    pool.pass_time(61)
+    pool.pass_time(65, ("a0", OK))
+    pool.ends("a0", *[RESET] * 5)
+    pool.router.readmit("a0")
+    assert pool.unavailable == set()
 
 
 def test_ejection_limit_counts_endpoints_that_fail_checks() -> None:

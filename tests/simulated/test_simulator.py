@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from experiments.load.demand import BATCH
 from experiments.scenario.timeline import FaultState, Pause, Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
@@ -85,6 +86,14 @@ def test_shared_processors_serve_all_at_once() -> None:
     assert shared.next_at() == pytest.approx(2.0)
     assert shared.leave(2.0) == 1
     assert shared.busy_seconds(2.0) == pytest.approx(2.0)
+
+
+def test_shared_processors_with_clients_that_leave() -> None:
+    """At the end of the run the worker still works on requests that nobody waits for; the audit counts that work."""
+    shared = worker(service=Fixed(1.0), discipline="shared")
+    columns = run(model(shared, timeout=2.5), *[0.0] * 4)
+    assert columns.ended == pytest.approx([2.5] * 4)
+    assert set(columns.kinds.tolist()) == {int(Kind.TIMEOUT)}
 
 
 def test_cold_request_takes_two_round_trips_and_a_warm_one_takes_one() -> None:
@@ -355,3 +364,64 @@ def test_run_that_cannot_end_is_an_error() -> None:
     """The worker hangs for ever, and the client has no timeout."""
     with pytest.raises(StuckError, match="1 requests"):
         run(model(steps=(Step(0.0, 0, FaultState(hang=1.0)),)), 0.0)
+
+
+def test_killed_worker_gets_requests_again_after_a_check() -> None:
+    """Five requests in flight eject it; a check after its return ends the ejection, which would last 30 s."""
+    rules = Mechanisms(
+        retries=RetryModel(), ejection=EjectionRules(), checks=CheckModel(CheckRules(1.0, 1.0, 2, 3))
+    )
+    steps = (Step(2.0, 0, FaultState(is_gone=True)), Step(2.5, 0, FaultState()))
+    workers = (worker("a", slots=50, service=Fixed(1.0)), worker("b", slots=50, service=Fixed(1.0)))
+    columns = run(model(*workers, steps=steps, mechanisms=rules), *np.arange(0, 8, 0.05))
+    assert set(columns.statuses.tolist()) == {200}
+    assert 0 in columns.workers[80:]  # within 1.5 s
+
+
+def test_worker_that_was_added_is_checked() -> None:
+    rules = Mechanisms(ejection=EjectionRules(), checks=CheckModel(CheckRules(1.0, 1.0, 2, 3)))
+    gone = FaultState(is_gone=True)
+    steps = (Step(0.0, 0, FaultState(is_absent=True)), Step(1.0, 0, gone), Step(6.0, 0, FaultState()))
+    workers = (worker("a", rtt=0.01), worker("b", rtt=0.01), worker("c", rtt=0.01))
+    columns = run(model(*workers, steps=steps, mechanisms=rules), *np.arange(0, 20, 0.05))
+    assert 0 not in columns.workers[:120]
+    assert 0 in columns.workers[200:]
+
+
+def test_request_in_transit_at_a_batch_boundary_keeps_its_work() -> None:
+    """A longer way changes when requests arrive, and never what they take."""
+    latencies = []
+    for rtt in (0.0, 3.0):
+        many = worker(service=Exponential(0.1), slots=10_000, rtt=rtt)
+        columns = run(model(many), *(np.arange(BATCH + 50) * 0.01))
+        latencies.append(columns.latencies - rtt)
+    late = latencies[1][BATCH - 100 :]  # connections are open by then
+    assert late == pytest.approx(latencies[0][BATCH - 100 :])
+
+
+def test_attempts_of_a_request_are_the_same_work() -> None:
+    """A second attempt after 0.3 s at an equally fast worker ends 0.3 s later, and never answers first."""
+    rules = Mechanisms(hedging=HedgeModel(after=0.3))
+    workers = [worker(name, service=Exponential(0.3), slots=1000) for name in "ab"]
+    instants = np.arange(200) * 1.0
+    hedged = run(model(*workers, mechanisms=rules), *instants)
+    assert hedged.attempts.max() == 2
+    assert hedged.latencies.tolist() == run(model(*workers), *instants).latencies.tolist()
+
+
+def test_active_checks_keep_a_connection_open() -> None:
+    """The worker closes connections that are idle for four seconds; checks every two seconds use the connection."""
+    one = worker(rtt=0.2, idle_timeout=4.0)
+    checks = Mechanisms(checks=CheckModel(CheckRules(2.0, 2.0, 2, 3)))
+    assert run(model(one), 5.0, 20.0, 40.0).latencies == pytest.approx([0.5] * 3)
+    assert run(model(one, mechanisms=checks), 5.0, 20.0, 40.0).latencies == pytest.approx([0.3] * 3)
+
+
+def test_check_waits_for_the_end_of_a_pause() -> None:
+    """A pause that is longer than the timeout of checks makes them fail, a shorter one does not."""
+    checks = CheckModel(CheckRules(0.5, 0.5, 1, 1), timeout=1.0)
+    rules = Mechanisms(checks=checks)
+    for length, ids in ((0.9, {0, 1}), (5.0, {1})):
+        steps = (Step(1.0, 0, FaultState(pause=Pause(length, 0.0, 1.0))), Step(1.0 + length, 0, FaultState()))
+        columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(0, 6, 0.1))
+        assert set(columns.workers[30:50].tolist()) == ids

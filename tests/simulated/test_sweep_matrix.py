@@ -13,7 +13,9 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.report.palette import ON_DARK, ON_LIGHT
+from experiments.scenario.oracles import CLAIRVOYANT
 from experiments.sweep import catalogue as catalogues
+from experiments.sweep.bound import distance_table, distances
 from experiments.sweep.catalogue import Row, State
 from experiments.sweep.cells import cells_of
 from experiments.sweep.figure import heat_map, ink_on, strips_of
@@ -55,12 +57,14 @@ def row(
     state: State = "done",
     invalid: Sequence[str] = (),
     shares: Mapping[str, float] | None = None,
+    goodput: float | None = None,
 ) -> Row:
     numbers: dict[str, Any] = {
         "p99": p99,
         "p50": p99 / 10,
         "requests": 1000,
         "ok": ok,
+        "goodput": goodput,
         "invalid": json.dumps(list(invalid)),
     }
     numbers["shares"] = json.dumps(shares or {"a-0": 0.5, "b-0": 0.5})
@@ -84,11 +88,43 @@ def test_difference_within_noise_is_undecided() -> None:
     assert marks(matrix_of(rows({"a": 0.100, "b": 0.104}, noise=0.3)))["b"] in ("undecided", "best")
 
 
+def test_observed_best_is_not_the_best_without_proof() -> None:
+    """Two policies are alike in noise: the lower one leads, and either may be the best; the third is not."""
+    matrix = matrix_of(rows({"a": 0.100, "b": 0.101, "c": 0.9}, noise=0.15))
+    leading = matrix.best("steady")
+    assert leading is not None
+    assert leading.policy in ("a", "b")
+    assert marks(matrix) == {"a": "undecided", "b": "undecided", "c": "behind"}
+    assert leading.ratio.ratio == leading.ratio.low == 1.0
+    assert leading.ratio.high > 1.05
+    (line,) = [one for one in sentences(matrix, leading.policy) if one.startswith("steady:")]
+    assert "which chance may explain: it may be" in line
+
+
+def test_goodput_decides_where_the_best_is_at_the_deadline() -> None:
+    """All lose more than one request in a hundred: their p99s are equal, and the odds of a miss are not."""
+    cells = [
+        row("steady", policy, seed, p99=30.0, ok=ok, goodput=ok / 1000)
+        for policy, lost in (("a", 100), ("b", 50), ("c", 50))
+        for seed in range(SEEDS)
+        for ok in [1000 - lost - seed % 3]
+    ]
+    matrix = matrix_of(cells)
+    assert marks(matrix) == {"a": "behind", "b": "equal", "c": "equal"}
+    assert {square.judged_by for square in matrix.column("steady")} == {"goodput"}
+    assert matrix.squares["a", "steady"].ratio.ratio == pytest.approx((101 / 899) / (51 / 949), rel=0.02)
+    assert "odds of a late or failed answer" in " ".join(sentences(matrix, "a"))
+    assert matrix_table(matrix).rows[-1][1].text.endswith(" odds")
+    some = matrix_of(cells + rows({"d": 0.2}))
+    assert marks(some) == {"a": "behind", "b": "behind", "c": "behind", "d": "best"}
+    assert {square.judged_by for square in some.column("steady")} == {"p99"}
+
+
 def test_few_seeds_give_no_verdict() -> None:
     matrix = matrix_of(rows({"a": 0.1, "b": 0.3}, seeds=4))
-    assert marks(matrix) == {"a": "best", "b": "no verdict"}
+    assert marks(matrix) == {"a": "no verdict", "b": "no verdict"}
+    assert matrix.best("steady") == matrix.squares["a", "steady"]
     assert headline(matrix, "b") == "No verdict: 4 seeds, 8 needed for an interval"
-    assert [square.shown_mark for square in matrix.column("steady")] == ["no verdict"] * 2
     assert [line for line in sentences(matrix, "b") if "is best" in line] == []
     assert matrix_table(matrix).rows[0][1].mark == "few"
     assert is_met(matrix, "b") is None
@@ -110,6 +146,25 @@ def test_oracle_is_a_bound_and_never_the_best() -> None:
     matrix = matrix_of(rows({"a": 0.1, "oracle-least-work": 0.05}))
     assert marks(matrix)["a"] == "best"
     assert matrix.squares["oracle-least-work", "steady"].ratio.ratio == pytest.approx(0.5, rel=0.01)
+    assert marks(matrix)["oracle-least-work"] == "bound"
+    assert matrix.ranked() == ["a", "oracle-least-work"]
+    assert matrix_table(matrix).rows[1][0].text == "oracle-least-work (bound)"
+    assert distances(matrix) == []  # only to the one that knows everything
+
+
+def test_distance_to_the_bound() -> None:
+    """Over scenarios, with the worst of them; one seed of each is enough."""
+    cells = [
+        *rows({"a": 0.1, "b": 0.3, CLAIRVOYANT: 0.1}, "one", noise=0, seeds=1),
+        *rows({"a": 0.4, "b": 0.3, CLAIRVOYANT: 0.1}, "two", noise=0, seeds=1),
+        *rows({"a": 0.1}, "three", noise=0, seeds=1),
+    ]
+    found = distances(matrix_of(cells))
+    assert [(one.policy, one.worst_scenario) for one in found] == [("a", "two"), ("b", "one")]
+    assert [one.ratio.ratio for one in found] == pytest.approx([2.0, 3.0])
+    assert [one.worst for one in found] == pytest.approx([4.0, 3.0])
+    table = distance_table(matrix_of(cells))
+    assert [cell.text for cell in table.rows[0]][2:] == ["2", "4.00", "two"]
 
 
 def test_knobs_of_the_load_are_columns_and_those_of_policies_rows() -> None:
@@ -171,7 +226,10 @@ def test_loss_is_described_with_its_differences() -> None:
         r"three: other is best with p99 100 ms; ours has 200 ms, × 2\.00 \[\d\.\d\d–\d\.\d\d\]\. ", loss
     )
     assert "Its median is × 2.00 of the best's." in loss
-    assert "Of its requests 1.00 % failed, of the best's 0.00 %." in loss
+    assert (
+        "Of its requests 1.00 % failed, of the best's 0.00 %; its goodput is 99.00 %, the best's 100.00 %."
+        in loss
+    )
     assert "It had a-0 answer 70.0 %, the best 50.0 %." in loss
     assert is_met(matrix, "ours") is False
     assert is_met(matrix, "other") is False
@@ -186,7 +244,7 @@ def test_the_map_shows_every_square_once() -> None:
     texts = [text.get_text() for axes in panels for text in axes.texts]
     assert len(texts) == 5 * 7
     assert texts.count("–") == 1
-    assert sum(text.startswith("★") for text in texts) == 7
+    assert sum(text.startswith("≈") for text in texts) == 5 * 7 - 1
     bold = {
         label.get_text()
         for axes in panels

@@ -1,0 +1,218 @@
+"""`experiments reproduce ab-lies`: a split by request over shared workers, beside the effect on all requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import matplotlib as mpl
+import numpy as np
+from rich.table import Table
+
+from experiments.report import canvas
+from experiments.report.canvas import STYLE
+from experiments.reproduce.ab_policies import Split
+from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
+from experiments.reproduce.reproduction import Document
+from experiments.reproduce.simulated import (
+    BARE,
+    Claim,
+    Interval,
+    SimulatedReproduction,
+    SimulatedRun,
+    mean_of,
+    simulated,
+    written,
+)
+from experiments.scenario.scenario import Scenario
+from experiments.terminal import plain_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRUTH, FEW, HALF, SWITCHBACK = "all of each", "split 10 %", "split 50 %", "switchback"
+SPLIT = f"{Split.__module__}:{Split.__qualname__}"
+INTERVAL, CARRY_OVER = 10.0, 3.0
+"""Seconds of a switchback's intervals, and those at the beginning of each that are left out."""
+
+SETTLING = 5.0
+SERVICE = "exponential:20ms"
+PERCENT = "{:+.0%}".format
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A treatment and its control, in regions by round trip in seconds, four workers each."""
+
+    name: str
+    control: Any
+    treatment: Any
+    rtts: dict[str, float]
+    rate: float
+
+
+NEAREST = Case(
+    "nearest region only",
+    {"name": "region-round-robin"},
+    {"name": "single-region", "region": "near", "inner": "round-robin"},
+    {"near": 0.005, "far": 0.06},
+    175.0,
+)
+SHORTEST = Case(
+    "least in flight", "random", {"name": "least-in-flight", "choices": 0}, {"one": 0.0, "two": 0.0}, 340.0
+)
+CASES = (NEAREST, SHORTEST)
+
+
+def scenario_of(case: Case, duration: float) -> Scenario:
+    """Control and treatment alone, both split by request, and both in turns."""
+    pair = {"name": SPLIT, "control": case.control, "treatment": case.treatment}
+    policies = {
+        "control": case.control,
+        "treatment": case.treatment,
+        FEW: pair | {"share": 0.1},
+        HALF: pair | {"share": 0.5},
+        SWITCHBACK: pair | {"every": INTERVAL},
+    }
+    return Scenario.model_validate(
+        {
+            "name": "ab-lies",
+            "question": "Which experiment measures the effect of a policy?",
+            "baseline": "control",
+            "home_region": next(iter(case.rtts)),
+            "timeout": 3600.0,
+            "balancer": BARE,
+            "load": {"mode": "open", "rate": case.rate, "duration": duration},
+            "regions": [
+                {"name": name, "workers": 4, "rtt": rtt, "service": SERVICE, "queue": 1_000_000}
+                for name, rtt in case.rtts.items()
+            ],
+            "entries": [{"label": label, "policy": policy} for label, policy in policies.items()],
+        }
+    )
+
+
+class AbLies(SimulatedReproduction):
+    """Relative effects on the mean latency by case and design, each a list with a value per seed."""
+
+    name = "ab-lies"
+    document = Document(
+        "Unbiased Experiments in Congested Networks",
+        "Bruce Spang, Veronica Hannan, Shravya Kunamalla, Te-Yuan Huang, Nick McKeown, Ramesh Johari, IMC 2021",
+        "https://doi.org/10.1145/3487552.3487851",
+    )
+    summary = (
+        "An A/B test by request over shared workers, beside the true effect and a switchback; simulated."
+    )
+    duration = "a minute"
+
+    def __init__(self, is_quick: bool) -> None:
+        self._seeds, self._duration = (4, 80.0) if is_quick else (10, 120.0)
+        self._found: dict[str, dict[str, list[float]]] = {}
+
+    def setup(self) -> str:
+        return (
+            f"Simulated: eight workers with one slot, {self._seeds} seeds, {self._duration:g} s. Effect of a treatment "
+            "on the mean latency: in a run of each (the truth), in splits by request, in a switchback of "
+            f"{INTERVAL:g} s.\n"
+        )
+
+    def runs(self, seed: int) -> Iterator[str]:
+        for case in CASES:
+            scenario = scenario_of(case, SETTLING + self._duration)
+            found: dict[str, list[float]] = {one: [] for one in (TRUTH, FEW, HALF, SWITCHBACK)}
+            for number in range(self._seeds):
+                yield f"{case.name}, seed {number + 1} of {self._seeds}"
+                runs = {
+                    entry.label: simulated(scenario, entry, seed + number, SETTLING)
+                    for entry in scenario.entries
+                }
+                truth = runs["treatment"].latency.mean() / runs["control"].latency.mean() - 1
+                found[TRUTH].append(float(truth))
+                for design in (FEW, HALF):
+                    found[design].append(effect(runs[design]))
+                found[SWITCHBACK].append(effect(runs[SWITCHBACK], INTERVAL))
+            self._found[case.name] = found
+
+    def means(self, case: str) -> dict[str, Interval]:
+        """Mean effect and interval by design."""
+        return {design: mean_of(values) for design, values in self._found[case].items()}
+
+    def claims(self) -> list[Claim]:
+        if len(self._found) < len(CASES):
+            return []
+        sign, size = self.means(NEAREST.name), self.means(SHORTEST.name)
+        shortest = self._found[SHORTEST.name]
+        ratio = mean_of([half / truth for half, truth in zip(shortest[HALF], shortest[TRUTH], strict=True)])
+        return [
+            Claim(
+                f"{NEAREST.name}: a split of 10 % mistakes the direction of the change",
+                "lab: few flows 150 % higher throughput, all flows none",
+                f"{written(sign[FEW], PERCENT)} latency, truth {written(sign[TRUTH], PERCENT)}",
+                sign[FEW][2] < 0 < sign[TRUTH][1],
+            ),
+            Claim(
+                f"{NEAREST.name}: the result of a split depends on the share that is treated",
+                "lab: few flows +150 %, most flows −75 %",
+                f"{PERCENT(sign[FEW][0])} at 10 %, {PERCENT(sign[HALF][0])} at 50 %",
+                sign[FEW][2] < sign[HALF][1] or sign[HALF][2] < sign[FEW][1],
+            ),
+            Claim(
+                f"{SHORTEST.name}: a split of 50 % overestimates the size of the effect",
+                "Netflix: sizes are overestimated",
+                f"{written(size[HALF], PERCENT)}, truth {written(size[TRUTH], PERCENT)}, ratio "
+                f"{written(ratio, '{:.2f}'.format)}",
+                True if ratio[1] > 1 else False if ratio[2] < 1 else None,
+            ),
+            *(self._switchback_claim(case.name) for case in CASES),
+        ]
+
+    def _switchback_claim(self, case: str) -> Claim:
+        found, means = self._found[case], self.means(case)
+        errors = {one: abs(means[one][0] - means[TRUTH][0]) for one in (HALF, SWITCHBACK)}
+        error = mean_of([a - b for a, b in zip(found[SWITCHBACK], found[TRUTH], strict=True)])
+        return Claim(
+            f"{case}: a switchback is nearer to the truth than a split of 50 %",
+            "proposed; no figure",
+            f"{written(means[SWITCHBACK], PERCENT)}, error {written(error, PERCENT)}",
+            errors[SWITCHBACK] < errors[HALF] / 2,
+        )
+
+    def tables(self) -> list[Table]:
+        cases = list(self._found)
+        means = {case: self.means(case) for case in cases}
+        rows = [
+            (design, *(written(means[case][design], PERCENT) for case in cases)) for design in means[cases[0]]
+        ]
+        return [plain_table(("design", *cases), rows, title="change of the mean latency, 95 % interval")]
+
+    def figure(self) -> Figure | None:
+        return ab_figure({case: self.means(case) for case in self._found}) if self._found else None
+
+    def results(self) -> dict[str, Any]:
+        return {"seeds": self._seeds, "duration": self._duration, "found": self._found}
+
+
+def effect(run: SimulatedRun, every: float = 0.0) -> float:
+    """Relative difference in mean latency of treated and other requests, without the beginning of each interval."""
+    arms = np.array(cast(Split, run.policy).arms[-len(run.latency) :])
+    counts = run.due % every >= CARRY_OVER if every else np.ones(len(arms), dtype=bool)
+    return float(run.latency[arms & counts].mean() / run.latency[~arms & counts].mean() - 1)
+
+
+@mpl.rc_context(STYLE)
+def ab_figure(means: dict[str, dict[str, Interval]]) -> Figure:
+    """Effect by design, a panel for each case; strokes are the truth."""
+    figure, axes = canvas.blank(2.8, 1, len(means))
+    for panel, (case, found) in zip(axes, means.items(), strict=True):
+        designs = list(found)[::-1]
+        for at, design in enumerate(designs):
+            mean, low, high = (100 * value for value in found[design])
+            colour = BAD if design in (FEW, HALF) else GOOD
+            text = f"{mean:+.0f} %"
+            bar(panel, at, mean, text, colour, interval=(low, high), expected=100 * found[TRUTH][0])
+        label_bars(panel, designs, "change of the mean latency, %")
+        panel.axvline(0, color="grey", linewidth=0.8)
+        panel.set_title(case, fontweight="bold")
+    return figure

@@ -1,0 +1,237 @@
+"""`experiments reproduce prequal`: a ramp of load on workers whose machines other jobs share now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from rich.table import Table
+
+from experiments.report import canvas
+from experiments.report.canvas import STYLE
+from experiments.reproduce.charts import BAD, GOOD
+from experiments.reproduce.reproduction import Document
+from experiments.reproduce.simulated import (
+    BARE,
+    Claim,
+    SimulatedReproduction,
+    mean_of,
+    simulated,
+    written,
+)
+from experiments.scenario.scenario import Scenario
+from experiments.terminal import plain_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WEIGHTED, PREQUAL = "reported-load", "prequal"
+OTHERS = ("least-in-flight", "steelyard")
+COLOURS = {WEIGHTED: BAD, PREQUAL: GOOD, "least-in-flight": "#E69F00", "steelyard": "#009E73"}
+
+STEPS = tuple(0.75 * (10 / 9) ** step for step in range(9))
+"""Load as a multiple of the workers' allocation: 0.75 to 1.74, as far as known the paper's."""
+
+WORKERS, BALANCERS = 20, 10
+MEAN = 0.08
+"""Mean service time at the allocation, in seconds."""
+
+FREE = 2.4
+"""Speed, as a multiple of the allocation, of a worker whose machine no other job uses."""
+
+ALONE, SHARED = 8.0, 4.0
+"""Mean seconds, exponential, without and with other jobs on a machine."""
+
+SETTLING = 5.0
+DEADLINE = 5.0
+"""Seconds after which a response counts as an error."""
+
+
+class Tail(NamedTuple):
+    """Latencies of one run in seconds, and the share of requests beyond the deadline."""
+
+    p50: float
+    p99: float
+    p999: float
+    late: float
+
+
+def antagonists(seed: int, duration: float) -> list[dict[str, Any]]:
+    """Spells in which other jobs leave a worker only its allocation."""
+    rng, events = Random(f"{seed}:antagonists"), list[dict[str, Any]]()
+    for worker in range(WORKERS):
+        at = rng.expovariate(1 / ALONE)
+        while at < duration:
+            lasts = max(0.01, rng.expovariate(1 / SHARED))
+            events.append(
+                {"at": at, "lasts": lasts, "target": f"here-{worker}", "kind": "slow", "value": FREE}
+            )
+            at += lasts + rng.expovariate(1 / ALONE)
+    return events
+
+
+def scenario_of(step: float, seed: int, duration: float) -> Scenario:
+    """One step of the ramp. Nothing is given up, so that late requests keep their latency."""
+    return Scenario.model_validate(
+        {
+            "name": "prequal",
+            "question": "What does a ramp of load do to the tail?",
+            "baseline": WEIGHTED,
+            "home_region": "here",
+            "timeout": 3600.0,
+            "balancer": BARE,
+            "balancers": BALANCERS,
+            "load": {"mode": "open", "rate": step * WORKERS / MEAN, "duration": duration},
+            "regions": [
+                {
+                    "name": "here",
+                    "workers": WORKERS,
+                    "rtt": 0.001,
+                    "service": f"exponential:{1e3 * MEAN:g}ms",
+                    "discipline": "sharing",
+                    "speed": WORKERS * [FREE],
+                    "queue": 1_000_000,
+                }
+            ],
+            "events": antagonists(seed, duration),
+            "entries": [
+                {"label": WEIGHTED, "policy": {"name": WEIGHTED, "blackout": 1.0}},
+                *({"label": one, "policy": one} for one in (PREQUAL, *OTHERS)),
+            ],
+        }
+    )
+
+
+class PrequalRamp(SimulatedReproduction):
+    """Tails by step and policy, a list with one per seed."""
+
+    name = "prequal"
+    document = Document(
+        "Load is not what you should balance: Introducing Prequal",
+        "Bartek Wydrowski, Robert Kleinberg, Stephen M. Rumble, Aaron Archer, NSDI 2024",
+        "https://arxiv.org/abs/2312.10172",
+    )
+    summary = "Ramp of load on shared machines: weighted round-robin by utilisation, and Prequal; simulated."
+    duration = "a minute"
+
+    def __init__(self, is_quick: bool) -> None:
+        self._seeds, self._duration = (4, 15.0) if is_quick else (5, 25.0)
+        self._steps = STEPS[::4] if is_quick else STEPS
+        self._found: dict[float, dict[str, list[Tail]]] = {}
+
+    def setup(self) -> str:
+        return (
+            f"Simulated: {BALANCERS} balancers, {WORKERS} workers with a processor each. A machine without other "
+            f"jobs gives a worker {FREE:g} times its allocation; a third of the time there are some, and it gets only "
+            "that.\n"
+        )
+
+    def runs(self, seed: int) -> Iterator[str]:
+        for step in self._steps:
+            yield f"{step:.2f} times the allocation"
+            found: dict[str, list[Tail]] = {}
+            for number in range(self._seeds):
+                scenario = scenario_of(step, seed + number, self._duration)
+                for entry in scenario.entries:
+                    latency = simulated(scenario, entry, seed + number, SETTLING).latency
+                    p50, p99, p999 = (float(one) for one in np.percentile(latency, [50, 99, 99.9]))
+                    late = float((latency > DEADLINE).mean())
+                    found.setdefault(entry.label, []).append(Tail(p50, p99, p999, late))
+            self._found[step] = found
+
+    def claims(self) -> list[Claim]:
+        above = [step for step in self._found if step > 1]
+        if not above:
+            return []
+        return [
+            self._tail_claim(above),
+            self._error_claim(above[-1]),
+            self._room_claim(above[0], above[-1]),
+        ]
+
+    def _tail_claim(self, steps: list[float]) -> Claim:
+        ratios = [
+            median(weighted.p99 / prequal.p99 for weighted, prequal in pairs)
+            for pairs in zip(*(self._pairs(step) for step in steps), strict=True)
+        ]
+        ratio = mean_of(ratios)
+        return Claim(
+            "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
+            "dramatically decreased tail latency",
+            written(ratio, "{:.1f} ×".format),
+            ratio[1] > 1.0,
+        )
+
+    def _error_claim(self, step: float) -> Claim:
+        less = mean_of([weighted.late - prequal.late for weighted, prequal in self._pairs(step)])
+        mean = {
+            one: float(np.mean([tail.late for tail in self._found[step][one]])) for one in (WEIGHTED, PREQUAL)
+        }
+        return Claim(
+            f"at {step:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
+            "dramatically decreased error rates",
+            f"{mean[WEIGHTED]:.2%} with WRR, {mean[PREQUAL]:.2%} with Prequal",
+            less[1] > 0 if less[1] * less[2] > 0 else None,
+        )
+
+    def _room_claim(self, first: float, last: float) -> Claim:
+        weighted, prequal = self._found[first][WEIGHTED], self._found[last][PREQUAL]
+        ratio = mean_of([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
+        return Claim(
+            f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
+            "much higher utilization",
+            written(ratio, "{:.2f} ×".format),
+            True if ratio[2] < 1 else False if ratio[1] > 1 else None,
+        )
+
+    def _pairs(self, step: float) -> list[tuple[Tail, Tail]]:
+        """Tails of weighted round-robin and Prequal, seed by seed."""
+        return list(zip(self._found[step][WEIGHTED], self._found[step][PREQUAL], strict=True))
+
+    def tables(self) -> list[Table]:
+        rows = []
+        for step, found in self._found.items():
+            cells = [
+                f"{1e3 * median(one.p99 for one in tails):.0f}, {1e3 * median(one.p999 for one in tails):.0f}"
+                for tails in found.values()
+            ]
+            rows.append((f"{step:.2f}", *cells))
+        heads = ("load", *next(iter(self._found.values())))
+        return [plain_table(heads, rows, title=f"p99, p99.9 in ms, median of {self._seeds} seeds")]
+
+    def figure(self) -> Figure | None:
+        return prequal_figure(self._found) if self._found else None
+
+    def results(self) -> dict[str, Any]:
+        found = [
+            {"load": step, "policy": policy, "runs": [tail._asdict() for tail in tails]}
+            for step, policies in self._found.items()
+            for policy, tails in policies.items()
+        ]
+        return {"seeds": self._seeds, "duration": self._duration, "found": found}
+
+
+@mpl.rc_context(STYLE)
+def prequal_figure(found: dict[float, dict[str, list[Tail]]]) -> Figure:
+    """p50 and p99 by load, a line for each policy and a band over the seeds."""
+    figure, axes = canvas.blank(3.6, 1, 2)
+    steps = list(found)
+    for panel, field in zip(axes, ("p50", "p99"), strict=True):
+        for policy in found[steps[0]]:
+            values = [[1e3 * getattr(tail, field) for tail in found[step][policy]] for step in steps]
+            panel.plot(
+                steps, [median(one) for one in values], color=COLOURS[policy], marker="o", label=policy
+            )
+            low, high = [min(one) for one in values], [max(one) for one in values]
+            panel.fill_between(steps, low, high, color=COLOURS[policy], alpha=0.15, linewidth=0)
+        panel.axvline(1.0, color="grey", linewidth=0.8, linestyle="--")
+        every = [tail for step in found.values() for tails in step.values() for tail in tails]
+        canvas.milliseconds(panel.yaxis, [1e3 * getattr(tail, field) for tail in every])
+        panel.set_xlabel("load, multiple of the allocation")
+        panel.set_title(f"{field}, ms", fontweight="bold")
+    axes[0].legend(loc="upper left")
+    return figure

@@ -1,0 +1,149 @@
+"""Random scenarios: names, ranges, the distribution, and what published seeds mean."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from experiments.__main__ import cli
+from experiments.errors import BadInputError
+from experiments.scenario.drawn import MOST_DRAWN, drawn, single_names
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Region, Scenario
+from experiments.simulator.run import simulate
+from experiments.sweep.cells import cells_of
+from experiments.sweep.grid import checked_grid, load_grid
+from tests.command_line import run_in_process
+from workers.service import parse_profile
+
+DIGEST = "d2aaa19777ddb8ce"
+"""Of seeds 1 to 20 as JSON. A change of the distribution changes what published seeds mean: do not edit."""
+
+SCENARIOS = [load_scenario(f"random-{seed}") for seed in range(1, 301)]
+
+
+def test_published_seeds_keep_their_meaning() -> None:
+    text = json.dumps([drawn(f"random-{seed}") for seed in range(1, 21)], sort_keys=True)
+    assert sha256(text.encode()).hexdigest()[:16] == DIGEST
+
+
+def capacity_of(region: Region) -> float:
+    speeds = sum(region.speed_of(number) for number in range(region.workers))
+    return region.slots * speeds / parse_profile(region.service).mean
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[:60], ids=lambda scenario: scenario.name)
+def test_draws_are_within_their_bounds(scenario: Scenario) -> None:
+    assert 2 <= len(scenario.workers) <= 62  # a region has at least one worker
+    assert 1 <= len(scenario.regions) <= 4
+    home, *others = scenario.regions
+    assert 0.0005 <= home.rtt <= 0.01
+    assert all(0.02 <= region.rtt <= 0.25 for region in others)
+    assert all(1 <= region.slots <= 32 for region in scenario.regions)
+    assert all(0.002 <= parse_profile(region.service).mean <= 0.2 for region in scenario.regions)
+    share = scenario.load.mean_rate / sum(map(capacity_of, scenario.regions))
+    assert 0.14 <= share <= 1.06  # rounded to three digits
+    assert 9_900 <= scenario.load.planned <= 18_100
+    assert 9.9 <= scenario.load.duration <= 301
+    assert 1 <= scenario.balancers <= 12
+    assert len(scenario.events) <= 3
+    assert overridden(scenario, Overrides()) == scenario
+    assert overridden(scenario, Overrides(quick=True)).load.duration < scenario.load.duration
+
+
+def test_every_kind_of_draw_occurs() -> None:
+    regions = [region for scenario in SCENARIOS for region in scenario.regions]
+    kinds = Counter(event.kind for scenario in SCENARIOS for event in scenario.events)
+    assert set(kinds) == {
+        *("slow", "pause", "fail", "hang", "reset", "down", "restart", "rtt", "add", "drain")
+    }
+    assert {type(parse_profile(region.service)).__name__ for region in regions} == {
+        *("Fixed", "Exponential", "Lognormal")
+    }
+    assert {len(scenario.regions) for scenario in SCENARIOS} == {1, 2, 3, 4}
+    assert {len(scenario.events) for scenario in SCENARIOS} == {0, 1, 2, 3}
+    assert {bool(region.weights) for region in regions} == {True, False}
+    assert {bool(region.speed) for region in regions} == {True, False}
+    sizes = sorted(len(scenario.workers) for scenario in SCENARIOS)
+    assert sizes[0] <= 3
+    assert 6 <= median(sizes) <= 20
+    assert sizes[-1] >= 50
+
+
+def test_show_and_sweep_on_the_command_line() -> None:
+    ran = run_in_process(cli, "experiments", "show", "random-3")
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("random-3: ")
+    ran = run_in_process(cli, "experiments", "show", "random-03")
+    assert ran.returncode == 2
+    assert "random-03: SEED must be" in ran.stderr
+    options = ("--scenarios", "random-1..3", "--policies", "random", "--seeds", "1", "--dry-run")
+    assert "3 cells: 3 scenarios" in run_in_process(cli, "experiments", "sweep", *options).stdout
+
+
+def test_run_is_repeatable() -> None:
+    scenario = overridden(load_scenario("random-10"), Overrides(policies=("least-in-flight",), quick=True))
+    first, second = (simulate(scenario, scenario.entries[0], 0, 0, 5) for _ in range(2))
+    assert len(first.samples) > 2000
+    assert first.samples.ended_at.tolist() == second.samples.ended_at.tolist()
+
+
+def test_ranges_in_sweeps() -> None:
+    raw = {"name": "drawn", "scenarios": ["random-9..11", "steady"], "policies": ["random"], "seeds": 1}
+    grid = checked_grid(raw, "grid.toml")
+    assert grid.scenarios == ("random-9", "random-10", "random-11", "steady")
+    assert [cell.scenario for cell in cells_of(grid, code="")][1].load == load_scenario("random-10").load
+
+
+def test_ranges_in_grid_files(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text('name = "g"\nscenarios = ["random-1..2"]\npolicies = ["random"]\nseeds = 1\n')
+    assert load_grid(file).scenarios == ("random-1", "random-2")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("random-x", "random-x: SEED must be a whole number from 0 to 999999999"),
+        ("random-", "SEED must be a whole number"),
+        ("random-007", "SEED must be a whole number"),
+        ("random--1", "SEED must be a whole number"),
+        ("random-1e3", "SEED must be a whole number"),
+        ("random-\u0663", "SEED must be a whole number"),
+        ("random-1234567890", "SEED must be a whole number"),
+        ("random-1..3", "only a sweep takes a range"),
+    ],
+)
+def test_bad_name_is_one_line(name: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message) as caught:
+        load_scenario(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("random-12..10", "the first seed must not be greater than the last"),
+        ("random-1..x", "random-x: SEED must be a whole number"),
+        ("random-1..", "SEED must be a whole number"),
+        (f"random-1..{MOST_DRAWN + 1}", "at most 1000 scenarios, not 1001"),
+    ],
+)
+def test_bad_range_is_one_line(name: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=f"grid.toml: scenarios: .*{message}"):
+        checked_grid({"name": "g", "scenarios": [name], "policies": ["random"], "seeds": 1}, "grid.toml")
+
+
+def test_longest_range() -> None:
+    assert len(single_names(f"random-1..{MOST_DRAWN}")) == MOST_DRAWN
+
+
+def test_other_names_are_no_ranges() -> None:
+    assert single_names("a..b.toml") == ["a..b.toml"]
+    assert single_names("random-1..2.toml") == ["random-1..2.toml"]

@@ -1,0 +1,164 @@
+"""Reproductions in the simulator: quick runs agree with their sources, or are known not to, and are deterministic."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from rich.text import Text
+
+from experiments.report.canvas import to_png
+from experiments.reproduce.ab_lies import INTERVAL, NEAREST, SHORTEST, SWITCHBACK, TRUTH, AbLies
+from experiments.reproduce.ab_lies import scenario_of as ab_scenario
+from experiments.reproduce.ab_policies import Split
+from experiments.reproduce.els import FAILING, LONG, SLOW, Els
+from experiments.reproduce.prequal_ramp import (
+    PREQUAL,
+    STEPS,
+    WEIGHTED,
+    WORKERS,
+    PrequalRamp,
+    antagonists,
+)
+from experiments.reproduce.robinhood import AFTER, BEFORE, SOURCE, Robinhood, faster
+from experiments.reproduce.simulated import SimulatedReproduction, mean_of, simulated
+from policies.policy import Policy
+from policies.random_choice import RandomChoice
+
+KINDS: tuple[type[SimulatedReproduction], ...] = (Els, AbLies, Robinhood, PrequalRamp)
+
+
+def measured(kind: type[SimulatedReproduction], folder: Path) -> SimulatedReproduction:
+    """A quick run with the default seed."""
+    reproduction = kind(True)
+    asyncio.run(reproduction.measure(1, folder, lambda text: None))
+    return reproduction
+
+
+def agreements(reproduction: SimulatedReproduction) -> list[bool | None]:
+    """Whether its claims agree; the figure can be drawn, and a claim that disagrees is stated first."""
+    found = [one.agrees for one in reproduction.claims()]
+    assert [one.is_met for one in reproduction.verdicts()] == found
+    first = reproduction.findings()[: found.count(False)]
+    assert all(isinstance(one, Text) and one.plain.startswith("Disagrees: ") for one in first)
+    figure = reproduction.figure()
+    assert figure is not None
+    assert to_png(figure).startswith(b"\x89PNG")
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_claimed_before_anything_was_run(kind: type[SimulatedReproduction]) -> None:
+    reproduction = kind(True)
+    assert (reproduction.claims(), reproduction.findings(), reproduction.figure()) == ([], [], None)
+    assert reproduction.introduction().splitlines()[2].startswith("https://")
+    assert reproduction.content()["claims"] == []
+
+
+def test_the_interval_of_a_mean() -> None:
+    """Student's t of 95 % for two degrees of freedom is 4.303."""
+    mean, low, high = mean_of([1.0, 2.0, 3.0])
+    assert (mean, high - mean) == pytest.approx((2.0, 4.3027 / 3**0.5), rel=1e-4)
+    assert mean - low == pytest.approx(high - mean)
+
+
+def test_els(tmp_path: Path) -> None:
+    """JSQ avoids the slow worker and is attracted by the failing one; failures weigh enough for quick service only."""
+    found = measured(Els, tmp_path)
+    assert isinstance(found, Els)
+    assert agreements(found) == [True, True, True, False]
+    slow, failing, long = (found.means(case) for case in (SLOW, FAILING, LONG))
+    assert slow["round-robin"][1] > 3 * slow["shortest queue"][2]
+    assert failing["round-robin"][0] == pytest.approx(0.9 / 4, abs=0.03)
+    assert failing["shortest queue"][1] > 1.3 * failing["round-robin"][2]
+    assert failing["steelyard"][2] < 0.2 * failing["round-robin"][1]
+    assert long["least-in-flight"][2] < long["round-robin"][1] < long["steelyard"][1]
+    assert measured(Els, tmp_path).content() == found.content()
+
+
+@pytest.mark.second_tier
+def test_ab_lies(tmp_path: Path) -> None:
+    """A split errs in sign where the treatment crowds a region, and in size where it relieves all workers."""
+    found = measured(AbLies, tmp_path)
+    assert isinstance(found, AbLies)
+    assert agreements(found)[:3] == [True, True, False]
+    for case in (NEAREST, SHORTEST):
+        means = found.means(case.name)
+        assert means[SWITCHBACK][0] * means[TRUTH][0] > 0
+
+
+def arms(every: float, share: float, instants: list[float]) -> list[bool]:
+    """Arms that are drawn at these instants."""
+
+    def child(rng: Random) -> Policy:
+        return RandomChoice(rng)
+
+    split = Split(Random(1), control=child, treatment=child, share=share, every=every)
+    return [split._arm(at) for at in instants]
+
+
+def test_a_split_by_request_treats_its_share() -> None:
+    assert np.mean(arms(0.0, 0.1, [0.0] * 10_000)) == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_switchback_has_both_once_in_two_intervals() -> None:
+    drawn = arms(5.0, 0.5, [5.0 * number + part for number in range(100) for part in (0.0, 4.9)])
+    assert drawn[::2] == drawn[1::2]
+    pairs = list(zip(drawn[::4], drawn[2::4], strict=True))
+    assert all(first != second for first, second in pairs)
+    assert 10 < sum(first for first, _ in pairs) < 40
+
+
+def test_each_request_has_an_arm() -> None:
+    scenario = ab_scenario(NEAREST, 3 * INTERVAL)
+    run = simulated(scenario, scenario.entry(SWITCHBACK), 1)
+    assert isinstance(run.policy, Split)
+    assert len(run.policy.arms) == len(run.latency)
+
+
+@pytest.mark.second_tier
+def test_robinhood(tmp_path: Path) -> None:
+    """Turns use the slower half more, as calibrated; reports even that out, and requests in flight do so in part."""
+    found = measured(Robinhood, tmp_path)
+    assert isinstance(found, Robinhood)
+    assert False not in agreements(found)
+    for cluster, (before, _) in SOURCE.items():
+        means = found.means(cluster)
+        assert means[BEFORE][0] == pytest.approx(before, abs=0.02)
+        assert means[AFTER][2] < means["least-in-flight"][1] < means[BEFORE][1]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.26, 1.4])
+def test_speed_for_a_ratio(ratio: float) -> None:
+    """Two workers, equal shares: utilisation is inverse to speed."""
+    used = [1.0, 1 / faster(ratio)]
+    assert max(used) / np.mean(used) == pytest.approx(ratio)
+
+
+@pytest.mark.second_tier
+def test_prequal(tmp_path: Path) -> None:
+    """Above the allocation the tail of weighted round-robin grows, and that of Prequal much less."""
+    found = measured(PrequalRamp, tmp_path)
+    assert agreements(found)[:2] == [True, True]
+    runs = {(one["load"], one["policy"]): one["runs"] for one in found.results()["found"]}
+    tails = {key: np.median([run["p99"] for run in value]) for key, value in runs.items()}
+    assert tails[STEPS[-1], WEIGHTED] > 2 * tails[STEPS[-1], PREQUAL]
+
+
+def test_ends_of_the_ramp() -> None:
+    assert (STEPS[0], STEPS[-1]) == pytest.approx((0.75, 1.74), abs=0.005)
+
+
+def test_other_jobs_take_a_third_of_the_time() -> None:
+    """They follow from the seed, and spells on one worker do not overlap."""
+    events = antagonists(1, 400.0)
+    assert events == antagonists(1, 400.0) != antagonists(2, 400.0)
+    share = sum(event["lasts"] for event in events) / (400.0 * WORKERS)
+    assert share == pytest.approx(1 / 3, abs=0.05)
+    for worker in range(WORKERS):
+        own = [event for event in events if event["target"] == f"here-{worker}"]
+        assert all(a["at"] + a["lasts"] <= b["at"] for a, b in pairwise(own))
