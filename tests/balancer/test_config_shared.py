@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from balancer.__main__ import cli
+from balancer.__main__ import main
 from balancer.config.shared import SharedConfig
 
 BASE = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\nregion = "r"\n'
 
 
-def checked(tmp_path: Path, table: str, *options: str) -> tuple[int, str]:
+def checked(tmp_path: Path, table: str, *options: str) -> tuple[int | str | None, str]:
     path = tmp_path / "balancer.toml"
     path.write_text(f"{BASE}[shared]\n{table}\n")
-    result = CliRunner().invoke(cli, ["check", str(path), *options])
-    return result.exit_code, result.output
+    stdout, stderr = StringIO(), StringIO()
+    code: int | str | None = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
+        patch.setattr(sys, "argv", ["balancer", "check", str(path), *options])
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return code, stderr.getvalue() if code else stdout.getvalue()
 
 
 @pytest.mark.parametrize(
