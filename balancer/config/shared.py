@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Annotated, Self
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator
 
 from balancer.config.section import Name, Section
 
@@ -45,12 +45,6 @@ class SharedConfig(Section):
         if find_spec("redis") is None:
             raise ValueError("needs redis, which is not installed: pip install 'steelyard[shared]'")
         return url
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        if self.url is None and self._has("group", "every", "verify"):
-            raise ValueError("url: is required")
-        return self
 
     @property
     def store(self) -> str:

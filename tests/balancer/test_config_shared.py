@@ -55,7 +55,6 @@ def test_a_wrong_url_is_one_line_without_it(tmp_path: Path, url: str) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("every = 0.04", "shared.url: is required"),
         ('url = "redis://h"\nevery = 0.001', "shared.every: "),
         ('url = "redis://h"\ngroup = "a b"', "shared.group: "),
     ],
