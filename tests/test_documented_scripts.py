@@ -139,5 +139,5 @@ def test_quick_start_of_the_readme(tmp_path: Path) -> None:
     assert "policy steelyard, fallback picks 0" in output
     assert "# TYPE steelyard_requests_total counter" in output
     assert re.search(r"^Simulated\. Run \S+: the slowest 1 %", output, re.MULTILINE), output
-    reports = {path.parent.name.rpartition("-2")[0] for path in (tmp_path / "results").glob("*/report.html")}
+    reports = {path.parent.name.partition("-2")[0] for path in (tmp_path / "results").glob("*/report.html")}
     assert {"region-brownout", "regions"} <= reports
