@@ -27,6 +27,8 @@ HOT = [
     "policies/facts.py",
     "policies/routing/active_policy.py",
     "policies/stats/latency.py",
+    "policies/stats/progress.py",
+    "policies/stats/service.py",
     "policies/overload/wait_queue.py",
     "policies/stats/load.py",
     "policies/routing/endpoint_set.py",

@@ -3,8 +3,9 @@
 One sum in seconds decides, over endpoints of all regions alike, and each of its parts is measured:
 
     connecting     recent time to open a connection, if none is idle for the request
-    fixed part     round trip and bare service, the floor of `latency.py`
-    wait           what is in flight there × how long each takes there, × wait_price
+    distance       one round trip, from the last TCP handshake
+    2 × service    what it takes there at present (`stats/service.py`, `stats/progress.py`)
+    wait           what is in flight there × service / concurrency, × wait_price
     failures       what they cost × the share that failed
     − margin       of the home region
 
@@ -26,8 +27,8 @@ from policies.options import at_least, between
 class Steelyard:
     """Least expected cost: connecting, distance, wait and failures, each as measured, over all regions at once.
 
-    Two endpoints of every region give its cost; up to `choices` of the cheapest are compared. `wait_price` weighs the
-    wait that a request causes to others. Capacities and distances are not configured.
+    Up to `choices` endpoints of every region are compared. `wait_price` weighs the wait that a request causes to
+    others. Capacities and distances are not configured.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Steelyard:
         )
         # The compiled methods themselves: a pick costs no further call.
         self.pick = self._least_cost.pick
+        self.observe = self._least_cost.observe
         self.members_changed = self._least_cost.members_changed
 
     @property

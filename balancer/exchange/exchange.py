@@ -381,6 +381,7 @@ class Exchange:
         )
         self._status = response.status
         attempt.first_byte_at = now
+        attempt.assignment.answered(now)
         return head
 
     def _fields_of(self, response: Response, attempt: Attempt) -> bytes:
@@ -478,7 +479,9 @@ class Exchange:
             self.response_failed(MalformedResponse("101 for a request without Upgrade"))
             return
         fields = self._fields_of(response, attempt)
-        attempt.first_byte_at, self._status = proxy.now(), response.status
+        now = attempt.first_byte_at = proxy.now()
+        self._status = response.status
+        attempt.assignment.answered(now)
         proxy.counts.responses[response.status] += 1
         attempt.upstream, self.state = None, ENDED
         Tunnel(proxy.tunnels, pending, upstream, self.tunnel_ended).begin(response, fields)

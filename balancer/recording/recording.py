@@ -151,7 +151,7 @@ class Recording:
     def _connect_of(self, endpoint_id: str) -> float:
         """Return the connect time to an endpoint in seconds. Called by the recorder's thread."""
         pool = self._control_plane.proxy.pools.by_id.get(endpoint_id)
-        return pool.trip if pool is not None else 0.0
+        return pool.round_trip if pool is not None else 0.0
 
     def _key_of(self, entry: Entry) -> bytes:
         """Return the session affinity key of a request, else its client's address. Called by the recorder's thread."""

@@ -209,7 +209,7 @@ class ConnectionPool(Pool):
         limits = self._pools.limits
         self.idle_connections.judge(now, self.counts.reused)
         if len(self.idle_connections):
-            self.idle_connections.apply(limits.idle, self.trip)
+            self.idle_connections.apply(limits.idle, self.round_trip)
             self.idle_connections.expire(now, limits.idle)
         if limits.warm or self.preconnect.heartbeats:
             self.preconnect.look(now, limits, self._pools.room)
@@ -230,7 +230,7 @@ class ConnectionPool(Pool):
     def apply(self, limits: PoolLimits) -> None:
         """Apply changed limits; learned estimates are kept."""
         self.idle_timeout.rules, self.connector.backoff.longest = limits.idle_timeout, limits.backoff
-        self.idle_connections.apply(limits.idle, self.trip)
+        self.idle_connections.apply(limits.idle, self.round_trip)
 
     def keep_alive(self, is_wanted: bool) -> None:
         """Allow or forbid reuse of connections."""

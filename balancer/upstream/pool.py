@@ -100,7 +100,7 @@ class Pool:
         return self.connector.connect_time
 
     @property
-    def trip(self) -> float:
+    def round_trip(self) -> float:
         """Seconds of the last TCP connect; 0 if unknown."""
         return self.connector.trip
 

@@ -50,7 +50,7 @@ class Preconnect:
         used = pool.leased - len(self.heartbeats)
         self._peak.note(used, now)
         ending = pool.idle_connections.ending(
-            now, min(pool.idle_connections.limit / 2, 2 * MIN_IDLE_AGE + CONNECT_TIMES * pool.trip)
+            now, min(pool.idle_connections.limit / 2, 2 * MIN_IDLE_AGE + CONNECT_TIMES * pool.round_trip)
         )
         spare = pool.idle_connections.idle_probe is not None
         lasting = pool.standing - len(ending) - spare + pool.opening

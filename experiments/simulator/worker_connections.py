@@ -62,6 +62,7 @@ class WorkerConnections:
         self._waiting: deque[Attempt] = deque()
         self._unclaimed = 0
         self.opened_in_all = self.reused = 0
+        self._round_trip = 0.0
         self.relink()
 
     def relink(self) -> None:
@@ -83,6 +84,11 @@ class WorkerConnections:
     def connect_time(self) -> float:
         """Seconds that opening a connection took; 0 before the first."""
         return self.setup if self.opened_in_all else 0.0
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the last TCP handshake; 0 before the first, and where workers emulate the distance."""
+        return self._round_trip
 
     def entered(self, now: float) -> None:
         """Account for a request that the router has just counted in."""
@@ -126,7 +132,7 @@ class WorkerConnections:
         if not needs_new and self._idle.lease_strict(now):
             self.reused += 1
             return self.worker.rtt
-        self.opened_in_all += 1
+        self._count_opened()
         return self.setup + self.late + self.worker.rtt
 
     def checked(self, now: float) -> None:
@@ -147,11 +153,16 @@ class WorkerConnections:
                 attempt.kind = OutcomeKind.REFUSED
                 self.balancer.returned(attempt, now)
             return
-        self.opened_in_all += 1
+        self._count_opened()
         if attempt is None or attempt.is_over:
             self.give_back(now)
         else:
             self._depart(attempt, now, self.late)
+
+    def _count_opened(self) -> None:
+        self.opened_in_all += 1
+        if not self.worker.is_emulated:
+            self._round_trip = self.worker.rtt
 
     def _first_waiting(self) -> Attempt | None:
         waiting = self._waiting

@@ -60,6 +60,11 @@ class Connections(Protocol):
         """Seconds that opening a connection took lately, until a request could be sent; 0 if unknown."""
         ...
 
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the last TCP handshake; 0 if unknown."""
+        ...
+
 
 class EndpointState:
     """State of one endpoint: load, latency, health.
@@ -76,8 +81,8 @@ class EndpointState:
 
     `connections` gives the cost of opening a connection; None where connections are not tracked.
 
-    `in_flight` counts the requests of all sibling processes and of other units; `elsewhere` is the estimated part of
-    these, by `siblings` and `units`. This process publishes its own count in `published[published_at]` for its
+    `awaiting` counts the requests of this process that have no response head yet. `in_flight` counts the requests of
+    all sibling processes and of other units; `elsewhere` is the estimated part of these, by `siblings` and `units`. This process publishes its own count in `published[published_at]` for its
     siblings; `published` is None where it runs alone. It is process `part` of `parts`, each of which has its share of
     `limit`.
     """
@@ -85,7 +90,10 @@ class EndpointState:
     __slots__ = (
         "_before_look",  # in-flight minus successes at the last failure: what the trial may exceed
         "_slow_start_limit",
+        "_waited",
+        "_waited_until",
         "admin_state",
+        "awaiting",
         "busy_since",
         "concurrency",
         "connections",
@@ -128,7 +136,7 @@ class EndpointState:
         self.concurrency = concurrency
         self.connections: Connections | None = None
         self.siblings, self.units = Elsewhere(), Elsewhere()
-        self.in_flight = self.elsewhere = self.published_at = self.part = 0
+        self.in_flight = self.awaiting = self.elsewhere = self.published_at = self.part = 0
         self.parts = 1
         self.published: memoryview[int] | None = None
         self.admin_state = AdminState.READY
@@ -136,7 +144,7 @@ class EndpointState:
         self.is_healthy = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
         self.record = Record()
         self.share = 1.0
-        self.busy_since = 0.0
+        self.busy_since = self._waited = self._waited_until = 0.0
         self.latency = LatencyModel()
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
@@ -181,6 +189,16 @@ class EndpointState:
             self.is_healthy = self.is_eligible = False
         self._copy(endpoint)
         self.order = order
+
+    def await_one(self, change: int, now: float) -> None:
+        """Count one more request without a response head, or with `change` −1 one less."""
+        self._waited = self.waited(now)
+        self._waited_until = now
+        self.awaiting += change
+
+    def waited(self, now: float) -> float:
+        """Return the sum of the seconds that requests of this process have waited for their response heads."""
+        return self._waited + self.awaiting * (now - self._waited_until)
 
     @property
     def is_full(self) -> bool:

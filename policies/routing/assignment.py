@@ -9,14 +9,20 @@ from policies.facts import Endpoint, RequestFacts
 class Assignment:
     """A request counted in at an endpoint, from `route` to `settle`. `in_flight_at_send` excludes the request."""
 
-    __slots__ = ("facts", "in_flight_at_send", "is_settled", "routed_at", "state")
+    __slots__ = ("facts", "in_flight_at_send", "is_answered", "is_settled", "routed_at", "state")
 
     def __init__(self, state: EndpointState, facts: RequestFacts, in_flight: int, routed_at: float) -> None:
         self.state = state
         self.facts = facts
         self.in_flight_at_send = in_flight
         self.routed_at = routed_at
-        self.is_settled = False
+        self.is_answered = self.is_settled = False
+
+    def answered(self, now: float) -> None:
+        """Count the request as answered: its response head is here, or it has ended. A repeated call does nothing."""
+        if not self.is_answered:
+            self.is_answered = True
+            self.state.await_one(-1, now)
 
     @property
     def endpoint(self) -> Endpoint:

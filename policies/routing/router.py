@@ -112,6 +112,7 @@ class Router(EndpointSet):
                 state = self._fallback_pick(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight
         state.in_flight = ahead + 1
+        state.await_one(1, now)
         if ahead == state.elsewhere:
             state.busy_since = now
         here = ahead + 1 - state.elsewhere
@@ -131,6 +132,7 @@ class Router(EndpointSet):
         if assignment.is_settled:
             raise AlreadySettled(f"the request to {state.id} was settled before")
         assignment.is_settled = True
+        assignment.answered(outcome.ended_at)
         state.in_flight -= 1
         if state.published is not None:
             state.published[state.published_at] = state.in_flight - state.elsewhere
