@@ -82,9 +82,9 @@ class EndpointState:
     `connections` gives the cost of opening a connection; None where connections are not tracked.
 
     `awaiting` counts the requests of this process that have no response head yet. `in_flight` counts the requests of
-    all sibling processes and of other units; `elsewhere` is the estimated part of these, by `siblings` and `units`. This process publishes its own count in `published[published_at]` for its
-    siblings; `published` is None where it runs alone. It is process `part` of `parts`, each of which has its share of
-    `limit`.
+    all sibling processes and of other units; `elsewhere` is the estimated part of these, by `siblings` and `units`.
+    This process publishes its own count in `published[published_at]` for its siblings; `published` is None where it
+    runs alone. It is process `part` of `parts`, each of which has its share of `limit`.
     """
 
     __slots__ = (
