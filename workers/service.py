@@ -16,7 +16,9 @@ from typing import NamedTuple, Protocol, Self
 
 from workers.durations import parse_duration, parse_span
 
-ALLOWED_PROFILES = "fixed:20ms, uniform:19-21ms (or 19-21ms), exponential:20ms, lognormal:20ms,0.5"
+ALLOWED_PROFILES = (
+    "fixed:20ms, uniform:19-21ms (or 19-21ms), exponential:20ms, lognormal:20ms,0.5, mixed:1ms,100ms,0.1"
+)
 
 
 class Profile(Protocol):
@@ -96,6 +98,25 @@ class Lognormal:
         return replace(self, mean=self.mean * factor)
 
 
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Cheap and expensive requests: `long` seconds for a `share` of the requests, `short` seconds for the others."""
+
+    short: float
+    long: float
+    share: float
+
+    @property
+    def mean(self) -> float:
+        return self.short + (self.long - self.short) * self.share
+
+    def draw(self, rng: Random) -> float:
+        return self.long if rng.random() < self.share else self.short
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, short=self.short * factor, long=self.long * factor)
+
+
 def parse_profile(text: str) -> Profile:
     """Parse `lognormal:20ms,0.5` → Lognormal(0.02, 0.5). Raises ValueError with the allowed forms."""
     kind, colon, values = text.strip().partition(":")
@@ -117,18 +138,22 @@ def _profile(kind: str, values: str) -> Profile:
             return Exponential(parse_duration(values))
         case "lognormal":
             mean, _, sigma = values.partition(",")
-            return Lognormal(parse_duration(mean), _parse_sigma(sigma))
+            return Lognormal(parse_duration(mean), _parse_number("sigma", sigma, 10))
+        case "mixed":
+            short, _, rest = values.partition(",")
+            long, _, share = rest.partition(",")
+            return Mixed(parse_duration(short), parse_duration(long), _parse_number("share", share, 1))
     raise ValueError(f"unknown profile {kind!r}")
 
 
-def _parse_sigma(text: str) -> float:
+def _parse_number(name: str, text: str, most: int) -> float:
     try:
-        sigma = float(text)
+        number = float(text)
     except ValueError:
-        sigma = math.nan
-    if not 0 <= sigma <= 10:
-        raise ValueError(f"sigma {text!r} is not a number from 0 to 10")
-    return sigma
+        number = math.nan
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} {text!r} is not a number from 0 to {most}")
+    return number
 
 
 class Stay(NamedTuple):

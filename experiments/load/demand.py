@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from experiments.stats.samples import Floats
-from workers.service import Exponential, Fixed, Lognormal, Profile, Uniform
+from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Uniform
 
 BATCH: Final = 4096
 """Requests per batch: few calls, and lists that fit in the processor's cache."""
@@ -42,6 +42,8 @@ def batch(profile: Profile, rng: np.random.Generator, size: int) -> Floats:
             return rng.exponential(mean, size)
         case Lognormal(mean, sigma):
             return np.asarray(mean * np.exp(rng.normal(0.0, sigma, size) - sigma**2 / 2))
+        case Mixed(short, long, share):
+            return np.where(rng.random(size) < share, long, short)
     draw, one_by_one = profile.draw, Random(int(rng.integers(2**62)))
     return np.array([draw(one_by_one) for _ in range(size)])
 

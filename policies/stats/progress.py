@@ -41,16 +41,17 @@ class Progress:
         """Forget the counts: the endpoint is as fast as usual again."""
         self._expected = self._received = 0.0
 
-    def slowdown(self, rate: float, now: float) -> float:
+    def slowdown(self, rate: float, dispersion: float, now: float) -> float:
         """Return the logarithm of how many times slower than usual the endpoint is, reduced by its standard error.
 
-        Within one standard error it is 0. `rate` answers per second are expected since the last `advance`.
+        Within one standard error it is 0. `rate` answers per second are expected since the last `advance`;
+        `dispersion` is the squared coefficient of variation of service times, at least 1, which is Poisson's.
         """
         keep = exp((self.at - now) / TAU) if now > self.at else 1.0
         expected = self._expected * keep + rate * TAU * (1.0 - keep) + PRIOR
         received = self._received * keep + PRIOR
         ratio = log(expected / received)
-        error = 1.0 / sqrt(expected if expected > received else received)
+        error = sqrt(dispersion / (expected if expected > received else received))
         if ratio > error:
             return ratio - error
         return ratio + error if ratio < -error else 0.0

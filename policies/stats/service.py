@@ -36,11 +36,18 @@ TAU: Final = 30.0
 MOST_PER_SECOND: Final = 200.0
 """Samples per second that a region learns from, to bound the cost: thousands change nothing."""
 
+LEAST_OFTEN: Final = 1.0
+"""Seconds after which an endpoint's next answer is learned from in any case."""
+
 BETTER: Final = 4.0
 """Log likelihood by which another concurrency must be better, so that the choice does not alternate."""
 
 AS_GOOD: Final = 2.0
 """Log likelihood within which the least concurrency is preferred."""
+
+BY_CHANCE: Final = 4.0
+"""Squared difference in standard errors from its region up to which an endpoint's own mean may be chance. Of FEW
+samples the squared error is taken as twice as large, since their variance is not well known."""
 
 FEW: Final = 8.0
 """Samples of a region below which its concurrency is not judged."""
@@ -48,8 +55,8 @@ FEW: Final = 8.0
 LEAST_SHARE: Final = 0.02
 """Least share of a latency that is taken as service, where distance explains more."""
 
-MOST_NOISE: Final = 1.5
-"""Greatest variance of logarithms for which the mean is derived from their mean, as for lognormal service times."""
+MOST_DISPERSION: Final = 10.0
+"""Greatest squared coefficient of variation of service times that is believed."""
 
 SPREAD: Final = 0.04
 """Assumed variance of the logarithms of endpoints' service times, where a region has too few to tell."""
@@ -87,7 +94,8 @@ class RegionService:
     """Concurrency and mean service time of the endpoints of one region.
 
     `log_mean` is the mean logarithm of service times, `noise` the variance of latencies about their prediction.
-    e^`log_mean` times `mean_factor` is the arithmetic mean. `spread` is the variance among the endpoints, `choice` the
+    e^`log_mean` times `mean_factor` is the arithmetic mean, `dispersion` the squared coefficient of variation, or 1 if
+    that is less. `spread` is the variance among the endpoints, `choice` the
     position of `concurrency` in CONCURRENCIES. Sums decay; each has an element per possible concurrency.
     """
 
@@ -97,10 +105,14 @@ class RegionService:
         "_credited_at",
         "_errors",
         "_logs",
-        "_renewed_at",
+        "_ratio_count",
+        "_ratio_squares",
+        "_ratios",
+        "_settled_at",
         "_squares",
         "choice",
         "concurrency",
+        "dispersion",
         "log_mean",
         "mean_factor",
         "members",
@@ -113,10 +125,11 @@ class RegionService:
         self.members: list[EndpointService] = []
         self.choice, self.concurrency = 0, CONCURRENCIES[0]
         self.samples = self.log_mean = self._at = self._credited_at = 0.0
+        self._ratios = self._ratio_squares = self._ratio_count = 0.0
         self._credit = FEW
         self.noise, self.spread = 1.0, SPREAD
-        self.mean_factor = exp(0.5)
-        self._renewed_at = -inf
+        self.mean_factor = self.dispersion = 1.0
+        self._settled_at = -inf
         self._logs = [0.0] * len(CONCURRENCIES)
         self._errors = [0.0] * len(CONCURRENCIES)
         self._squares = [0.0] * len(CONCURRENCIES)
@@ -140,6 +153,7 @@ class RegionService:
         distance, weight, log_latency = member.distance, member.weight, log(latency)
         beyond, least = max(LEAST_SHARE * latency, latency - distance), LEAST_SHARE * latency
         outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > FEW else inf
+        excess = 0.0
         for i in range(len(CONCURRENCIES)):
             concurrency = CONCURRENCIES[i]
             work = log(max(least, min(beyond, latency * concurrency / met)))
@@ -154,10 +168,19 @@ class RegionService:
             error = log_latency - log(max(distance + service, met * service / concurrency))
             errors[i] = errors[i] * keep + error
             squares[i] = squares[i] * keep + error * error
+            if i == self.choice:
+                excess = work - relative
         member.samples = known + 1.0
         if samples >= FEW:
             self._choose()
         self.log_mean = logs[self.choice] / samples
+        ratio = exp(excess - self.log_mean)
+        count = self._ratio_count = self._ratio_count * keep + 1.0
+        self._ratios = self._ratios * keep + ratio
+        self._ratio_squares = self._ratio_squares * keep + ratio * ratio
+        self.mean_factor = self._ratios / count
+        variation = self._ratio_squares / count / (self.mean_factor * self.mean_factor) - 1.0
+        self.dispersion = max(1.0, min(MOST_DISPERSION, variation))
 
     def _variance(self, i: int) -> float:
         mean = self._errors[i] / self.samples
@@ -174,23 +197,25 @@ class RegionService:
         if i != chosen and misfits[chosen] > best + BETTER:
             self.choice, self.concurrency = i, CONCURRENCIES[i]
             self.log_mean = self._logs[i] / self.samples
+            self._ratios = self._ratio_squares = self._ratio_count = 0.0
             for member in self.members:
                 member.settle()
         self.noise = self._variance(self.choice)
-        self.mean_factor = exp(0.5 * min(self.noise, MOST_NOISE))
 
-    def renew_spread(self, now: float) -> None:
-        """Estimate once a second how much the endpoints' service times differ beyond chance."""
-        if now - self._renewed_at <= 1.0:
+    def settle(self, now: float) -> None:
+        """Estimate once a second how much the endpoints' service times differ beyond chance, and so each of them."""
+        if now - self._settled_at <= LEAST_OFTEN:
             return
-        self._renewed_at = now
+        self._settled_at = now
         beyond, count = 0.0, 0
         for member in self.members:
             if member.samples > 2.0:
                 apart = member.logs[self.choice] / member.samples - self.log_mean
-                beyond += max(0.0, apart * apart - self.noise / member.samples)
+                beyond += apart * apart - self.noise / member.samples
                 count += 1
-        self.spread = beyond / count if count > 1 else SPREAD
+        self.spread = max(0.0, beyond / count) if count > 1 else SPREAD
+        for member in self.members:
+            member.settle()
 
 
 class EndpointService:
@@ -250,11 +275,11 @@ class EndpointService:
         if self.slow_since is not None:
             self._judge_slow(latency, met, now)
             return
-        if region.is_due(now) or not self.samples:
+        if region.is_due(now) or self.samples < FEW or now - self._at > LEAST_OFTEN:
             region.add(self, latency, met, now)
-            region.renew_spread(now)
+            region.settle(now)
             self.settle()
-        slowdown = self.progress.slowdown(0.0, now)
+        slowdown = self.progress.slowdown(0.0, self.region.dispersion, now)
         if slowdown > SUSPECTED:
             self.slow_since, self.held, self.room = now, slowdown, inf
             self.trial_at = now + TRIALS_AFTER
@@ -276,7 +301,7 @@ class EndpointService:
             self.room = max(1.0, region.concurrency * exp(-self.held))
             self._normal_at = now + NORMAL_AFTER
             return
-        self.held = max(self.progress.slowdown(0.0, now), 0.5 * (self.held + slower))
+        self.held = max(self.progress.slowdown(0.0, self.region.dispersion, now), 0.5 * (self.held + slower))
         if now - since > NORMAL_AFTER:
             self.samples = min(self.samples, FEW)
             self.logs = [self.samples * (total / self.samples + self.held) for total in self.logs]
@@ -299,11 +324,11 @@ class EndpointService:
         region = self.region
         if not self.samples:
             return
-        by_chance = region.noise / self.samples
+        by_chance = region.noise / self.samples * (1.0 + FEW / self.samples)
         apart = self.logs[region.choice] / self.samples - region.log_mean
         weight, squared = region.spread / (region.spread + by_chance), apart * apart / by_chance
-        if squared > 2.0:
-            weight = max(weight, 1.0 - 2.0 / squared)
+        if squared > BY_CHANCE:
+            weight = max(weight, 1.0 - BY_CHANCE / squared)
         self.weight = weight
         self._log_seconds = region.log_mean + weight * apart
         self.seconds = exp(self._log_seconds)
@@ -327,7 +352,7 @@ class EndpointService:
 
     def present_seconds(self, awaiting: int, elsewhere: int, now: float) -> float:
         """Return the expected service time at present. Without answers it ages towards the region's mean."""
-        change = self.progress.slowdown(self._rate(awaiting, elsewhere), now)
+        change = self.progress.slowdown(self._rate(awaiting, elsewhere), self.region.dispersion, now)
         if self.slow_since is not None:
             change = max(change, self.held)
         else:

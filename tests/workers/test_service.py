@@ -11,7 +11,7 @@ import pytest
 from workers.cold_start import ColdStart
 from workers.durations import format_duration, parse_counts, parse_duration, parse_span
 from workers.load import LoadReport
-from workers.service import Exponential, Fixed, Lognormal, Profile, Slots, Uniform, parse_profile
+from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Slots, Uniform, parse_profile
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,28 @@ def test_format_of_durations() -> None:
         ("uniform:19-21ms", Uniform(0.019, 0.021)),
         ("exponential:20ms", Exponential(0.02)),
         ("lognormal:20ms,0.5", Lognormal(0.02, 0.5)),
+        ("mixed:1ms,100ms,0.1", Mixed(0.001, 0.1, 0.1)),
     ],
 )
 def test_profile_is_read_from_text(text: str, profile: Profile) -> None:
     assert parse_profile(text) == profile
 
 
-@pytest.mark.parametrize("text", ["", "gamma:20ms", "fixed:", "lognormal:20ms", "lognormal:20ms,x", "20ms"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "gamma:20ms",
+        "fixed:",
+        "lognormal:20ms",
+        "lognormal:20ms,x",
+        "mixed:1ms,2ms",
+        "mixed:1ms,2ms,2",
+        "20ms",
+    ],
+)
 def test_unknown_profile_names_the_known_ones(text: str) -> None:
-    with pytest.raises(ValueError, match=r"fixed:20ms.*exponential:20ms.*lognormal:20ms,0\.5"):
+    with pytest.raises(ValueError, match=r"fixed:20ms.*exponential:20ms.*lognormal:20ms,0\.5, mixed"):
         parse_profile(text)
 
 
@@ -78,6 +91,7 @@ def test_unknown_profile_names_the_known_ones(text: str) -> None:
         (Uniform(0.01, 0.03), 0.02 / math.sqrt(12)),
         (Exponential(0.02), 0.02),
         (Lognormal(0.02, 0.5), 0.02 * math.sqrt(math.exp(0.25) - 1)),
+        (Mixed(0.001, 0.1, 0.1), 0.099 * 0.3),
     ],
 )
 def test_draws_have_the_moments_of_the_distribution(profile: Profile, deviation: float) -> None:
