@@ -27,7 +27,7 @@ from typing import Final
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.progress import Progress
 
-CONCURRENCIES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0)
+CONCURRENCIES: Final = tuple(float(c) for c in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024))
 """Possible numbers of requests that an endpoint serves at a time."""
 
 TAU: Final = 30.0
