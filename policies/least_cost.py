@@ -75,7 +75,6 @@ class LeastCost:
         self._wait_price = wait_price
         self._margin = margin
         self._explore = explore
-        self._picked_at: dict[str, float] = {}
         self._regions: dict[Region, RegionService] = {}
         self._services: dict[str, EndpointService] = {}
         self._slow: dict[str, EndpointState] = {}
@@ -86,35 +85,43 @@ class LeastCost:
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(regions × choices)."""
         state = self._choose(facts, available, now)
-        self._picked_at[state.id] = now
-        self._service(state).advance(state.waited(now), state.elsewhere, 0, now)
+        service = self._service(state)
+        service.picked_at = now
+        if not state.in_flight:
+            service.advance(state.waited(now), state.elsewhere, 0, now)
         return state
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Learn from the outcome of a request."""
         service = self._service(state)
         is_answer = outcome.kind is _OK
+        if is_answer and service.is_busy(now):
+            return
         service.advance(state.waited(now), state.elsewhere, int(is_answer), now)
-        if is_answer:
-            first = outcome.first_byte_at
-            latency = (outcome.ended_at if first is None else first) - outcome.sent_at
-            was_slow = service.slow_since is not None
-            service.learn(latency, state.latency.last_ahead + 1, round_trip(state, 0.0), now)
-            if service.slow_since is not None:
-                self._slow[state.id] = state
-                self._trial_at = min(self._trial_at, service.trial_at)
-            elif was_slow:
-                self._slow.pop(state.id, None)
-                self._trials += 1.0
-                for other in self._slow.values():  # what slowed it may have slowed them
-                    if other.region == state.region:
-                        self._services[other.id].trial_at = now
-                        self._trial_at = now
+        if not is_answer:
+            return
+        first = outcome.first_byte_at
+        latency = (outcome.ended_at if first is None else first) - outcome.sent_at
+        was_slow = service.slow_since is not None
+        service.learn(latency, state.latency.last_ahead + 1, round_trip(state, 0.0), now)
+        if service.slow_since is not None:
+            self._slow[state.id] = state
+            self._trial_at = min(self._trial_at, service.trial_at)
+        elif was_slow:
+            self._recovered(state, now)
+
+    def _recovered(self, state: EndpointState, now: float) -> None:
+        """Have the suspected endpoints of its region tried now: what slowed it may have slowed them."""
+        self._slow.pop(state.id, None)
+        self._trials += 1.0
+        for other in self._slow.values():
+            if other.region == state.region:
+                self._services[other.id].trial_at = now
+                self._trial_at = now
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Forget removed endpoints, and those that have moved to another region."""
         kept = {state.id: state for state in states}
-        self._picked_at = {id_: at for id_, at in self._picked_at.items() if id_ in kept}
         self._slow = {id_: state for id_, state in self._slow.items() if kept.get(id_) is state}
         before = self._services
         self._services = {}
@@ -182,21 +189,27 @@ class LeastCost:
         drawn: list[EndpointState] = []
         for members in available.by_region.values():
             drawn += self._drawn(members)
-        costs = [self.cost(state, home, now) for state in drawn]
+        costs, least, cheapest = list[float](), inf, drawn[0]
+        for state in drawn:
+            cost = self.cost(state, home, now)
+            costs.append(cost)
+            if cost < least:
+                least, cheapest = cost, state
         if self.trace is not None:
             self.trace.note(COSTS, drawn, costs)
-        least = min(costs)
-        region = drawn[costs.index(least)].region
-        most = least + EQUAL * (least + self._margin if region == home else least)
-        equals = [
-            state for state, cost in zip(drawn, costs, strict=True) if cost <= most and state.region == region
-        ]
-        if len(equals) == 1:
-            return equals[0]
-        if self.trace is not None:
+        region, most = cheapest.region, least + EQUAL * least
+        if region == home:
+            most += EQUAL * self._margin  # relative to the cost without it
+        equals, least_load, longest_ago = list[EndpointState](), inf, inf
+        for state, cost in zip(drawn, costs, strict=True):
+            if cost <= most and state.region == region:
+                equals.append(state)
+                load, picked_at = relative_load(state, now), self._services[state.id].picked_at
+                if load < least_load or (load == least_load and picked_at < longest_ago):
+                    cheapest, least_load, longest_ago = state, load, picked_at
+        if self.trace is not None and len(equals) > 1:
             self.trace.note(LESS_LOADED, equals, [relative_load(state, now) for state in equals])
-        last = self._picked_at.get
-        return min(equals, key=lambda state: (relative_load(state, now), last(state.id, -inf)))
+        return cheapest
 
     def _drawn(self, members: list[EndpointState]) -> list[EndpointState]:
         """Return up to `choices` consecutive members from a random start, which differs per balancer."""

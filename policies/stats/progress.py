@@ -20,11 +20,12 @@ PRIOR: Final = 8.0
 
 
 class Progress:
-    """Expected and received answers of one endpoint, decayed."""
+    """Expected and received answers of one endpoint, decayed. `pending` ones were received since `at`."""
 
-    __slots__ = ("_expected", "_received", "at")
+    __slots__ = ("_expected", "_received", "at", "pending")
 
     def __init__(self) -> None:
+        self.pending = 0
         self.at = self._expected = self._received = 0.0
 
     def advance(self, rate: float, answers: int, now: float) -> None:
@@ -35,11 +36,13 @@ class Progress:
             self._expected = self._expected * keep + rate * TAU * (1.0 - keep)
             self._received *= keep
             self.at = now
-        self._received += answers
+        self._received += answers + self.pending
+        self.pending = 0
 
     def restart(self) -> None:
         """Forget the counts: the endpoint is as fast as usual again."""
         self._expected = self._received = 0.0
+        self.pending = 0
 
     def slowdown(self, rate: float, dispersion: float, now: float) -> float:
         """Return the logarithm of how many times slower than usual the endpoint is, reduced by its standard error.
@@ -49,7 +52,7 @@ class Progress:
         """
         keep = exp((self.at - now) / TAU) if now > self.at else 1.0
         expected = self._expected * keep + rate * TAU * (1.0 - keep) + PRIOR
-        received = self._received * keep + PRIOR
+        received = self._received * keep + self.pending + PRIOR
         ratio = log(expected / received)
         error = sqrt(dispersion / (expected if expected > received else received))
         if ratio > error:

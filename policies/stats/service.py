@@ -27,7 +27,9 @@ from typing import Final
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.progress import Progress
 
-CONCURRENCIES: Final = tuple(float(c) for c in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024))
+CONCURRENCIES: Final = tuple(
+    float(c) for c in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+)
 """Possible numbers of requests that an endpoint serves at a time."""
 
 TAU: Final = 30.0
@@ -35,6 +37,9 @@ TAU: Final = 30.0
 
 MOST_PER_SECOND: Final = 200.0
 """Samples per second that a region learns from, to bound the cost: thousands change nothing."""
+
+GRAIN: Final = 0.003
+"""Seconds for which estimates of an endpoint stay as they are: its answers are counted, but one is learned from."""
 
 LEAST_OFTEN: Final = 1.0
 """Seconds after which an endpoint's next answer is learned from in any case."""
@@ -223,8 +228,9 @@ class EndpointService:
 
     `seconds` is its usual service time (geometric mean), `distance` the round trip. `progress` tells how much slower
     it is at present. `slow_since`: when it became suspected, None if it is not; it is then `held` (a logarithm) slower,
-    and gets a trial at `trial_at`. `room` limits its requests in flight after its recovery. `weight` (0..1) is how far
-    its own mean counts beside its region's; `logs` has its sum of logarithms per possible concurrency.
+    and gets a trial at `trial_at`. `room` limits its requests in flight after its recovery. `picked_at`: when a request
+    was last sent there. `weight` (0..1) is how far its own mean counts beside its region's; `logs` has its sum of
+    logarithms per possible concurrency.
     """
 
     __slots__ = (
@@ -232,10 +238,13 @@ class EndpointService:
         "_at",
         "_log_seconds",
         "_normal_at",
+        "_present",
+        "_present_at",
         "_waited",
         "distance",
         "held",
         "logs",
+        "picked_at",
         "progress",
         "region",
         "room",
@@ -251,10 +260,19 @@ class EndpointService:
         self.progress = Progress()
         self.slow_since: float | None = None
         self.room = self.trial_at = inf
+        self.picked_at = self._present_at = self._answered_at = -inf
+        self._present = 0.0
         self.logs = [0.0] * len(CONCURRENCIES)
         self.samples = self.weight = self.held = self.distance = self.seconds = 0.0
-        self._answered_at = self._at = self._log_seconds = self._normal_at = self._waited = 0.0
+        self._at = self._log_seconds = self._normal_at = self._waited = 0.0
         region.members.append(self)
+
+    def is_busy(self, now: float) -> bool:
+        """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
+        if now - self._answered_at >= GRAIN or self.slow_since is not None or self.room < inf:
+            return False
+        self.progress.pending += 1
+        return True
 
     def age(self, now: float) -> float:
         """Decay the long-run sums until `now`; return the number of samples that are left."""
@@ -271,7 +289,7 @@ class EndpointService:
         """Learn from a success after `latency` seconds that was one of `met` requests in flight."""
         region, latency = self.region, max(latency, 1e-5)
         self.distance = distance
-        self._answered_at = now
+        self._answered_at, self._present_at = now, -inf
         if self.slow_since is not None:
             self._judge_slow(latency, met, now)
             return
@@ -332,6 +350,7 @@ class EndpointService:
         self.weight = weight
         self._log_seconds = region.log_mean + weight * apart
         self.seconds = exp(self._log_seconds)
+        self._present_at = -inf
 
     def advance(self, waited: float, elsewhere: int, answers: int, now: float) -> None:
         """Count `answers`, and expect those that requests waited for: `waited` is the sum of their waiting times so far
@@ -352,6 +371,8 @@ class EndpointService:
 
     def present_seconds(self, awaiting: int, elsewhere: int, now: float) -> float:
         """Return the expected service time at present. Without answers it ages towards the region's mean."""
+        if now - self._present_at < GRAIN:
+            return self._present
         change = self.progress.slowdown(self._rate(awaiting, elsewhere), self.region.dispersion, now)
         if self.slow_since is not None:
             change = max(change, self.held)
@@ -360,4 +381,7 @@ class EndpointService:
             if excess > 0.0 and age > 0.0:
                 change -= min(excess, AGEING * sqrt(age))
         seconds = self.seconds * self.region.mean_factor
-        return seconds * exp(change) if change else seconds
+        if change:
+            seconds *= exp(change)
+        self._present, self._present_at = seconds, now
+        return seconds
