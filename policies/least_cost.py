@@ -30,8 +30,10 @@ Simulated, 60 random scenarios, p99 relative to the best, geometric mean: 1.133 
 WAIT_PRICE: Final = 4.0
 """Cost in seconds of one second of expected wait, because later requests wait, too (see `region_aware.py`)."""
 
-SERVICE_PRICE: Final = 2.0
-"""Cost in seconds of one second of service: it occupies the endpoint for later requests, which distance does not."""
+SERVICE_PRICE: Final = 3.0
+"""Cost in seconds of one second of service: it occupies the endpoint for later requests, which distance does not.
+
+Simulated, 60 random scenarios, p99 relative to the best, geometric mean: 1.044 with 2, 1.035 with 3, 1.030 with 4."""
 
 MARGIN: Final = 0.01
 """Seconds by which another region must be cheaper than home."""

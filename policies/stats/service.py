@@ -106,15 +106,16 @@ class RegionService:
 
     __slots__ = (
         "_at",
+        "_count",
         "_credit",
         "_credited_at",
         "_errors",
+        "_excesses",
         "_logs",
-        "_ratio_count",
-        "_ratio_squares",
-        "_ratios",
         "_settled_at",
         "_squares",
+        "_work_squares",
+        "_works",
         "choice",
         "concurrency",
         "dispersion",
@@ -130,7 +131,7 @@ class RegionService:
         self.members: list[EndpointService] = []
         self.choice, self.concurrency = 0, CONCURRENCIES[0]
         self.samples = self.log_mean = self._at = self._credited_at = 0.0
-        self._ratios = self._ratio_squares = self._ratio_count = 0.0
+        self._count = self._excesses = self._works = self._work_squares = 0.0
         self._credit = FEW
         self.noise, self.spread = 1.0, SPREAD
         self.mean_factor = self.dispersion = 1.0
@@ -179,12 +180,14 @@ class RegionService:
         if samples >= FEW:
             self._choose()
         self.log_mean = logs[self.choice] / samples
-        ratio = exp(excess - self.log_mean)
-        count = self._ratio_count = self._ratio_count * keep + 1.0
-        self._ratios = self._ratios * keep + ratio
-        self._ratio_squares = self._ratio_squares * keep + ratio * ratio
-        self.mean_factor = self._ratios / count
-        variation = self._ratio_squares / count / (self.mean_factor * self.mean_factor) - 1.0
+        work = exp(excess)
+        count = self._count = self._count * keep + 1.0
+        self._excesses = self._excesses * keep + excess
+        self._works = self._works * keep + work
+        self._work_squares = self._work_squares * keep + work * work
+        mean = self._works / count
+        self.mean_factor = mean / exp(self._excesses / count)
+        variation = self._work_squares / count / (mean * mean) - 1.0
         self.dispersion = max(1.0, min(MOST_DISPERSION, variation))
 
     def _variance(self, i: int) -> float:
@@ -202,7 +205,7 @@ class RegionService:
         if i != chosen and misfits[chosen] > best + BETTER:
             self.choice, self.concurrency = i, CONCURRENCIES[i]
             self.log_mean = self._logs[i] / self.samples
-            self._ratios = self._ratio_squares = self._ratio_count = 0.0
+            self._count = self._excesses = self._works = self._work_squares = 0.0
             for member in self.members:
                 member.settle()
         self.noise = self._variance(self.choice)

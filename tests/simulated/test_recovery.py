@@ -1,0 +1,92 @@
+"""The default policy after a disturbance has ended, and in the first second: how soon traffic is where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.scenario.files import load_scenario
+from experiments.simulator.run import simulate
+
+TEMPLATE = """
+name = "recovery"
+question = "How soon does traffic return?"
+baseline = "v"
+home_region = "home"
+slo = 0.25
+timeout = 5.0
+blocks = 1
+
+[load]
+mode = "open"
+rate = 120.0
+duration = {duration}
+
+[[entries]]
+label = "v"
+policy = "steelyard"
+
+[[regions]]
+name = "home"
+workers = 6
+rtt = 0.004
+service = "exponential:20ms"
+
+[[regions]]
+name = "far"
+workers = 6
+rtt = 0.08
+service = "exponential:20ms"
+"""
+
+EVENT = """
+[[events]]
+at = {at}
+lasts = {lasts}
+target = "{target}"
+kind = "{kind}"
+{value}
+"""
+
+AT, SEEDS = 10.0, 20
+
+
+def home_share(tmp_path: Any, event: str, duration: float, target: str) -> tuple[np.ndarray, np.ndarray]:
+    """Times of all requests of all seeds, and whether each went to `target`: a region of six workers, or its first."""
+    path = tmp_path / "recovery.toml"
+    path.write_text(TEMPLATE.format(duration=duration) + event)
+    scenario = load_scenario(str(path))
+    runs = [simulate(scenario, scenario.entries[0], 1, 0, seed).samples for seed in range(SEEDS)]
+    workers = np.concatenate([run.worker for run in runs])
+    return np.concatenate([run.sent_at for run in runs]), workers < 6 if target == "home" else workers == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "value", "lasts"),
+    [
+        ("home", "slow", "value = 4.0", 7.0),
+        ("home", "down", "", 6.0),
+        ("home-0", "down", "", 6.0),
+        ("home-0", "slow", "value = 8.0", 7.0),
+    ],
+)
+def test_traffic_returns_within_two_seconds(tmp_path: Any, target: str, kind: str, value: str, lasts: float) -> None:
+    """Twenty requests per second and endpoint; the share of the third second is within 10 % of the former one."""
+    event = EVENT.format(at=AT, lasts=lasts, target=target, kind=kind, value=value)
+    times, inside = home_share(tmp_path, event, AT + lasts + 4.0, target)
+    end = AT + lasts
+
+    def share(start: float, stop: float) -> float:
+        return float(inside[(times >= start) & (times < stop)].mean())
+
+    before = share(3.0, AT)
+    assert share(AT + 3.0, end) < 0.6 * before
+    assert share(end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
+
+
+def test_the_first_second_is_spent_at_home(tmp_path: Any) -> None:
+    """Nothing has been measured, and home has room: at least 95 % go there."""
+    times, inside = home_share(tmp_path, "", 2.0, "home")
+    assert inside[times < 1.0].mean() >= 0.95
