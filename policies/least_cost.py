@@ -19,7 +19,7 @@ COSTS: Final = "costs"
 """Reason: the expected costs of the endpoints compared, in seconds; the region of the least is chosen."""
 
 EXPLORED: Final = "explored"
-"""Reason: an endpoint whose measurements are stale, or that was slow, to measure it again."""
+"""Reason: an endpoint whose measurements are stale, or that was slow or failed, to measure it again."""
 
 CHOICES: Final = 16
 """Endpoints of each region that are compared. A region of so many or fewer is compared completely.
@@ -47,7 +47,8 @@ EXPLORE: Final = 0.003
 Such a request mostly opens a new connection, so at low request rates a larger share would dominate the p99."""
 
 TRIALS: Final = 0.02
-"""Largest share of requests that goes to endpoints that were slow, as trials; successful ones do not count."""
+"""Largest share of requests that goes to endpoints that were slow or failed, as trials; those that show a recovery
+do not count."""
 
 SAVED_TRIALS: Final = 5.0
 """Trials that may be saved up."""
@@ -79,7 +80,7 @@ class LeastCost:
         self._explore = explore
         self._regions: dict[Region, RegionService] = {}
         self._services: dict[str, EndpointService] = {}
-        self._slow: dict[str, EndpointState] = {}
+        self._bad: dict[str, EndpointState] = {}
         self._trial_at = inf
         self._trials = 1.0
         self._explorations = random()
@@ -100,23 +101,25 @@ class LeastCost:
         if is_answer and service.is_busy(now):
             return
         service.advance(state.waited(now), state.elsewhere, int(is_answer), now)
-        if not is_answer:
+        if is_answer:
+            first = outcome.first_byte_at
+            latency = (outcome.ended_at if first is None else first) - outcome.sent_at
+            service.learn(latency, state.latency.last_ahead + 1, round_trip(state, 0.0), now)
+            if service.slow_since is None:
+                if self._bad and self._bad.pop(state.id, None) is not None:
+                    self._recovered(state, now)
+                return
+        elif outcome.kind.is_failure:
+            service.fail(now)
+        else:
             return
-        first = outcome.first_byte_at
-        latency = (outcome.ended_at if first is None else first) - outcome.sent_at
-        was_slow = service.slow_since is not None
-        service.learn(latency, state.latency.last_ahead + 1, round_trip(state, 0.0), now)
-        if service.slow_since is not None:
-            self._slow[state.id] = state
-            self._trial_at = min(self._trial_at, service.trial_at)
-        elif was_slow:
-            self._recovered(state, now)
+        self._bad[state.id] = state
+        self._trial_at = min(self._trial_at, service.trial_at)
 
     def _recovered(self, state: EndpointState, now: float) -> None:
-        """Have the suspected endpoints of its region tried now: what slowed it may have slowed them."""
-        self._slow.pop(state.id, None)
+        """Have the other bad endpoints of its region tried now: what disturbed it may have disturbed them."""
         self._trials += 1.0
-        for other in self._slow.values():
+        for other in self._bad.values():
             if other.region == state.region:
                 self._services[other.id].trial_at = now
                 self._trial_at = now
@@ -124,7 +127,7 @@ class LeastCost:
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Forget removed endpoints, and those that have moved to another region."""
         kept = {state.id: state for state in states}
-        self._slow = {id_: state for id_, state in self._slow.items() if kept.get(id_) is state}
+        self._bad = {id_: state for id_, state in self._bad.items() if kept.get(id_) is state}
         before = self._services
         self._services = {}
         for region in self._regions.values():
@@ -163,12 +166,12 @@ class LeastCost:
         return self._cheapest(facts.region, available, now)
 
     def _due_trial(self, available: Available, now: float) -> EndpointState | None:
-        """Return an idle endpoint that was slow and whose next trial is due."""
+        """Return an idle endpoint that was slow or failed and whose next trial is due."""
         if self._trials < 1.0:
             return None
         due: EndpointState | None = None
         next_at = inf
-        for id_, state in self._slow.items():
+        for id_, state in self._bad.items():
             service = self._services[id_]
             if due is None and now >= service.trial_at and not state.in_flight and state in available:
                 due = state

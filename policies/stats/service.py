@@ -57,6 +57,10 @@ samples the squared error is taken as twice as large, since their variance is no
 FEW: Final = 8.0
 """Samples of a region below which its concurrency is not judged."""
 
+MODEL_ERROR: Final = 0.0025
+"""Variance of the logarithm of an endpoint's mean that samples do not reduce, as the model is not exact: 5 %. Otherwise
+a wrong concurrency, for example, makes endpoints that had different numbers in flight seem to differ."""
+
 LEAST_SHARE: Final = 0.02
 """Least share of a latency that is taken as service, where distance explains more."""
 
@@ -219,7 +223,7 @@ class RegionService:
         for member in self.members:
             if member.samples > 2.0:
                 apart = member.logs[self.choice] / member.samples - self.log_mean
-                beyond += apart * apart - self.noise / member.samples
+                beyond += apart * apart - self.noise / member.samples - MODEL_ERROR
                 count += 1
         self.spread = max(0.0, beyond / count) if count > 1 else SPREAD
         for member in self.members:
@@ -245,6 +249,7 @@ class EndpointService:
         "_present_at",
         "_waited",
         "distance",
+        "failing_since",
         "held",
         "logs",
         "picked_at",
@@ -262,6 +267,7 @@ class EndpointService:
         self.region = region
         self.progress = Progress()
         self.slow_since: float | None = None
+        self.failing_since: float | None = None
         self.room = self.trial_at = inf
         self.picked_at = self._present_at = self._answered_at = -inf
         self._present = 0.0
@@ -272,7 +278,9 @@ class EndpointService:
 
     def is_busy(self, now: float) -> bool:
         """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
-        if now - self._answered_at >= GRAIN or self.slow_since is not None or self.room < inf:
+        if now - self._answered_at >= GRAIN or self.room < inf:
+            return False
+        if self.slow_since is not None or self.failing_since is not None:
             return False
         self.progress.pending += 1
         return True
@@ -292,6 +300,7 @@ class EndpointService:
         """Learn from a success after `latency` seconds that was one of `met` requests in flight."""
         region, latency = self.region, max(latency, 1e-5)
         self.distance = distance
+        self.failing_since = None
         self._answered_at, self._present_at = now, -inf
         if self.slow_since is not None:
             self._judge_slow(latency, met, now)
@@ -334,18 +343,24 @@ class EndpointService:
     def _end_suspicion(self) -> None:
         self.slow_since, self.trial_at = None, inf
 
+    def fail(self, now: float) -> None:
+        """Count a failure."""
+        if self.failing_since is None:
+            self.failing_since = now
+        self.plan_trial(now)
+
     def plan_trial(self, now: float) -> None:
-        """Plan the next trial of a suspected endpoint, the later the longer it has been slow."""
-        if self.slow_since is not None:
-            pause = min(TRIALS_AT_LEAST, max(TRIALS_AFTER, 0.2 * (now - self.slow_since)))
-            self.trial_at = now + pause
+        """Plan the next trial of an endpoint that is slow or fails, the later the longer it has been so."""
+        since = self.slow_since if self.failing_since is None else self.failing_since
+        if since is not None:
+            self.trial_at = now + min(TRIALS_AT_LEAST, max(TRIALS_AFTER, 0.2 * (now - since)))
 
     def settle(self) -> None:
         """Update the usual service time from the endpoint's own mean and its region's."""
         region = self.region
         if not self.samples:
             return
-        by_chance = region.noise / self.samples * (1.0 + FEW / self.samples)
+        by_chance = region.noise / self.samples * (1.0 + FEW / self.samples) + MODEL_ERROR
         apart = self.logs[region.choice] / self.samples - region.log_mean
         weight, squared = region.spread / (region.spread + by_chance), apart * apart / by_chance
         if squared > BY_CHANCE:

@@ -161,6 +161,27 @@ def test_failing_endpoint_is_expensive() -> None:
     assert set(picks(r)) == {"b"}
 
 
+def test_failed_endpoint_that_is_not_the_cheapest_is_tried_again() -> None:
+    """It has no idle connection, so it costs more; a trial comes a second after the failure, then later and later."""
+    r, clock = router(endpoint("one"), endpoint("two"), explore=0.0)
+    measure(r, clock, one=0.01, two=0.01)
+    connect(r, "two")
+    tries = []
+    assignment = r.route(RequestFacts(region="near", tried=frozenset({"two"})))
+    while clock.time < 30.0:
+        r.settle(assignment, outcome(clock.time, clock.time, OutcomeKind.REFUSED))
+        assignment = r.route(HOME)
+        while assignment.state.id == "two":
+            begun = clock.time
+            clock.time += 0.01
+            r.settle(assignment, outcome(begun, clock.time))
+            assignment = r.route(HOME)
+        tries.append(clock.time)
+    pauses = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    assert pauses[0] == pytest.approx(1.0, abs=0.1)
+    assert max(pauses) == pytest.approx(pauses[-1]) == pytest.approx(0.2 * (tries[-2] - 3.0), rel=0.1)
+
+
 def test_silent_endpoint_is_avoided_before_any_timeout() -> None:
     """Three requests without an answer while another endpoint answers thirty, one after the other."""
     r, clock = router(*map(endpoint, "ab"), explore=0.0)
