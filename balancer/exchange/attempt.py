@@ -49,6 +49,11 @@ class Attempt:
         self.assignment = assignment
         self.sent_at = assignment.routed_at
 
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an exchange waits for its response head."""
+        return self.exchange is not None and self.first_byte_at is None
+
     # --- LeaseWaiter
 
     def connected(self, upstream: UpstreamRequest) -> None:

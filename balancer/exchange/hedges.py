@@ -1,18 +1,21 @@
-"""Timer wheel for hedging: finds attempts that are late.
+"""Timer wheel for hedging: finds attempts that are late, and endpoints that are silent.
 
 There is no timer per request. Requests that become late at about the same instant share a bucket of `TICK` seconds, and
 one timer waits for the first bucket. A hedge starts up to one `TICK` after its instant, plus one millisecond where the
-event loop's timers are coarse. While hedging is off, none of this exists.
+event loop's timers are coarse. While requests are in flight, the same timer searches for silent endpoints; their
+requests are hedged at once. While hedging is off, none of this exists.
 """
 
 from __future__ import annotations
 
 import asyncio
 from heapq import heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING
 
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.hedged_attempts import HedgedAttempt
+from policies.endpoint.state import EndpointState
 from policies.facts import OutcomeKind
 from policies.overload.hedging import Hedging
 
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
 TICK = 0.005
 """Seconds per bucket: half of the smallest hedging delay."""
+
+SEARCH_EVERY = 0.01
+"""Seconds between two searches for silent endpoints."""
+
+STALLED = 0.02
+"""Seconds by which a search may come late. If it is later, this process was stalled, and answers may wait unread."""
 
 SOONEST = 0.001
 """Minimum seconds between two runs of the timer: the resolution of event loops."""
@@ -35,19 +44,23 @@ class Hedges:
         self.losers: dict[HedgedAttempt, None] = {}  # in the order in which they lost
         self._wheel: dict[int, list[Attempt]] = {}
         self._ticks: list[int] = []  # a heap of the wheel's keys
+        self._by_state: dict[EndpointState, list[Attempt]] = {}  # with answered ones, until the next search
+        self._search_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, attempt: Attempt) -> None:
         """Schedule a check of a newly routed attempt for the instant at which it is late."""
-        routed_at = attempt.assignment.routed_at
-        tick = int((routed_at + self.hedging.wait(attempt.assignment.state.region)) / TICK) + 1
+        routed_at, state = attempt.assignment.routed_at, attempt.assignment.state
+        self._by_state.setdefault(state, []).append(attempt)
+        tick = int((routed_at + self.hedging.wait(state.region)) / TICK) + 1
         bucket = self._wheel.get(tick)
-        if bucket is not None:
+        if bucket is None:
+            self._wheel[tick] = [attempt]
+            heappush(self._ticks, tick)
+        else:
             bucket.append(attempt)
-            return
-        self._wheel[tick] = [attempt]
-        heappush(self._ticks, tick)
-        if self._ticks[0] == tick:
+        if self._search_at == inf:
+            self._search_at = routed_at + SEARCH_EVERY
             self._set_timer(routed_at)
 
     def check(self, now: float) -> None:
@@ -61,12 +74,16 @@ class Hedges:
         while self._ticks and self._ticks[0] * TICK <= now:
             for attempt in self._wheel.pop(heappop(self._ticks)):
                 self._look(attempt, now)
+        if self._search_at <= now:
+            self._search(now)
         self._set_timer(now)
 
     def close(self) -> None:
         """Drop all scheduled checks, and end losing attempts as abandoned."""
         self._wheel.clear()
         self._ticks.clear()
+        self._by_state.clear()
+        self._search_at = inf
         self._set_timer(0.0)
         for loser in list(self.losers):
             loser.end(OutcomeKind.ABANDONED, None, is_clean=False)
@@ -82,12 +99,28 @@ class Hedges:
             self.hedging.record(state, None, now)
             attempt.exchange.hedge(attempt, self.hedging)
 
+    def _search(self, now: float) -> None:
+        """Hedge the requests in flight at silent endpoints, and search again later while any is in flight."""
+        is_stalled = now - self._search_at > STALLED
+        for state, attempts in list(self._by_state.items()):
+            attempts[:] = [attempt for attempt in attempts if attempt.is_awaiting]
+            if not attempts:
+                del self._by_state[state]
+        self._search_at = now + SEARCH_EVERY if self._by_state else inf
+        if is_stalled:
+            return
+        for state in self.hedging.silent(self._by_state, now):
+            for attempt in self._by_state[state]:
+                if attempt.exchange is not None and self.hedging.has_budget:
+                    attempt.exchange.hedge(attempt, self.hedging)
+
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._ticks:
-            delay = max(SOONEST, self._ticks[0] * TICK - now)
+        due = min(self._search_at, self._ticks[0] * TICK if self._ticks else inf)
+        if due < inf:
+            delay = max(SOONEST, due - now)
             self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:

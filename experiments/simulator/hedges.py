@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 TICK: Final = 0.005
 """Seconds per bucket of the timer wheel, as in the balancer."""
 
+SEARCH_EVERY: Final = 0.01
+"""Seconds between searches for silent endpoints, as in the balancer."""
+
 
 class Bucket(Event):
     """Event: attempts that become late within the same tick."""
@@ -44,6 +47,17 @@ class Late(Event):
         self._hedges.ask(self._attempt, now)
 
 
+class Search(Event):
+    """Event: a search for silent endpoints."""
+
+    def __init__(self, hedges: Hedges) -> None:
+        self._hedges = hedges
+
+    def fire(self, now: float) -> None:
+        """Hedge the requests in flight at silent endpoints."""
+        self._hedges.search(now)
+
+
 class Hedges:
     """Hedging of one balancer. With `after`, the delay is fixed and there is no budget."""
 
@@ -55,18 +69,35 @@ class Hedges:
         self._agenda = agenda
         self._after = after
         self._wheel: dict[int, Bucket] = {}
+        self._attempts: list[Attempt] = []
+        self._is_searching = False
 
     def watch(self, attempt: Attempt, now: float) -> None:
         """Schedule the check whether a newly routed attempt is late."""
         if self._after is not None:
             self._agenda.add(now + self._after, Late(self, attempt))
             return
+        self._attempts.append(attempt)
+        if not self._is_searching:
+            self._is_searching = True
+            self._agenda.add(now + SEARCH_EVERY, Search(self))
         tick = int((now + self.hedging.wait(attempt.assignment.state.region)) / TICK) + 1
         bucket = self._wheel.get(tick)
         if bucket is None:
             bucket = self._wheel[tick] = Bucket(self, tick)
             self._agenda.add(tick * TICK, bucket)
         bucket.attempts.append(attempt)
+
+    def search(self, now: float) -> None:
+        """Hedge the requests in flight at silent endpoints, and search again later while any is in flight."""
+        self._attempts = [attempt for attempt in self._attempts if not attempt.is_over]
+        self._is_searching = bool(self._attempts)
+        if self._is_searching:
+            self._agenda.add(now + SEARCH_EVERY, Search(self))
+        for state in self.hedging.silent(self._balancer.router.states, now):
+            for attempt in self._attempts:
+                if attempt.assignment.state is state and self.hedging.has_budget:
+                    self._hedge(attempt, now)
 
     def turn(self, tick: int, now: float) -> None:
         """Judge the attempts of a bucket and hedge the late ones."""

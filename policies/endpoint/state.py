@@ -89,6 +89,7 @@ class EndpointState:
 
     __slots__ = (
         "_before_look",  # in-flight minus successes at the last failure: what the trial may exceed
+        "_silent_since",
         "_slow_start_limit",
         "_waited",
         "_waited_until",
@@ -144,7 +145,7 @@ class EndpointState:
         self.is_healthy = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
         self.record = Record()
         self.share = 1.0
-        self.busy_since = self._waited = self._waited_until = 0.0
+        self.busy_since = self._silent_since = self._waited = self._waited_until = 0.0
         self.latency = LatencyModel()
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
@@ -192,6 +193,8 @@ class EndpointState:
 
     def await_one(self, change: int, now: float) -> None:
         """Count one more request without a response head, or with `change` −1 one less."""
+        if change < 0 or not self.awaiting:
+            self._silent_since = now
         self._waited = self.waited(now)
         self._waited_until = now
         self.awaiting += change
@@ -199,6 +202,16 @@ class EndpointState:
     def waited(self, now: float) -> float:
         """Return the sum of the seconds that requests of this process have waited for their response heads."""
         return self._waited + self.awaiting * (now - self._waited_until)
+
+    def overdue(self, now: float) -> float:
+        """Return how many answers are expected since the last one, at the recent mean latency (Little's law).
+
+        Requests of this process alone count. The least latency is subtracted from the time: no answer comes sooner."""
+        latency = self.latency
+        if not self.awaiting or not latency.successes:
+            return 0.0
+        silence = now - self._silent_since - latency.floor
+        return self.awaiting * silence / latency.mean if silence > 0.0 else 0.0
 
     @property
     def is_full(self) -> bool:

@@ -9,10 +9,14 @@ the delay is stable, because each late one raises it by as much as the others to
 Sandler, "Frugal Streaming", 2013, on a scale of ratios). It does not matter that a hedged request is not measured to
 its end: that it was late is all that is needed. A region's delay is the lower median of its endpoints' delays, so one
 that hangs does not change it.
+
+Requests are hedged sooner at an endpoint that has become silent: it owes more answers than chance explains, as in a
+garbage collection pause.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import exp, inf
 from statistics import median_low
 from typing import Final
@@ -43,6 +47,11 @@ FEW: Final = 4.0
 
 SLOW_TAU: Final = 1.0
 """Seconds over which the share of late requests is averaged."""
+
+SILENT: Final = 5.0
+"""Answers that an endpoint owes (`EndpointState.overdue`) above which it counts as silent: with exponential latencies
+that happens by chance once in 150 answers. Simulated, pauses of 200 ms every 2 s, service times of 20 ms, at most 5 %
+hedges: p99 208 ms without, 196 with 4, 189 with 5."""
 
 RENEW_AFTER: Final = 0.1
 """Seconds between two updates of a region's median."""
@@ -135,12 +144,23 @@ class Hedging:
         share = self._late.read(now)
         return share is not None and share > SLOW and self._late.weight(now) > FEW
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether the budget allows a hedge."""
+        return self._tokens >= 1.0
+
+    def silent(self, states: Iterable[EndpointState], now: float) -> list[EndpointState]:
+        """Return the silent endpoints; none where most are silent, since then the fault is elsewhere."""
+        busy = [state for state in states if state.awaiting]
+        silent = [state for state in busy if state.overdue(now) > SILENT]
+        return silent if len(silent) <= max(1, len(busy) // 2) else []
+
     def take(self, now: float) -> bool:
         """Whether a late request may be hedged; if so, charge the budget."""
         if self.is_slow(now):
             self.withheld += 1
             return False
-        if self._tokens < 1.0:
+        if not self.has_budget:
             self.denied += 1
             return False
         self._tokens -= 1.0

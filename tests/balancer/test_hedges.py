@@ -389,6 +389,33 @@ def test_delay_of_a_hedge() -> None:
         assert stage.left_behind() == []
 
 
+def test_requests_at_a_silent_endpoint_are_hedged_before_they_are_late() -> None:
+    """Both workers answer in 20 ms; then one stops, and the other answers on. Late requests wait a second."""
+    with Wireless(2, hedging=(("enabled", True), ("minimum", 1.0), ("share", 0.5))) as stage:
+        stage.worker_script = answers(lambda: 0.02, stage)
+        clients = [stage.client() for _ in range(4)]
+        for _ in range(20):
+            for client in clients:
+                client.send(get())
+            stage.loop.advance(0.05)
+        for peer in stage.workers:
+            assert peer.wire is not None
+            if peer.wire.get_extra_info("peername")[0].endswith("10"):
+                peer.on_received = None
+        for client in clients:
+            client.send(get())
+        stage.loop.advance(0.06)
+        assert stage.proxy.counts.hedged == 0
+        stage.loop.advance(0.05)
+        assert stage.proxy.counts.hedged == 2
+        stage.loop.advance(0.03)
+        assert stage.proxy.counts.hedges_won == 2
+        assert [client.received.count(b"quick") for client in clients] == [21] * 4
+        stage.leave()
+        stage.advance(90.0)
+        assert stage.left_behind() == []
+
+
 def test_hedged_request_leaves_no_cycle() -> None:
     """All objects are freed by reference counting."""
     gc.collect()  # garbage of other tests

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
-from policies.facts import Endpoint
+from policies.facts import Endpoint, Outcome, OutcomeKind
 from policies.overload.hedging import BURST, START, Hedging
 
 
@@ -114,6 +114,42 @@ def test_hedges_stay_within_their_share(share: float, events: list[bool]) -> Non
     for begin in range(0, len(requests), 7):
         assert sum(hedged[begin:]) <= share * sum(requests[begin:]) + BURST + 1e-9
     assert sum(hedged) <= share * sum(requests) + 1
+
+
+def awaiting(state: EndpointState, latency: float, requests: int) -> EndpointState:
+    """The endpoint after ten answers of `latency` seconds until 10.0, with so many requests in flight since then."""
+    for _ in range(10):
+        state.await_one(1, 10.0 - latency)
+        state.await_one(-1, 10.0)
+        state.count(Outcome(OutcomeKind.OK, 200, 10.0 - latency, 10.0, 10.0), 0)
+    for _ in range(requests):
+        state.await_one(1, 10.0)
+    return state
+
+
+def test_answers_that_an_endpoint_owes() -> None:
+    """By Little's law two requests in flight at 20 ms are answered at 100 per second, none before 20 ms."""
+    (state,) = states(emea=1)
+    assert state.overdue(10.0) == 0.0
+    awaiting(state, 0.02, 2)
+    assert state.overdue(10.02) == 0.0
+    assert state.overdue(10.07) == pytest.approx(5.0)
+    state.await_one(-1, 10.06)
+    assert state.overdue(10.07) == 0.0
+    state.await_one(-1, 10.1)
+    assert state.overdue(20.0) == 0.0
+
+
+def test_silent_endpoint() -> None:
+    """One of three is silent; where most are, none is: then the balancer or all workers are slow."""
+    first, second, third = members = states(emea=3)
+    for state in members:
+        awaiting(state, 0.02, 2)
+    assert Hedging().silent(members, 10.071) == []
+    for state in (second, third):
+        state.await_one(-1, 10.05)
+    assert Hedging().silent(members, 10.071) == [first]
+    assert Hedging().silent([first], 10.071) == [first]
 
 
 def test_wait_stays_within_its_bounds() -> None:

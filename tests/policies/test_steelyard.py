@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -177,7 +178,7 @@ def test_failed_endpoint_that_is_not_the_cheapest_is_tried_again() -> None:
             r.settle(assignment, outcome(begun, clock.time))
             assignment = r.route(HOME)
         tries.append(clock.time)
-    pauses = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    pauses = [after - before for before, after in pairwise(tries)]
     assert pauses[0] == pytest.approx(1.0, abs=0.1)
     assert max(pauses) == pytest.approx(pauses[-1]) == pytest.approx(0.2 * (tries[-2] - 3.0), rel=0.1)
 

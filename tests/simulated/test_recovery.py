@@ -72,7 +72,9 @@ def home_share(tmp_path: Any, event: str, duration: float, target: str) -> tuple
         ("home-0", "slow", "value = 8.0", 7.0),
     ],
 )
-def test_traffic_returns_within_two_seconds(tmp_path: Any, target: str, kind: str, value: str, lasts: float) -> None:
+def test_traffic_returns_within_two_seconds(
+    tmp_path: Any, target: str, kind: str, value: str, lasts: float
+) -> None:
     """Twenty requests per second and endpoint; the share of the third second is within 10 % of the former one."""
     event = EVENT.format(at=AT, lasts=lasts, target=target, kind=kind, value=value)
     times, inside = home_share(tmp_path, event, AT + lasts + 4.0, target)
