@@ -110,9 +110,11 @@ class Hedges:
         if is_stalled:
             return
         for state in self.hedging.silent(self._by_state, now):
+            sent_before = now - state.latency.mean  # those sent later may be in time
             for attempt in self._by_state[state]:
-                if attempt.exchange is not None and self.hedging.has_budget:
-                    attempt.exchange.hedge(attempt, self.hedging)
+                exchange, routed_at = attempt.exchange, attempt.assignment.routed_at
+                if exchange is not None and routed_at < sent_before and self.hedging.has_budget:
+                    exchange.hedge(attempt, self.hedging)
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:

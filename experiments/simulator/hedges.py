@@ -95,8 +95,14 @@ class Hedges:
         if self._is_searching:
             self._agenda.add(now + SEARCH_EVERY, Search(self))
         for state in self.hedging.silent(self._balancer.router.states, now):
+            sent_before = now - state.latency.mean
             for attempt in self._attempts:
-                if attempt.assignment.state is state and self.hedging.has_budget:
+                assignment = attempt.assignment
+                if (
+                    assignment.state is state
+                    and assignment.routed_at < sent_before
+                    and self.hedging.has_budget
+                ):
                     self._hedge(attempt, now)
 
     def turn(self, tick: int, now: float) -> None:
