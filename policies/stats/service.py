@@ -71,7 +71,12 @@ SPREAD: Final = 0.04
 """Assumed variance of the logarithms of endpoints' service times, where a region has too few to tell."""
 
 STALE: Final = 0.5
-"""Samples that all measurements before FORGET_AFTER seconds without any count at most: one answer decides."""
+"""Samples that all measurements count at most after a pause of FORGET_AFTER seconds, if that is unusual: one answer
+decides."""
+
+STALE_GAPS: Final = 3.0
+"""Multiple of the mean time between samples that an unusual pause exceeds. Where a balancer seldom uses an endpoint,
+long pauses are usual, and its speed would never be learned."""
 
 OUTLIER: Final = 0.5
 """Difference in logarithms, or three standard deviations if more, that one answer counts at most in a long-run mean: a
@@ -289,7 +294,7 @@ class EndpointService:
         """Decay the long-run sums until `now`; return the number of samples that are left."""
         age = max(0.0, now - self._at)
         keep = exp(-age / TAU)
-        if age > FORGET_AFTER and self.samples:
+        if age > FORGET_AFTER and age * self.samples > STALE_GAPS * TAU:
             keep = min(keep, STALE / self.samples)
         self._at += age
         self.samples *= keep
