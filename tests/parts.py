@@ -69,6 +69,7 @@ def second_tier() -> list[Part]:
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover")
     compiled = (
         "tests/policies/test_built_in_options.py",
+        "tests/policies/test_compiled_picks.py",
         *(f"tests/balancer/test_{name}.py" for name in DATA_PATH),
     )
     return [
