@@ -91,6 +91,10 @@ relative to the best: 1.065 with 0, 1.045 with 0.05, 1.066 with 0.1."""
 SUSPECTED: Final = 0.2
 """Logarithm of the slowdown above which an endpoint is suspected: 1.5 times slower than usual."""
 
+APART: Final = 0.7
+"""Logarithm of how many times slower than its region an endpoint is that starts anew when it answers as the others do.
+Otherwise it would need many answers to correct its mean, and get one in ten seconds."""
+
 TRIALS_AFTER: Final = 1.0
 """Least seconds between trials of a suspected endpoint that gets no requests otherwise."""
 
@@ -310,6 +314,8 @@ class EndpointService:
         if self.slow_since is not None:
             self._judge_slow(latency, met, now)
             return
+        if self._has_caught_up(latency, met):
+            self._start_anew(1.0, now)
         if region.is_due(now) or self.samples < FEW or now - self._at > LEAST_OFTEN:
             region.add(self, latency, met, now)
             region.settle(now)
@@ -328,22 +334,45 @@ class EndpointService:
         since, region = self.slow_since, self.region
         if since is None:
             return
-        work = max(LEAST_SHARE * latency, min(latency - self.distance, latency * region.concurrency / met))
-        slower = log(work) - self._log_seconds
+        slower = log(self._work(latency, met)) - self._log_seconds
         if slower < 0.5 * self.held:
             self._end_suspicion()
-            self.progress.restart()
-            self.room = max(1.0, region.concurrency * exp(-self.held))
-            self._normal_at = now + NORMAL_AFTER
+            self._limit(region.concurrency * exp(-self.held), now)
             return
         self.held = max(self.progress.slowdown(0.0, self.region.dispersion, now), 0.5 * (self.held + slower))
         if now - since > NORMAL_AFTER:
-            self.samples = min(self.samples, FEW)
-            self.logs = [self.samples * (total / self.samples + self.held) for total in self.logs]
+            keep = min(1.0, FEW / self.samples)
+            self.logs = [keep * (total + self.samples * self.held) for total in self.logs]
+            self.samples *= keep
             self.settle()
             self._end_suspicion()
         else:
             self.plan_trial(now)
+
+    def _work(self, latency: float, met: int) -> float:
+        """Return the service time of a request that was one of `met` in flight, as far as it was not waiting."""
+        alone = min(latency - self.distance, latency * self.region.concurrency / met)
+        return max(LEAST_SHARE * latency, alone)
+
+    def _has_caught_up(self, latency: float, met: int) -> bool:
+        """Whether the endpoint was much slower than its region and now answers as the others do."""
+        region = self.region
+        apart = self._log_seconds - region.log_mean
+        if not self.samples or self.room < inf or apart < max(APART, 2.0 * sqrt(region.noise)):
+            return False
+        return log(self._work(latency, met)) < region.log_mean + 0.5 * apart
+
+    def _start_anew(self, room: float, now: float) -> None:
+        """Forget the endpoint's own service times, and let it have `room` requests in flight, more with each answer."""
+        self.samples = 0.0
+        self.logs = [0.0] * len(CONCURRENCIES)
+        self._limit(room, now)
+
+    def _limit(self, room: float, now: float) -> None:
+        """Limit the requests in flight of an endpoint that has recovered."""
+        self.progress.restart()
+        self.room = max(1.0, room)
+        self._normal_at = now + NORMAL_AFTER
 
     def _end_suspicion(self) -> None:
         self.slow_since, self.trial_at = None, inf
