@@ -116,6 +116,10 @@ class LeastCost:
         self._bad[state.id] = state
         self._trial_at = min(self._trial_at, service.trial_at)
 
+    def doubts(self, state: EndpointState) -> bool:
+        """Whether the endpoint is suspected to be slow, or has failed and not answered since."""
+        return state.id in self._bad
+
     def _recovered(self, state: EndpointState, now: float) -> None:
         """Have the other bad endpoints of its region tried now: what disturbed it may have disturbed them."""
         self._trials += 1.0

@@ -25,7 +25,9 @@ class Policy(Protocol):
     - `probes(now)` after each pick: returns the endpoints to probe out of band, possibly none;
     - `observe_probe(state, load, latency, now)` when a probe is answered: the load that the worker reports, and the
       seconds from sending the probe to its answer. Failed probes are not reported. Where probing is not available,
-      neither probe hook is called, so a policy must work without them.
+      neither probe hook is called, so a policy must work without them;
+    - `doubts(state)` after a pick, where hedging is on: whether the endpoint may be slow or fail. An idempotent request
+      is then sent to a second one as well, within the hedging budget, so that a trial costs its client nothing.
 
     An attribute `trace`, None at first, is set while explanations are recorded: see `explanation.py`.
 

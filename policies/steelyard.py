@@ -50,6 +50,7 @@ class Steelyard:
         # The compiled methods themselves: a pick costs no further call.
         self.pick = self._least_cost.pick
         self.observe = self._least_cost.observe
+        self.doubts = self._least_cost.doubts
         self.members_changed = self._least_cost.members_changed
 
     @property

@@ -218,8 +218,9 @@ class Exchange:
             attempt.why = explaining.line
         self._attempts += 1
         is_idempotent = method in REPEATABLE
-        if proxy.hedges is not None and is_idempotent and self._is_complete and self._attempts == 1:
-            proxy.hedges.watch(attempt)
+        hedges = proxy.hedges if is_idempotent and self._is_complete and self._attempts == 1 else None
+        if hedges is not None:
+            hedges.watch(attempt)
         pool = proxy.pools.by_id[assignment.state.id]
         if self._needs_fresh:
             pool.open(attempt)
@@ -229,6 +230,8 @@ class Exchange:
             pool.wait(attempt)
         else:
             self._send(attempt, upstream)
+        if hedges is not None and proxy.router.doubts(assignment.state):
+            self.hedge(attempt, hedges.hedging)
 
     def connected(self, attempt: Attempt, upstream: UpstreamRequest) -> None:
         """Send the request on the upstream connection that the attempt has waited for."""

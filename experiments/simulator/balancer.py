@@ -154,6 +154,8 @@ class SimulatedBalancer:
         elif self.hedges is not None:
             self.hedges.watch(attempt, now)
         self.dispatch(connections, attempt, now, is_fresh)
+        if self.hedges is not None and not facts.attempt and self.router.doubts(assignment.state):
+            self.hedges.copy(attempt, now)
 
     def dispatch(self, connections: WorkerConnections, attempt: Attempt, now: float, is_fresh: bool) -> None:
         """Send an attempt to its worker, over a connection where connections have a cost."""

@@ -115,6 +115,11 @@ class Hedges:
             elif attempt.status:
                 self.hedging.record(state, attempt.ended_at - attempt.assignment.routed_at, now)
 
+    def copy(self, attempt: Attempt, now: float) -> None:
+        """Hedge at once an attempt at an endpoint that the policy doubts."""
+        if self._after is None and not attempt.is_over:
+            self._hedge(attempt, now)
+
     def _hedge(self, attempt: Attempt, now: float) -> None:
         if attempt.rival is not None or attempt.is_loser:
             return

@@ -18,6 +18,9 @@ FORWARDED = ("observe", "observe_probe", "members_changed", "tick")
 ASKED = "probes"
 """The hook that returns the endpoints to probe."""
 
+DOUBTS = "doubts"
+"""The hook that says whether an endpoint may be slow or fail."""
+
 
 def combine_hooks(chorus: object, policies: Sequence[Policy]) -> None:
     """Give `chorus` every hook that one of `policies` has."""
@@ -25,6 +28,9 @@ def combine_hooks(chorus: object, policies: Sequence[Policy]) -> None:
         hooks = hooks_of(policies, name)
         if hooks:
             setattr(chorus, name, hooks[0] if len(hooks) == 1 else _all(hooks))
+    doubts = hooks_of(policies, DOUBTS)
+    if doubts:
+        setattr(chorus, DOUBTS, doubts[0] if len(doubts) == 1 else _any(doubts))
     asked = hooks_of(policies, ASKED)
     if asked:
         setattr(chorus, ASKED, asked[0] if len(asked) == 1 else _concatenate(asked))
@@ -33,6 +39,10 @@ def combine_hooks(chorus: object, policies: Sequence[Policy]) -> None:
 def hooks_of(policies: Sequence[Policy], name: str) -> list[Callable[..., Any]]:
     """Return the hook of each policy that has it."""
     return [getattr(policy, name) for policy in policies if hasattr(policy, name)]
+
+
+def _any(hooks: Sequence[Callable[..., bool]]) -> Callable[..., bool]:
+    return lambda state: any(hook(state) for hook in hooks)
 
 
 def _all(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:

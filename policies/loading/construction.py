@@ -26,6 +26,7 @@ METHODS = {
     "tick": ("now",),
     "probes": ("now",),
     "observe_probe": ("state", "load", "latency", "now"),
+    "doubts": ("state",),
 }
 """Methods of a policy with their arguments; only `pick` is required."""
 

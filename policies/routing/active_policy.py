@@ -47,6 +47,7 @@ class ActivePolicy:
         self.tick: Callable[..., None] | None = getattr(policy, "tick", None)
         self.probes: Callable[..., Sequence[EndpointState]] | None = getattr(policy, "probes", None)
         self.observe_probe: Callable[..., None] | None = getattr(policy, "observe_probe", None)
+        self._doubts: Callable[[EndpointState], bool] | None = getattr(policy, "doubts", None)
         self.explain(self.trace)
 
     def explain(self, trace: Trace | None) -> None:
@@ -71,14 +72,19 @@ class ActivePolicy:
         if members_changed is not None:
             self.call(members_changed, states, now)
 
-    def call(self, hook: Callable[..., None], *arguments: Any) -> None:
+    def doubts(self, state: EndpointState) -> bool:
+        """Whether the policy doubts that the endpoint is as fast as usual; False where it has no such hook."""
+        return self._doubts is not None and bool(self.call(self._doubts, state))
+
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
         """Call a hook of the policy; an exception is recorded as the policy's fault and not raised."""
         try:
-            hook(*arguments)
+            return hook(*arguments)
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # also SystemExit: a policy must not end the process
             self._note(f"{raised(fault)} in {getattr(hook, '__name__', hook)}")
+            return None
 
     def fallback_pick(
         self, facts: RequestFacts, available: Available, now: float, reason: str, fault: str

@@ -57,7 +57,13 @@ class Sticky(WrappingPolicy):
         self.inner = inner
         self.counts = counts or StickyCounts()
         self._placement = placement
-        for hook in ("observe", "tick", "probes", "observe_probe"):  # the router calls each that it finds
+        for hook in (
+            "observe",
+            "tick",
+            "probes",
+            "observe_probe",
+            "doubts",
+        ):  # the router calls each that it finds
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
 

@@ -157,6 +157,10 @@ class Router(EndpointSet):
         if self._active.observe_probe is not None and state.is_member:
             self._active.call(self._active.observe_probe, state, load, latency, now)
 
+    def doubts(self, state: EndpointState) -> bool:
+        """Whether the policy doubts that the endpoint it picked is as fast as usual."""
+        return self._active.doubts(state)
+
     def _probe(self, now: float) -> None:
         if self._probes is not None and self.on_probe is not None:
             for state in self._probes(now):

@@ -362,6 +362,12 @@ def answers(latency: Callable[[], float], stage: Wireless) -> Callable[[Peer], N
     return script
 
 
+def is_first(peer: Peer) -> bool:
+    """Whether it is a connection to the first worker."""
+    assert peer.wire is not None
+    return str(peer.wire.get_extra_info("peername")[0]).endswith("10")
+
+
 def test_delay_of_a_hedge() -> None:
     """Within a tick after the request is late; nothing is left at the end."""
     with Wireless(2, hedging=(("enabled", True), ("minimum", 0.05))) as stage:
@@ -398,10 +404,8 @@ def test_requests_at_a_silent_endpoint_are_hedged_before_they_are_late() -> None
             for client in clients:
                 client.send(get())
             stage.loop.advance(0.05)
-        for peer in stage.workers:
-            assert peer.wire is not None
-            if peer.wire.get_extra_info("peername")[0].endswith("10"):
-                peer.on_received = None
+        for peer in filter(is_first, stage.workers):
+            peer.on_received = None
         for client in clients:
             client.send(get())
         stage.loop.advance(0.06)
@@ -411,6 +415,31 @@ def test_requests_at_a_silent_endpoint_are_hedged_before_they_are_late() -> None
         stage.loop.advance(0.03)
         assert stage.proxy.counts.hedges_won == 2
         assert [client.received.count(b"quick") for client in clients] == [21] * 4
+        stage.leave()
+        stage.advance(90.0)
+        assert stage.left_behind() == []
+
+
+def test_trial_of_a_failed_endpoint_is_hedged_at_once() -> None:
+    """It breaks connections, then hangs; a second later it gets a trial, whose client has the other's answer."""
+    with Wireless(
+        2, hedging=(("enabled", True), ("minimum", 1.0), ("share", 0.5)), policy="steelyard"
+    ) as stage:
+        stage.worker_script = answers(lambda: 0.02, stage)
+        client = stage.client()
+        for _ in range(6):
+            client.send(get())
+            stage.loop.advance(0.05)
+        for peer in filter(is_first, stage.workers):
+            peer.on_received = Peer.vanish
+        answer = stage.worker_script
+        stage.worker_script = lambda peer: None if is_first(peer) else answer(peer)
+        for number in range(7, 40):
+            client.send(get())
+            stage.loop.advance(0.05)
+            assert client.received.count(b"quick") == number
+            assert stage.proxy.counts.hedged == (number > 28)
+        assert stage.proxy.router.doubts(stage.proxy.router.states[0])
         stage.leave()
         stage.advance(90.0)
         assert stage.left_behind() == []
