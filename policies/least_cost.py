@@ -30,10 +30,13 @@ Simulated, 60 random scenarios, p99 relative to the best, geometric mean: 1.133 
 WAIT_PRICE: Final = 4.0
 """Cost in seconds of one second of expected wait, because later requests wait, too (see `region_aware.py`)."""
 
-SERVICE_PRICE: Final = 3.0
-"""Cost in seconds of one second of service: it occupies the endpoint for later requests, which distance does not.
+OCCUPANCY_PRICE: Final = 2.0
+"""Cost in seconds of one second of usual service, besides the service itself: it occupies the endpoint for later
+requests, which distance does not. A present slowdown counts once, because it ends before they come.
 
-Simulated, 60 random scenarios, p99 relative to the best, geometric mean: 1.044 with 2, 1.035 with 3, 1.030 with 4."""
+Simulated, 120 random scenarios, p99 relative to the best, geometric mean: 1.032, and 1.035 where the present service
+counts. In a region that has become four times slower 28 to 51 % of the requests stay instead of 4 % (a clairvoyant
+policy leaves 31 to 59 %)."""
 
 MARGIN: Final = 0.01
 """Seconds by which another region must be cheaper than home."""
@@ -240,7 +243,7 @@ class LeastCost:
             if region.samples:
                 seconds, room = exp(region.log_mean) * region.mean_factor, NEW_ROOM
         if seconds:
-            cost += distance + SERVICE_PRICE * seconds
+            cost += distance + seconds + OCCUPANCY_PRICE * (service.seconds or seconds)
             wait = (in_flight + 1) * seconds / region.concurrency - seconds - distance
             if wait > 0.0:
                 cost += self._wait_price * wait
@@ -250,7 +253,7 @@ class LeastCost:
             cost += distance
             if in_flight or state.region != home:
                 age = now - state.busy_since if in_flight else 0.0
-                cost += SERVICE_PRICE * max(UNTRIED, age)
+                cost += (1.0 + OCCUPANCY_PRICE) * max(UNTRIED, age)
         connections = state.connections
         if connections is not None and not connections.has_idle:
             cost += connections.connect_time

@@ -4,7 +4,8 @@ One sum in seconds decides, over endpoints of all regions alike, and each of its
 
     connecting     recent time to open a connection, if none is idle for the request
     distance       one round trip, from the last TCP handshake
-    3 × service    what it takes there at present (`stats/service.py`, `stats/progress.py`)
+    service        what it takes there at present (`stats/service.py`, `stats/progress.py`)
+    2 × usual      service, because the request occupies the endpoint for others
     wait           what is in flight there × service / concurrency, × wait_price
     failures       what they cost × the share that failed
     − margin       of the home region
