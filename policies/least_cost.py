@@ -244,6 +244,7 @@ class LeastCost:
                 seconds, room = exp(region.log_mean) * region.mean_factor, NEW_ROOM
         if seconds:
             cost += distance + seconds + OCCUPANCY_PRICE * (service.seconds or seconds)
+            cost += self._wait_price * service.pause
             wait = (in_flight + 1) * seconds / region.concurrency - seconds - distance
             if wait > 0.0:
                 cost += self._wait_price * wait

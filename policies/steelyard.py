@@ -7,6 +7,7 @@ One sum in seconds decides, over endpoints of all regions alike, and each of its
     service        what it takes there at present (`stats/service.py`, `stats/progress.py`)
     2 × usual      service, because the request occupies the endpoint for others
     wait           what is in flight there × service / concurrency, × wait_price
+    pauses         their mean per request, beyond the region's, × wait_price
     failures       what they cost × the share that failed
     − margin       of the home region
 

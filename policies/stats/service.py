@@ -14,6 +14,9 @@ Service times are averaged as logarithms, so that one cheap or dear request amon
 mean is drawn towards its region's by as much as it may differ by chance (empirical Bayes; Efron and Morris 1973): with
 few samples the region's mean counts, with many its own.
 
+Time beyond an outlier's limit is a pause, as of a garbage collection: it does not change the service time, and is
+averaged by itself.
+
 An endpoint that answers more slowly than it used to is suspected: its long-run mean is kept, and what it takes at
 present is held until an answer comes that is nearer to the former. It then gets one request at a time, two after the
 next answer, and so on.
@@ -82,6 +85,10 @@ OUTLIER: Final = 0.5
 """Difference in logarithms, or three standard deviations if more, that one answer counts at most in a long-run mean: a
 pause is not service. What lasts shows in `progress`."""
 
+PAUSES: Final = 4.0
+"""Outliers of an endpoint from which they count as pauses that will come again. Fewer may be the beginning of a lasting
+slowdown, which `progress` shows by then."""
+
 AGEING: Final = 0.05
 """How fast the estimate of an endpoint that is slower than its region becomes doubtful without answers: the standard
 deviation of a random walk of its logarithm, per square root of a second. One that is slower by 30 % is tried again
@@ -125,6 +132,7 @@ class RegionService:
         "_errors",
         "_excesses",
         "_logs",
+        "_paused",
         "_settled_at",
         "_squares",
         "_work_squares",
@@ -144,7 +152,7 @@ class RegionService:
         self.members: list[EndpointService] = []
         self.choice, self.concurrency = 0, CONCURRENCIES[0]
         self.samples = self.log_mean = self._at = self._credited_at = 0.0
-        self._count = self._excesses = self._works = self._work_squares = 0.0
+        self._count = self._excesses = self._works = self._work_squares = self._paused = 0.0
         self._credit = FEW
         self.noise, self.spread = 1.0, SPREAD
         self.mean_factor = self.dispersion = 1.0
@@ -172,7 +180,7 @@ class RegionService:
         distance, weight, log_latency = member.distance, member.weight, log(latency)
         beyond, least = max(LEAST_SHARE * latency, latency - distance), LEAST_SHARE * latency
         outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > FEW else inf
-        excess = 0.0
+        excess = paused = 0.0
         for i in range(len(CONCURRENCIES)):
             concurrency = CONCURRENCIES[i]
             work = log(max(least, min(beyond, latency * concurrency / met)))
@@ -180,7 +188,10 @@ class RegionService:
             if known > 0.0 and before > 0.0:
                 usual = own[i] / known
                 relative = weight * (usual - logs[i] / before)
-                work = min(work, usual + outlier)
+                if work > usual + outlier:
+                    if i == self.choice:
+                        paused = exp(work) - exp(usual + outlier)
+                    work = usual + outlier
             own[i] += work
             total = logs[i] = logs[i] * keep + work - relative
             service = exp(total / samples + relative)
@@ -189,6 +200,10 @@ class RegionService:
             squares[i] = squares[i] * keep + error * error
             if i == self.choice:
                 excess = work - relative
+        self._paused = self._paused * keep + paused
+        if paused:
+            member.pauses += 1.0
+            member.paused += paused
         member.samples = known + 1.0
         if samples >= FEW:
             self._choose()
@@ -202,6 +217,12 @@ class RegionService:
         self.mean_factor = mean / exp(self._excesses / count)
         variation = self._work_squares / count / (mean * mean) - 1.0
         self.dispersion = max(1.0, min(MOST_DISPERSION, variation))
+
+    def pause_of(self, member: EndpointService) -> float:
+        """Return the mean seconds of a member's pauses, beyond those of the region."""
+        if member.pauses < PAUSES:
+            return 0.0
+        return max(0.0, member.paused / member.samples - self._paused / self.samples)
 
     def _variance(self, i: int) -> float:
         mean = self._errors[i] / self.samples
@@ -245,7 +266,8 @@ class EndpointService:
     `seconds` is its usual service time (geometric mean), `distance` the round trip. `progress` tells how much slower
     it is at present. `slow_since`: when it became suspected, None if it is not; it is then `held` (a logarithm) slower,
     and gets a trial at `trial_at`. `room` limits its requests in flight after its recovery. `picked_at`: when a request
-    was last sent there. `weight` (0..1) is how far its own mean counts beside its region's; `logs` has its sum of
+    was last sent there. `pause`: mean seconds of a pause per request, beyond the region's; `pauses` is their number and
+    `paused` their sum. `weight` (0..1) is how far its own mean counts beside its region's; `logs` has its sum of
     logarithms per possible concurrency.
     """
 
@@ -261,6 +283,9 @@ class EndpointService:
         "failing_since",
         "held",
         "logs",
+        "pause",
+        "paused",
+        "pauses",
         "picked_at",
         "progress",
         "region",
@@ -282,6 +307,7 @@ class EndpointService:
         self._present = 0.0
         self.logs = [0.0] * len(CONCURRENCIES)
         self.samples = self.weight = self.held = self.distance = self.seconds = 0.0
+        self.pauses = self.paused = self.pause = 0.0
         self._at = self._log_seconds = self._normal_at = self._waited = 0.0
         region.members.append(self)
 
@@ -298,6 +324,8 @@ class EndpointService:
         """Decay the long-run sums until `now`; return the number of samples that are left."""
         age = max(0.0, now - self._at)
         keep = exp(-age / TAU)
+        self.pauses *= keep
+        self.paused *= keep
         if age > FORGET_AFTER and age * self.samples > STALE_GAPS * TAU:
             keep = min(keep, STALE / self.samples)
         self._at += age
@@ -334,7 +362,7 @@ class EndpointService:
         since, region = self.slow_since, self.region
         if since is None:
             return
-        slower = log(self._work(latency, met)) - self._log_seconds
+        slower = log(self._work(latency, met) / region.mean_factor) - self._log_seconds
         if slower < 0.5 * self.held:
             self._end_suspicion()
             self._limit(region.concurrency * exp(-self.held), now)
@@ -371,6 +399,7 @@ class EndpointService:
     def _limit(self, room: float, now: float) -> None:
         """Limit the requests in flight of an endpoint that has recovered."""
         self.progress.restart()
+        self.pauses = self.paused = self.pause = 0.0
         self.room = max(1.0, room)
         self._normal_at = now + NORMAL_AFTER
 
@@ -402,6 +431,7 @@ class EndpointService:
         self.weight = weight
         self._log_seconds = region.log_mean + weight * apart
         self.seconds = exp(self._log_seconds)
+        self.pause = region.pause_of(self)
         self._present_at = -inf
 
     def advance(self, waited: float, elsewhere: int, answers: int, now: float) -> None:
