@@ -52,7 +52,7 @@ class Hedges:
         """Schedule a check of a newly routed attempt for the instant at which it is late."""
         routed_at, state = attempt.assignment.routed_at, attempt.assignment.state
         self._by_state.setdefault(state, []).append(attempt)
-        tick = int((routed_at + self.hedging.wait(state.region)) / TICK) + 1
+        tick = int((routed_at + self.hedging.wait(state)) / TICK) + 1
         bucket = self._wheel.get(tick)
         if bucket is None:
             self._wheel[tick] = [attempt]

@@ -81,7 +81,7 @@ class Hedges:
         if not self._is_searching:
             self._is_searching = True
             self._agenda.add(now + SEARCH_EVERY, Search(self))
-        tick = int((now + self.hedging.wait(attempt.assignment.state.region)) / TICK) + 1
+        tick = int((now + self.hedging.wait(attempt.assignment.state)) / TICK) + 1
         bucket = self._wheel.get(tick)
         if bucket is None:
             bucket = self._wheel[tick] = Bucket(self, tick)

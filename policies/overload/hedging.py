@@ -53,6 +53,14 @@ SILENT: Final = 5.0
 that happens by chance once in 150 answers. Simulated, pauses of 200 ms every 2 s, service times of 20 ms, at most 5 %
 hedges: p99 208 ms without, 196 with 4, 189 with 5."""
 
+AHEAD_STEP: Final = 0.01
+"""Weight of one request in the mean number ahead of requests."""
+
+MORE_AHEAD: Final = 1.0
+"""Requests ahead of a hedge beyond the usual number, at most. A hedge that would wait longer than usual delays others
+more than it helps. Simulated, pauses of 200 ms every 2 s, load of 50 and 75 %: p99 171 and 316 ms without this limit,
+192 and 271 with none more than usual, 169 and 268 with one, 164 and 279 with two."""
+
 RENEW_AFTER: Final = 0.1
 """Seconds between two updates of a region's median."""
 
@@ -61,15 +69,19 @@ FORGET_AFTER: Final = 60.0
 
 
 class HedgeDelays:
-    """Hedge delays of a region's endpoints: the `quantile` of the latency of each, in seconds."""
+    """Hedge delays of a region's endpoints: the `quantile` of the latency of each, in seconds.
 
-    __slots__ = ("_by_id", "_judged_at", "_renewed_at", "usual")
+    `ahead` is the mean number of requests that are in flight at an endpoint when another is sent there.
+    """
+
+    __slots__ = ("_by_id", "_judged_at", "_renewed_at", "ahead", "usual")
 
     def __init__(self) -> None:
         self._by_id: dict[str, float] = {}
         self._judged_at: dict[str, float] = {}
         self._renewed_at = -inf
         self.usual = START
+        self.ahead = 0.0
 
     def of(self, endpoint_id: str) -> float:
         """Return the endpoint's delay; for an unknown one the region's."""
@@ -119,11 +131,15 @@ class Hedging:
         """Hedge delay in seconds by region."""
         return {region: waits.usual for region, waits in self._by_region.items()}
 
-    def wait(self, region: Region) -> float:
-        """Return the hedge delay in seconds of a request sent to `region` now, and credit the budget."""
+    def wait(self, state: EndpointState) -> float:
+        """Return the hedge delay in seconds of a request just sent to `state`, and credit the budget."""
         if self._tokens < BURST:
             self._tokens += self._share
-        return self._usual(region)
+        waits = self._by_region.get(state.region)
+        if waits is None:
+            return START
+        waits.ahead += AHEAD_STEP * (state.in_flight - 1 - waits.ahead)
+        return waits.usual
 
     def _usual(self, region: Region) -> float:
         waits = self._by_region.get(region)
@@ -170,7 +186,7 @@ class Hedging:
         """Return the candidates for a hedge of a request to `late`.
 
         Endpoints of other regions that are as near, because what slows an endpoint often slows its whole region; else
-        others of its region; else all others."""
+        others of its region; else all others. None that has more in flight than usual."""
         near = SIMILAR * self._usual(late.region)
         regions = available.by_region.items()
         similar = [
@@ -180,4 +196,9 @@ class Hedging:
             for state in members
         ]
         neighbours = [state for state in available.by_region.get(late.region, ()) if state is not late]
-        return similar or neighbours or [state for state in available if state is not late]
+        others = similar or neighbours or [state for state in available if state is not late]
+        return [state for state in others if self._is_free(state)]
+
+    def _is_free(self, state: EndpointState) -> bool:
+        waits = self._by_region.get(state.region)
+        return waits is None or state.in_flight <= waits.ahead + MORE_AHEAD

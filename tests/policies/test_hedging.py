@@ -25,7 +25,7 @@ def states(**regions: int) -> list[EndpointState]:
 
 def serve(hedging: Hedging, state: EndpointState, latency: float, now: float) -> bool:
     """Record one request; return whether it was late."""
-    is_late = latency > hedging.wait(state.region)
+    is_late = latency > hedging.wait(state)
     hedging.record(state, None if is_late else latency, now)
     return is_late
 
@@ -100,12 +100,12 @@ def test_single_late_request_may_be_hedged() -> None:
 )
 def test_hedges_stay_within_their_share(share: float, events: list[bool]) -> None:
     """Over any stretch of requests: the share of them, and the burst."""
-    hedging = Hedging(share=share)
+    hedging, (state,) = Hedging(share=share), states(emea=1)
     requests: list[int] = []
     hedged: list[int] = []
     for event in events:
         if event:
-            hedging.wait("emea")
+            hedging.wait(state)
             requests.append(1)
             hedged.append(0)
         elif hedging.take(0.0):
@@ -156,7 +156,7 @@ def test_wait_stays_within_its_bounds() -> None:
     """Without measurements it is one second."""
     hedging = Hedging(least=0.05, most=2.0)
     quick, slow = states(emea=1, us=1)
-    assert hedging.wait("emea") == START
+    assert hedging.wait(quick) == START
     for n in range(2000):
         hedging.record(quick, 0.001, n)
         hedging.record(slow, None, n)
@@ -215,3 +215,15 @@ def test_second_attempt_goes_far_if_the_region_has_no_other() -> None:
     assert ids(hedging.others(members[0], Available(members))) == {"far0", "far1"}
     assert hedging.others(members[0], Available(members[:1])) == []
     assert hedging.others(members[0], Available()) == []
+
+
+def test_second_attempt_avoids_endpoints_with_more_in_flight_than_usual() -> None:
+    """Two are usual; an endpoint with two may be chosen, one with four not."""
+    members = states(a=4)
+    hedging = learned({"a": 0.03}, members)
+    members[0].in_flight = 3  # as requests usually find it: two, and then there are three
+    for _ in range(1000):
+        hedging.wait(members[0])
+    for state, in_flight in zip(members[1:], (0, 2, 4), strict=True):
+        state.in_flight = in_flight
+    assert ids(hedging.others(members[0], Available(members))) == {"a1", "a2"}
