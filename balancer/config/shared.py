@@ -22,7 +22,7 @@ class SharedConfig(Section):
         default="default", description="units of one group share; other groups of the store do not"
     )
     every: Annotated[float, Field(ge=0.01, le=0.25, allow_inf_nan=False)] = Field(
-        default=0.04,
+        default=0.02,
         description="seconds between two reports of a process; longer with many units or endpoints",
     )
     verify: bool = Field(

@@ -28,7 +28,7 @@ class SharedTable(Model):
 
     enabled: bool = Field(default=False, description="share requests in flight, latencies and failures")
     every: float = Field(
-        default=0.04, ge=0.001, le=1.0, description="seconds between two reports of a balancer"
+        default=0.02, ge=0.001, le=1.0, description="seconds between two reports of a balancer"
     )
     delay: float = Field(default=0.001, ge=0.0, le=10.0, description="seconds until the others hear a report")
 

@@ -91,7 +91,7 @@ class SharedModel:
     Every `every` seconds each balancer reports to all others, which hear it `delay` seconds later.
     """
 
-    every: float = 0.04
+    every: float = 0.02
     delay: float = 0.001
 
 
