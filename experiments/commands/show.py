@@ -184,6 +184,7 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.equality import chosen_grid
     from experiments.sweep.matrix import matrix_of
+    from experiments.sweep.overview import overview_table
     from experiments.sweep.tables import failure_table, grid_table, group_table, matrix_table
 
     if not file.exists() and not file.suffix:
@@ -194,7 +195,7 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
         facts = chosen_grid(opened, grid)
         rows = opened.rows(facts.grid.name)
     matrix = None if measure is None else matrix_of(rows, measure)
-    ratios = () if matrix is None else (distance_table(matrix), matrix_table(matrix))
+    ratios = () if matrix is None else (overview_table(matrix), distance_table(matrix), matrix_table(matrix))
     for table in (grid_table([facts]), group_table(rows), *ratios, failure_table(rows)):
         if table.rows:
             console.print(whole_table(table))

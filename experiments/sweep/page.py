@@ -26,6 +26,7 @@ from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 from experiments.sweep.equality import chosen_grid
 from experiments.sweep.figure import heat_map
 from experiments.sweep.matrix import Matrix, Square, matrix_of
+from experiments.sweep.overview import overview_table, standings
 from experiments.sweep.sentences import has_no_verdict, headline, sentences
 from experiments.sweep.tables import best_table, failure_table, matrix_table
 from experiments.terminal import clock
@@ -92,7 +93,13 @@ def matrix_sections(facts: GridFacts, matrix: Matrix, rows: Sequence[Row], figur
     """Heat map, sentences, tables and method of the simulated matrix."""
     ours = facts.grid.ours
     drawing = Drawing("matrix", "The policy matrix", CAPTION, partial(heat_map, matrix, ours))
-    tables = (best_table(matrix, ours), distance_table(matrix), matrix_table(matrix), failure_table(rows))
+    tables = (
+        overview_table(matrix),
+        best_table(matrix, ours),
+        distance_table(matrix),
+        matrix_table(matrix),
+        failure_table(rows),
+    )
     return [
         Section(drawing.title, save_drawing(drawing, figures)),
         Section(f"Where {ours} stands", lines=sentences(matrix, ours)),
@@ -140,6 +147,7 @@ def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
         "headline": headline(matrix, facts.grid.ours),
         "sentences": sentences(matrix, facts.grid.ours),
         "left_out": dict(matrix.left_out),
+        "standings": standings(matrix),
         "distances": distances(matrix),
         "squares": [*matrix.squares.values()],
         "measured": [] if measured is None else [*measured.squares.values()],

@@ -22,6 +22,7 @@ from experiments.sweep.figure import heat_map, ink_on, strips_of
 from experiments.sweep.grid import checked_grid
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.outcome import Outcome
+from experiments.sweep.overview import overview_table, standings
 from experiments.sweep.page import write_page
 from experiments.sweep.sentences import headline, is_met, sentences
 from experiments.sweep.tables import matrix_table
@@ -165,6 +166,26 @@ def test_distance_to_the_bound() -> None:
     assert [one.worst for one in found] == pytest.approx([4.0, 3.0])
     table = distance_table(matrix_of(cells))
     assert [cell.text for cell in table.rows[0]][2:] == ["2", "4.00", "two"]
+
+
+def test_standing_over_all_scenarios() -> None:
+    """Within 5 and 10 % of the best, mean, 90th and worst; where all are late, goodput decides, and only nearness."""
+    cells = [
+        *rows({"a": 0.1, "b": 0.104, CLAIRVOYANT: 0.05}, "one", noise=0, seeds=1),
+        *rows({"a": 0.1, "b": 0.2}, "two", noise=0, seeds=1),
+        *(
+            row("lost", policy, 1, p99=5.0, ok=500, goodput=good)
+            for policy, good in (("a", 0.4), ("b", 0.395))
+        ),
+        *(row("gone", policy, 1, p99=5.0, ok=500, goodput=good) for policy, good in (("a", 0.4), ("b", 0.3))),
+    ]
+    best, other = standings(matrix_of(cells))
+    assert (best.policy, best.near, best.mean, best.worst) == ("a", 1.0, 1.0, 1.0)
+    assert (other.near, other.fairly_near, other.scenarios) == (0.5, 0.5, 4)
+    assert [other.mean, other.worst] == pytest.approx([(1.04 * 2.0) ** 0.5, 2.0])
+    assert other.worst_scenario == "two"
+    assert [cell.text for cell in overview_table(matrix_of(cells)).rows[0]][:3] == ["a", "4", "100.0%"]
+    assert overview_table(matrix_of(cells[:3])).rows == ()
 
 
 def test_knobs_of_the_load_are_columns_and_those_of_policies_rows() -> None:

@@ -1,0 +1,91 @@
+"""Every policy over all scenarios of a sweep: how often it is near the best, and how far it is behind at worst.
+
+The unit is the scenario, and the ratio is that of geometric means over its seeds. Where failures decide, because even
+the best measure is the deadline, a policy is near if its goodput is at most one point below the highest; such scenarios
+do not enter mean and percentiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.report.tables import Cell, Table
+from experiments.stats.ceiling import GOODPUT
+from experiments.stats.estimates import geometric_mean
+from experiments.sweep.matrix import Matrix, Square
+
+NEAR, FAIRLY_NEAR = 1.05, 1.10
+POINT = 0.01
+"""Goodput below the highest that counts as near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A policy over all scenarios: shares of the scenarios in which it is near the best, and ratios to the best."""
+
+    policy: str
+    scenarios: int
+    near: float
+    fairly_near: float
+    mean: float
+    p90: float
+    worst: float
+    worst_scenario: str
+
+
+def standings(matrix: Matrix) -> list[Standing]:
+    """Standing of every policy that is no bound, the best mean first; empty for a single scenario."""
+    found = [standing(matrix, policy) for policy in matrix.ranked() if policy not in matrix.bounds]
+    return [one for one in found if one is not None] if len(matrix.scenarios) > 1 else []
+
+
+def standing(matrix: Matrix, policy: str) -> Standing | None:
+    """Standing of one policy; None without a scenario that is judged by the measure."""
+    row = matrix.row(policy)
+    ratios = {square.scenario: square.ratio.ratio for square in row if square.judged_by != GOODPUT}
+    if not ratios:
+        return None
+    worst = max(ratios, key=lambda scenario: ratios[scenario])
+    return Standing(
+        policy,
+        len(row),
+        sum(is_near(matrix, square, NEAR) for square in row) / len(row),
+        sum(is_near(matrix, square, FAIRLY_NEAR) for square in row) / len(row),
+        geometric_mean(ratios.values()),
+        float(np.percentile(list(ratios.values()), 90)),
+        ratios[worst],
+        worst,
+    )
+
+
+def is_near(matrix: Matrix, square: Square, ratio: float) -> bool:
+    """Whether the square is within `ratio` of the best, or its goodput within a point of the highest."""
+    if square.judged_by != GOODPUT:
+        return square.ratio.ratio <= ratio
+    column = [other for other in matrix.column(square.scenario) if other.policy not in matrix.bounds]
+    return square.goodput >= max(other.goodput for other in column) - POINT
+
+
+def overview_table(matrix: Matrix) -> Table:
+    """Every policy over all scenarios; no rows for a single scenario."""
+    note = (
+        f"{matrix.measure} as a ratio to the observed best of each scenario. Where even that is the deadline, near "
+        "means a goodput at most one point below the highest."
+    )
+    columns = ("policy", "scenarios", "within 5 %", "within 10 %", "geometric mean", "90th", "worst", "where")
+    rows = tuple(
+        (
+            Cell(one.policy),
+            Cell(str(one.scenarios)),
+            Cell(f"{one.near:.1%}"),
+            Cell(f"{one.fairly_near:.1%}"),
+            Cell(f"{one.mean:.3f}"),
+            Cell(f"{one.p90:.2f}"),
+            Cell(f"{one.worst:.2f}"),
+            Cell(one.worst_scenario),
+        )
+        for one in standings(matrix)
+    )
+    return Table("Over all scenarios", note, columns, rows)
