@@ -57,13 +57,8 @@ class Sticky(WrappingPolicy):
         self.inner = inner
         self.counts = counts or StickyCounts()
         self._placement = placement
-        for hook in (
-            "observe",
-            "tick",
-            "probes",
-            "observe_probe",
-            "doubts",
-        ):  # the router calls each that it finds
+        # the router calls each that it finds
+        for hook in ("observe", "tick", "probes", "observe_probe", "doubts"):
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
 
