@@ -135,7 +135,7 @@ async def test_a_hostile_server_ends_nothing(fake: FakeStore, garbage: bytes) ->
 
 async def test_status_and_metrics_have_the_store(stage: Stage, fake: FakeStore) -> None:
     url = f"redis://:{QUOTED}@127.0.0.1:{fake.port}"
-    server = await stage.serve(await stage.worker(response()), shared={"url": url, "every": 0.01})
+    server = await stage.serve(await stage.worker(response()), shared={"url": url, "every": 0.02})
     shared = server.control_plane.shared
     assert shared is not None
     await stage.eventually(lambda: shared.is_connected)
@@ -146,7 +146,7 @@ async def test_status_and_metrics_have_the_store(stage: Stage, fake: FakeStore) 
         "connected": True,
         "problem": None,
         "delay": 0.0,
-        "interval": 0.01,
+        "interval": 0.02,
         "others": 0,
         "in_flight_elsewhere": 0,
         "sent": 0,
