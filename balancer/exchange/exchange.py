@@ -311,12 +311,12 @@ class Exchange:
             self._send(second, upstream)
 
     def _may_hedge(self, late: Attempt) -> bool:
-        """Return whether the request may be hedged: complete, repeatable, and nothing sent to the client yet."""
+        """Return whether the request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
         downstream, kept = self._downstream, self._body_buffer
         is_sent = self._is_complete and not downstream.is_held and downstream.pending_upgrade is None
         is_repeatable = kept is None or not kept.is_spent
         is_waited_for = self._attempt is late and not (self._has_sent_interim or downstream.is_write_paused)
-        return is_sent and is_repeatable and is_waited_for and self._race is None
+        return is_sent and is_repeatable and is_waited_for and self._attempts == 1
 
     def continue_with(self, attempt: Attempt) -> None:
         """End hedging and continue with `attempt`."""
