@@ -445,6 +445,32 @@ def test_trial_of_a_failed_endpoint_is_hedged_at_once() -> None:
         assert stage.left_behind() == []
 
 
+def test_request_is_hedged_once() -> None:
+    """The first worker hangs and the hedge's breaks; the first attempt is still late, and is not hedged again."""
+    with Wireless(3, hedging=(("enabled", True), ("share", 0.5)), retries=0) as stage:
+        stage.worker_script = answers(lambda: 0.02, stage)
+        client = stage.client()
+        for _ in range(60):
+            client.send(get())
+            stage.loop.advance(0.05)
+        before = stage.proxy.counts.hedged
+        fates: list[Callable[[Peer], None]] = [lambda peer: None, Peer.vanish]
+
+        def next_fate(peer: Peer) -> None:
+            (fates.pop(0) if fates else answers(lambda: 0.02, stage))(peer)
+
+        stage.worker_script = next_fate
+        for peer in stage.workers:
+            peer.on_received = next_fate
+        client.send(get())
+        stage.loop.advance(1.0)
+        assert not fates
+        assert stage.proxy.counts.hedged == before + 1
+        stage.leave()
+        stage.advance(90.0)
+        assert stage.left_behind() == []
+
+
 def test_hedged_request_leaves_no_cycle() -> None:
     """All objects are freed by reference counting."""
     gc.collect()  # garbage of other tests
