@@ -479,7 +479,9 @@ async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLo
     """Written, dropped (queue full) and lost (write failed)."""
     await watched.serve(await stage.worker(response()), log={"admin": False})
     await stage.ask(get())
-    await watched.lines(1)
+    log = stage.proxy.access_log
+    assert log is not None
+    await stage.eventually(lambda: log.counts.written)  # the thread counts after it has written
     status = json.loads((await stage.ask(CONTROL % b"status")).body)
     assert status["access_log"] == {"waiting": 0, "written": 1, "dropped": 0, "lost": 0}
     metrics = (await stage.ask(CONTROL % b"metrics")).body
