@@ -10,6 +10,13 @@ from random import Random
 JITTER = 0.1
 """Relative jitter by which an ejection may be shorter, so that endpoints ejected together do not return together."""
 
+BROKEN_FOR = 2.0
+"""Least seconds of the second ejection in a row for broken connections, doubled for each further one: an endpoint that
+accepts connections and breaks each of them would otherwise return with every check."""
+
+MOST_DOUBLINGS = 10
+"""Doublings of BROKEN_FOR at most; the ejection is over before."""
+
 WINDOW_STEPS = 6
 """Steps in which the window of the success rate moves on."""
 
@@ -46,7 +53,8 @@ class Cause(Enum):
 class Record:
     """Outlier detection state of one endpoint.
 
-    `until` is the end of the ejection, None unless it is ejected now; `cause` the reason of the last ejection; `count`
+    `until` is the end of the ejection, None unless it is ejected now; a successful check may end it earlier, from
+    `returns_from` on. `cause` is the reason of the last ejection; `count`
     the number of ejections, `times` how many of them followed each other closely. `rate` is (successes, requests) of
     the window. The present consecutive failures began at `failing_since`; `only_connections`: all of them were
     connections without an answer. `is_certain`: the endpoint is unreachable or its region lost.
@@ -65,6 +73,7 @@ class Record:
         "is_returned",
         "only_connections",
         "rate",
+        "returns_from",
         "slow_for",
         "times",
         "until",
@@ -80,7 +89,7 @@ class Record:
         self.slow_for = 0  # ticks
         self._streak = self._ok_at_failure = self._ok_at_return = 0
         self.only_connections = True
-        self._returned_at = self.failing_since = 0.0
+        self._returned_at = self.failing_since = self.returns_from = 0.0
         self._snapshots: deque[tuple[float, int, int]] = deque()
 
     @property
@@ -90,14 +99,8 @@ class Record:
 
     @property
     def ends_by_connect(self) -> bool:
-        """Whether a successful check or connect ends the ejection.
-
-        After broken connections only for the first ejection in a row: an endpoint that accepts connections and breaks
-        each of them would otherwise return every second.
-        """
-        if self.until is None:
-            return False
-        return self.cause is Cause.UNREACHABLE or (self.cause is Cause.CONNECTIONS and self.times == 1)
+        """Whether a successful check or connect ends the ejection, from `returns_from` on."""
+        return self.until is not None and self.cause in (Cause.UNREACHABLE, Cause.CONNECTIONS)
 
     def streak(self, ok: int, now: float, *, is_connection: bool) -> int:
         """Count a failure; return the consecutive failures. `ok` is the endpoint's total of successes.
@@ -130,6 +133,9 @@ class Record:
         self.cause = cause
         seconds = min(rules.max_time, rules.base_time * self.times)
         self.until = now + seconds * (1 - JITTER * rng.random())
+        self.returns_from = now
+        if cause is Cause.CONNECTIONS and self.times > 1:
+            self.returns_from += BROKEN_FOR * 2.0 ** min(self.times - 2, MOST_DOUBLINGS)
 
     def end_ejection(self, ok: int, now: float) -> None:
         """End the ejection and reset all counts; the endpoint is on trial."""

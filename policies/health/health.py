@@ -149,7 +149,7 @@ class Health:
 
     def readmit(self, state: EndpointState, now: float) -> bool:
         """Note a successful check or connect; return whether this ended an ejection for failed connections."""
-        if not state.record.ends_by_connect:
+        if not state.record.ends_by_connect or now < state.record.returns_from:
             return False
         end_ejection(state, now)
         return True

@@ -332,20 +332,20 @@ def test_connection_broken_during_an_answer_is_no_failed_connection() -> None:
     assert pool.unavailable == {"a0"}
 
 
-def test_broken_connections_are_forgiven_once() -> None:
-    """An endpoint that accepts connections and breaks them is not readmitted by a connect again and again."""
+def test_broken_connections_are_retried_at_doubled_intervals() -> None:
+    """An endpoint that accepts connections and breaks each of them returns after 0, 2, 4, 8, … seconds, not earlier."""
     pool = Pool(4)
     pool.ends("a0", *[RESET] * 5)
-    pool.router.readmit("a0")
-    assert pool.unavailable == set()
-    pool.ends("a0", RESET)
-    pool.router.readmit("a0")
-    assert pool.unavailable == {"a0"}
-    pool.pass_time(61)
-    pool.pass_time(65, ("a0", OK))
-    pool.ends("a0", *[RESET] * 5)
-    pool.router.readmit("a0")
-    assert pool.unavailable == set()
+    for seconds in (0, 2, 4, 8):
+        if seconds:
+            pool.pass_time(seconds - 1)
+            pool.router.readmit("a0")
+            assert pool.unavailable == {"a0"}
+            pool.pass_time(1)
+        pool.router.readmit("a0")
+        assert pool.unavailable == set()
+        pool.ends("a0", RESET)
+        assert pool.unavailable == {"a0"}
 
 
 def test_ejection_limit_counts_endpoints_that_fail_checks() -> None:
