@@ -274,6 +274,7 @@ class EndpointService:
     __slots__ = (
         "_answered_at",
         "_at",
+        "_lagged",
         "_log_seconds",
         "_normal_at",
         "_present",
@@ -307,7 +308,7 @@ class EndpointService:
         self._present = 0.0
         self.logs = [0.0] * len(CONCURRENCIES)
         self.samples = self.weight = self.held = self.distance = self.seconds = 0.0
-        self.pauses = self.paused = self.pause = 0.0
+        self.pauses = self.paused = self.pause = self._lagged = 0.0
         self._at = self._log_seconds = self._normal_at = self._waited = 0.0
         region.members.append(self)
 
@@ -437,10 +438,24 @@ class EndpointService:
     def advance(self, waited: float, elsewhere: int, answers: int, now: float) -> None:
         """Count `answers`, and expect those that requests waited for: `waited` is the sum of their waiting times so far
         in seconds. `elsewhere` others are in flight from other balancers."""
-        elapsed = now - self.progress.at
-        awaiting = (waited - self._waited) / elapsed if elapsed > 0.0 else 0.0
+        elapsed, awaiting = now - self.progress.at, 0.0
+        if elapsed > 0.0:
+            mean = (waited - self._waited) / elapsed
+            awaiting = self._reached(mean, elapsed)
+            if self.distance:
+                self._lagged = mean + (self._lagged - mean) * exp(-elapsed / self.distance)
         self._waited = waited
         self.progress.advance(self._rate(awaiting, elsewhere), answers, now)
+
+    def _reached(self, awaiting: float, elapsed: float) -> float:
+        """Return how many of `awaiting` requests could have been answered, in the mean of the last `elapsed` seconds.
+
+        No answer comes before a round trip, so their number follows `awaiting` with a time constant of `distance`.
+        """
+        distance = self.distance
+        if not distance or elapsed <= 0.0:
+            return awaiting
+        return awaiting + (self._lagged - awaiting) * (1.0 - exp(-elapsed / distance)) * distance / elapsed
 
     def _rate(self, awaiting: float, elsewhere: int) -> float:
         """Return the answers per second that `awaiting` requests of this balancer may expect."""
@@ -455,7 +470,8 @@ class EndpointService:
         """Return the expected service time at present. Without answers it ages towards the region's mean."""
         if now - self._present_at < GRAIN:
             return self._present
-        change = self.progress.slowdown(self._rate(awaiting, elsewhere), self.region.dispersion, now)
+        rate = self._rate(self._reached(awaiting, now - self.progress.at), elsewhere)
+        change = self.progress.slowdown(rate, self.region.dispersion, now)
         if self.slow_since is not None:
             change = max(change, self.held)
         else:
