@@ -62,6 +62,19 @@ NO_ROOM: Final = 5.0
 NEW_ROOM: Final = 2.0
 """Requests that may be in flight at a new endpoint."""
 
+FULL: Final = 503
+"""Status with which a worker rejects a request because its queue is full."""
+
+ABOVE: Final = 1.5
+"""Requests in flight, as a multiple of the concurrency, above which status 503 means a full queue and no failure."""
+
+REJECTION: Final = 100.0
+"""Seconds that a request costs which the endpoint will probably reject: more than it waits elsewhere."""
+
+FULL_FOR: Final = 5.0
+"""Seconds after a rejection for which failures cost nothing: most of them were rejections, and to charge them sends the
+traffic to the next endpoint, whose queue then fills up."""
+
 UNTRIED: Final = 0.05
 """Assumed service time in seconds where no endpoint of a region has answered."""
 
@@ -112,6 +125,9 @@ class LeastCost:
                 if self._bad and self._bad.pop(state.id, None) is not None:
                     self._recovered(state, now)
                 return
+        elif outcome.status == FULL and state.in_flight > ABOVE * service.region.concurrency:
+            service.reject(state.in_flight, now)
+            return
         elif outcome.kind.is_failure:
             service.fail(now)
         else:
@@ -250,6 +266,8 @@ class LeastCost:
                 cost += self._wait_price * wait
             if in_flight >= room:
                 cost += NO_ROOM
+            if in_flight >= service.limit(now):
+                cost += REJECTION
         else:
             cost += distance
             if in_flight or state.region != home:
@@ -259,7 +277,7 @@ class LeastCost:
         if connections is not None and not connections.has_idle:
             cost += connections.connect_time
         latency = state.latency
-        if latency.failures:
+        if latency.failures and now - service.rejected_at > FULL_FOR:
             cost += latency.charge * state.failure_penalty(now)
         return cost
 

@@ -144,8 +144,12 @@ class Record:
         self._returned_at = now
         self._ok_at_return = self._ok_at_failure = ok
         self._streak = self.slow_for = 0
-        self._snapshots.clear()
+        self.forget_rate()
         self.rate = (0, 0)
+
+    def forget_rate(self) -> None:
+        """Begin the window of the success rate anew, at the next snapshot."""
+        self._snapshots.clear()
 
     def measure(self, ok: int, failed: int, now: float, window: float) -> None:
         """Take a snapshot of the totals; `rate` then covers the last `window` seconds, or up to one step more."""

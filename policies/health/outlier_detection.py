@@ -33,6 +33,7 @@ class Ejection:
         self.rules = rules
         self._rng = rng
         self._successes = self._requests = 0  # of the pool, in the window, at the last tick
+        self._alone: Record | None = None  # of the only healthy endpoint at the last tick
 
     def verdict_on_failure(self, state: EndpointState, outcome: Outcome) -> Cause | None:
         """Return the reason to eject `state` now that a request to it has failed, or None. O(1)."""
@@ -52,8 +53,16 @@ class Ejection:
         return Cause.CONNECTIONS if record.only_connections else Cause.FAILURES
 
     def measure(self, states: Sequence[EndpointState], now: float) -> None:
-        """Update the success rates. Call about once a second."""
+        """Update the success rates. Call about once a second.
+
+        While only one endpoint is healthy, its rate does not count: there is none to compare it with, and it may be
+        overloaded because it is alone.
+        """
         self._successes = self._requests = 0
+        if self._alone is not None:
+            self._alone.forget_rate()
+        healthy = [state.record for state in states if state.is_healthy]
+        self._alone = healthy[0] if len(healthy) == 1 else None
         for state in states:
             state.record.measure(state.successes, state.failures, now, self.rules.window)
             successes, requests = state.record.rate

@@ -111,6 +111,9 @@ TRIALS_AT_LEAST: Final = 10.0
 NORMAL_AFTER: Final = 20.0
 """Seconds after which a suspected endpoint's latency becomes its usual one, or a recovered one has no more limit."""
 
+LOWER: Final = 0.05
+"""Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
+
 LIMITED: Final = 64.0
 """Requests in flight from which a recovered endpoint has no limit any more."""
 
@@ -279,6 +282,7 @@ class EndpointService:
         "_normal_at",
         "_present",
         "_present_at",
+        "_rejected",
         "_waited",
         "distance",
         "failing_since",
@@ -290,6 +294,7 @@ class EndpointService:
         "picked_at",
         "progress",
         "region",
+        "rejected_at",
         "room",
         "samples",
         "seconds",
@@ -303,8 +308,8 @@ class EndpointService:
         self.progress = Progress()
         self.slow_since: float | None = None
         self.failing_since: float | None = None
-        self.room = self.trial_at = inf
-        self.picked_at = self._present_at = self._answered_at = -inf
+        self.room = self.trial_at = self._rejected = inf
+        self.picked_at = self._present_at = self._answered_at = self.rejected_at = -inf
         self._present = 0.0
         self.logs = [0.0] * len(CONCURRENCIES)
         self.samples = self.weight = self.held = self.distance = self.seconds = 0.0
@@ -406,6 +411,19 @@ class EndpointService:
 
     def _end_suspicion(self) -> None:
         self.slow_since, self.trial_at = None, inf
+
+    def reject(self, in_flight: int, now: float) -> None:
+        """Note that its queue was full with `in_flight` requests."""
+        self._rejected, self.rejected_at = float(in_flight), now
+
+    def limit(self, now: float) -> float:
+        """Return the requests in flight at which its queue is probably full.
+
+        It falls with a rejection and rises until the next (additive increase, multiplicative decrease).
+        """
+        if self._rejected == inf:
+            return inf
+        return self._rejected * (1.0 - LOWER + LOWER * (now - self.rejected_at))
 
     def fail(self, now: float) -> None:
         """Count a failure."""

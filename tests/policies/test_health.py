@@ -206,6 +206,20 @@ def test_success_rate_is_relative_to_the_others() -> None:
     assert pool.unavailable == set()
 
 
+def test_success_rate_does_not_count_while_no_other_is_healthy() -> None:
+    """The only healthy one may fail because it is overloaded; failures after that count."""
+    pool = Pool(2)
+    pool.router.set_healthy("a1", False)
+    pool.pass_time(1)
+    pool.pass_time(5, *[("a0", OK), ("a0", RESET)] * 5)
+    pool.router.set_healthy("a1", True)
+    answers = [("a0", OK)] * 10 + [("a1", OK)] * 10
+    pool.pass_time(5, *answers)
+    assert pool.unavailable == set()
+    pool.pass_time(6, *[("a0", OK), ("a0", RESET)] * 50, *answers)
+    assert pool.unavailable == {"a0"}
+
+
 def test_success_rate_restarts_after_an_ejection() -> None:
     pool = Pool(4)
     pool.pass_time(1)

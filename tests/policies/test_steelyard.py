@@ -162,6 +162,39 @@ def test_failing_endpoint_is_expensive() -> None:
     assert set(picks(r)) == {"b"}
 
 
+def reject(r: Router, clock: ManualClock, name: str) -> None:
+    """Have a request to the endpoint answered with 503 at once, whatever the policy would pick."""
+    others = frozenset(state.id for state in r.states if state.id != name)
+    assignment = r.route(RequestFacts(region="near", tried=others))
+    now = clock.time
+    r.settle(assignment, Outcome(OutcomeKind.ERROR_STATUS, 503, now, now, now))
+
+
+def test_full_queue_limits_the_requests_in_flight() -> None:
+    """One that serves a request at a time rejects the 21st; the other takes a hundred times as long."""
+    r, clock = router(endpoint("near"), endpoint("slow"), explore=0.0)
+    measure(r, clock, near=0.001, slow=0.1)
+    sent = [r.route(RequestFacts(region="near", tried=frozenset({"slow"}))) for _ in range(20)]
+    assert set(picks(r)) == {"near"}
+    reject(r, clock, "near")
+    assert set(picks(r)) == {"slow"}
+    for assignment in sent[:4]:
+        clock.time += 0.001
+        r.settle(assignment, outcome(assignment.routed_at, clock.time))
+    assert r.find("near").latency.failures
+    assert set(picks(r)) == {"near"}  # the rejection is not charged as a failure
+
+
+def test_rejections_by_an_endpoint_with_few_requests_are_failures() -> None:
+    r, clock = router(endpoint("near"), endpoint("slow"), explore=0.0)
+    measure(r, clock, near=0.001, slow=0.1)
+    for _ in range(5):
+        reject(r, clock, "near")
+    assert set(picks(r)) == {"slow"}
+    clock.time += 0.5
+    assert set(picks(r)) == {"slow"}
+
+
 def test_failed_endpoint_that_is_not_the_cheapest_is_tried_again() -> None:
     """It has no idle connection, so it costs more; a trial comes a second after the failure, then later and later."""
     r, clock = router(endpoint("one"), endpoint("two"), explore=0.0)
