@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from math import comb
 from random import Random
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.insight.explanation import Trace
-from policies.least_cost import EXPLORED, FAR
+from policies.least_cost import EXPLORED, FAR, expected_wait
 from policies.steelyard import Steelyard
 
 HOME = RequestFacts(region="near")
@@ -123,6 +124,28 @@ def test_wait_price_decides_when_home_is_left(price: float, leaves_at: int | Non
         answer(r, clock, "near", 0.02)
     gone = [r.route(HOME).state.id for _ in range(8)]
     assert (gone.index("far") + 1 if "far" in gone else None) == leaves_at
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.002, 0.02, 0.2])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_expected_wait_is_that_of_a_binomial_number_at_the_endpoint(
+    distance: float, concurrency: int
+) -> None:
+    """Within a sixth of a service time, as long as the endpoint is not saturated."""
+    share = 0.02 / (0.02 + distance)
+    for in_flight in range(1, int(concurrency / share) + 1):
+        exact = sum(
+            comb(in_flight, k) * share**k * (1 - share) ** (in_flight - k) * max(0, k + 1 - concurrency)
+            for k in range(in_flight + 1)
+        )
+        wait = expected_wait(in_flight, 0.02, distance, float(concurrency))
+        assert wait == pytest.approx(exact * 0.02 / concurrency, abs=0.02 / 6)
+
+
+def test_expected_wait_of_a_saturated_endpoint_is_what_is_not_on_its_way() -> None:
+    """Of 100 requests in flight, 20 are on their way at any time if one is served each 10 ms and the way takes 200."""
+    assert expected_wait(100, 0.02, 0.2, 2.0) == pytest.approx((100 - 20 + 1 - 2) * 0.01, rel=0.001)
+    assert expected_wait(0, 0.02, 0.2, 1.0) == 0.0
 
 
 def test_equal_costs_are_picked_in_turn() -> None:
