@@ -163,7 +163,7 @@ class Checks:
         if self.plan.path is not None:
             self._report(check, has_changed, result.is_reachable)
         if fault is None and self._router.find(endpoint_id).record.count == ejections:
-            self._router.readmit(endpoint_id)
+            self._router.readmit(endpoint_id, is_answered=plan.path is not None)
 
     def _report(self, check: EndpointCheck, has_changed: bool, is_reachable: bool) -> None:
         """Report a changed state or reachability to the router."""
@@ -181,7 +181,8 @@ class Checks:
             return False
         if self.plan.path is None and self.plan.first_connect and pool.is_untried:
             return under_way < FIRST_AT_ONCE
-        if state.record.ends_by_connect or pool.is_unreachable:
+        ends = state.record.ends_by_connect if self.plan.path is None else state.record.ends_by_answer
+        if ends or pool.is_unreachable:
             check.state.check_soon(now)
         elif self.plan.path is None:
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from policies.endpoint.ejection import Cause
+from policies.endpoint.ejection import CONSECUTIVE, Cause
 from policies.facts import AdminState
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ DOWN = frozenset((Condition.EJECTED, Condition.FAILING_CHECKS, Condition.UNREACH
 CAUSES = {
     Cause.UNREACHABLE: "no connection",
     Cause.CONNECTIONS: "broken connections",
+    Cause.TIMEOUTS: "timeouts",
     Cause.FAILURES: "consecutive failures",
     Cause.SUCCESS_RATE: "success rate",
     Cause.LATENCY: "latency",
@@ -121,9 +122,7 @@ def may_answer(state: EndpointState, condition: Condition, now: float) -> bool:
     """
     if not state.is_eligible:
         return False
-    is_down = condition in DOWN and (
-        condition is not Condition.EJECTED or state.record.cause in (Cause.FAILURES, Cause.CONNECTIONS)
-    )
+    is_down = condition in DOWN and (condition is not Condition.EJECTED or state.record.cause in CONSECUTIVE)
     return not is_down or _has_just_answered(state, now)
 
 

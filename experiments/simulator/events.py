@@ -53,7 +53,8 @@ class Tick(Event):
         self._count += 1
         if router.health.counts.out[None]:
             for state in router.states:
-                if state.record.ends_by_connect:
+                record = state.record
+                if record.ends_by_answer if self._checks else record.ends_by_connect:
                     self._reconnect(state.id, now)
         self._agenda.add(now + 1.0, self)
 
@@ -189,7 +190,7 @@ class Check(Event):
             is_reachable = self._fault != "no connection"
             router.set_healthy(self._id, checks.is_healthy, is_reachable=is_reachable)
         if state is not None and self._fault is None and state.record.count == self._ejections:
-            router.readmit(self._id)
+            router.readmit(self._id, is_answered=True)
         self._agenda.add(max(now, checks.due_at), self)
 
     def _state(self) -> EndpointState | None:

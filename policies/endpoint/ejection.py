@@ -11,8 +11,8 @@ JITTER = 0.1
 """Relative jitter by which an ejection may be shorter, so that endpoints ejected together do not return together."""
 
 BROKEN_FOR = 2.0
-"""Least seconds of the second ejection in a row for broken connections, doubled for each further one: an endpoint that
-accepts connections and breaks each of them would otherwise return with every check."""
+"""Least seconds of the second ejection in a row for broken connections or timeouts, doubled for each further one: an
+endpoint that accepts connections and breaks each of them would otherwise return with every check."""
 
 MOST_DOUBLINGS = 10
 """Doublings of BROKEN_FOR at most; the ejection is over before."""
@@ -45,19 +45,24 @@ class Cause(Enum):
 
     UNREACHABLE = "unreachable"  # repeated connection failures: a fact rather than an estimate
     CONNECTIONS = "connections"  # repeatedly refused or broken before an answer, not all of them refused
+    TIMEOUTS = "timeouts"  # repeatedly no answer, in time or at all
     FAILURES = "failures"
     SUCCESS_RATE = "success rate"
     LATENCY = "latency"
+
+
+CONSECUTIVE = (Cause.CONNECTIONS, Cause.TIMEOUTS, Cause.FAILURES)
+"""Causes that are consecutive failures; UNREACHABLE, which is more certain, is not among them."""
 
 
 class Record:
     """Outlier detection state of one endpoint.
 
     `until` is the end of the ejection, None unless it is ejected now; a successful check may end it earlier, from
-    `returns_from` on. `cause` is the reason of the last ejection; `count`
-    the number of ejections, `times` how many of them followed each other closely. `rate` is (successes, requests) of
-    the window. The present consecutive failures began at `failing_since`; `only_connections`: all of them were
-    connections without an answer. `is_certain`: the endpoint is unreachable or its region lost.
+    `returns_from` on. `cause` is the reason of the last ejection; `count` the number of ejections, `times` how many of
+    them followed each other closely. `rate` is (successes, requests) of the window. The present consecutive failures
+    began at `failing_since`. `only_connections`: all of them were connections without an answer; `only_unanswered`: or
+    timed out before one. `is_certain`: the endpoint is unreachable or its region lost.
     """
 
     __slots__ = (
@@ -72,6 +77,7 @@ class Record:
         "is_certain",
         "is_returned",
         "only_connections",
+        "only_unanswered",
         "rate",
         "returns_from",
         "slow_for",
@@ -88,7 +94,7 @@ class Record:
         self.rate = (0, 0)
         self.slow_for = 0  # ticks
         self._streak = self._ok_at_failure = self._ok_at_return = 0
-        self.only_connections = True
+        self.only_connections = self.only_unanswered = True
         self._returned_at = self.failing_since = self.returns_from = 0.0
         self._snapshots: deque[tuple[float, int, int]] = deque()
 
@@ -102,18 +108,24 @@ class Record:
         """Whether a successful check or connect ends the ejection, from `returns_from` on."""
         return self.until is not None and self.cause in (Cause.UNREACHABLE, Cause.CONNECTIONS)
 
-    def streak(self, ok: int, now: float, *, is_connection: bool) -> int:
+    @property
+    def ends_by_answer(self) -> bool:
+        """Whether a check that was answered ends the ejection, from `returns_from` on."""
+        return self.ends_by_connect or (self.until is not None and self.cause is Cause.TIMEOUTS)
+
+    def streak(self, ok: int, now: float, *, is_connection: bool, is_unanswered: bool) -> int:
         """Count a failure; return the consecutive failures. `ok` is the endpoint's total of successes.
 
-        `is_connection`: the connection was refused, or broke before an answer.
+        `is_connection`: the connection was refused, or broke before an answer; `is_unanswered`: or it timed out.
         """
         if ok != self._ok_at_failure:
             self._ok_at_failure = ok
             self._streak = 0
         if not self._streak:
             self.failing_since = now
-            self.only_connections = True
+            self.only_connections = self.only_unanswered = True
         self.only_connections = self.only_connections and is_connection
+        self.only_unanswered = self.only_unanswered and is_unanswered
         self._streak += 1
         return self._streak
 
@@ -134,7 +146,7 @@ class Record:
         seconds = min(rules.max_time, rules.base_time * self.times)
         self.until = now + seconds * (1 - JITTER * rng.random())
         self.returns_from = now
-        if cause is Cause.CONNECTIONS and self.times > 1:
+        if cause in (Cause.CONNECTIONS, Cause.TIMEOUTS) and self.times > 1:
             self.returns_from += BROKEN_FOR * 2.0 ** min(self.times - 2, MOST_DOUBLINGS)
 
     def end_ejection(self, ok: int, now: float) -> None:

@@ -77,7 +77,8 @@ class EndpointState:
     outlier detection. `is_healthy`: `admin_state` is ready, all of these are good, and it is still configured
     (`is_member`). `is_eligible`: it may be used, possibly because a panic ignores its health.
     `is_selectable`: it is in the router's list of available states. `busy_since` is when it last went from idle to
-    busy with requests of this process, `failures` the number of requests it has failed since the start.
+    busy with requests of this process, `failures` the number of requests it has failed since the start. `proven_at` is
+    the latest time at which a request was sent that has succeeded.
 
     `connections` gives the cost of opening a connection; None where connections are not tracked.
 
@@ -117,6 +118,7 @@ class EndpointState:
         "part",
         "parts",
         "passes_checks",
+        "proven_at",
         "published",
         "published_at",
         "record",
@@ -146,6 +148,7 @@ class EndpointState:
         self.record = Record()
         self.share = 1.0
         self.busy_since = self._silent_since = self._waited = self._waited_until = 0.0
+        self.proven_at = -inf
         self.latency = LatencyModel()
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
@@ -305,6 +308,8 @@ class EndpointState:
         self.outcomes[kind] += 1
         if kind is _OK:
             sent_at, ended_at = outcome.sent_at, outcome.ended_at
+            if sent_at > self.proven_at:
+                self.proven_at = sent_at
             first_byte_at = outcome.first_byte_at
             first = ended_at if first_byte_at is None else first_byte_at
             self.latency.record(first - sent_at, ahead, ended_at)

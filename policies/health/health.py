@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from policies.endpoint.ejection import Cause, EjectionRules
+from policies.endpoint.ejection import CONSECUTIVE, Cause, EjectionRules
 from policies.facts import AdminState, Outcome
 from policies.health.ejection_limit import HealthCounts, LastSuccesses, max_ejected, max_ejected_in_region
 from policies.health.latency_outliers import slow_ones
@@ -147,9 +147,11 @@ class Health:
                 has_changed |= state.is_healthy and self._eject(state, Cause.LATENCY, now)
         return has_changed
 
-    def readmit(self, state: EndpointState, now: float) -> bool:
-        """Note a successful check or connect; return whether this ended an ejection for failed connections."""
-        if not state.record.ends_by_connect or now < state.record.returns_from:
+    def readmit(self, state: EndpointState, now: float, *, is_answered: bool) -> bool:
+        """Note a check that was answered, or else a connect; return whether this ended an ejection."""
+        record = state.record
+        ends = record.ends_by_answer if is_answered else record.ends_by_connect
+        if not ends or now < record.returns_from:
             return False
         end_ejection(state, now)
         return True
@@ -164,7 +166,7 @@ class Health:
         """Eject `state` unless the limits forbid it; return whether it was ejected."""
         counts = self.counts
         is_certain = cause is Cause.UNREACHABLE or (
-            cause in (Cause.FAILURES, Cause.CONNECTIONS) and self._last_successes.is_lost(state.region, now)
+            cause in CONSECUTIVE and self._last_successes.is_lost(state.region, now)
         )
         if not counts.can_spare(state) or not (is_certain or counts.region_can_spare(state)):
             return False

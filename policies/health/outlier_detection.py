@@ -36,12 +36,17 @@ class Ejection:
         self._alone: Record | None = None  # of the only healthy endpoint at the last tick
 
     def verdict_on_failure(self, state: EndpointState, outcome: Outcome) -> Cause | None:
-        """Return the reason to eject `state` now that a request to it has failed, or None. O(1)."""
+        """Return the reason to eject `state` now that a request to it has failed, or None. O(1).
+
+        A failure does not count if a request that was sent later has succeeded, such as a timeout of long ago.
+        """
         rules, record = self.rules, state.record
-        if not rules.failures:
+        if not rules.failures or outcome.sent_at < state.proven_at:
             return None
         ok = state.successes
-        streak = record.streak(ok, outcome.ended_at, is_connection=is_without_answer(outcome))
+        is_connection = is_without_answer(outcome)
+        is_unanswered = is_connection or (outcome.kind is OutcomeKind.TIMEOUT and outcome.status is None)
+        streak = record.streak(ok, outcome.ended_at, is_connection=is_connection, is_unanswered=is_unanswered)
         if streak < rules.failures and not record.is_on_trial(ok):
             return None
         if outcome.kind is OutcomeKind.REFUSED:
@@ -50,7 +55,9 @@ class Ejection:
             return None
         if self._others(record) < PEERS_FAIL:
             return None
-        return Cause.CONNECTIONS if record.only_connections else Cause.FAILURES
+        if record.only_connections:
+            return Cause.CONNECTIONS
+        return Cause.TIMEOUTS if record.only_unanswered else Cause.FAILURES
 
     def measure(self, states: Sequence[EndpointState], now: float) -> None:
         """Update the success rates. Call about once a second.

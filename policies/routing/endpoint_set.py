@@ -186,10 +186,13 @@ class EndpointSet:
         """Set the admin state to ready or drain. Raises UnknownEndpoint."""
         self.set_admin_state(endpoint_id, AdminState.READY if is_enabled else AdminState.DRAIN)
 
-    def readmit(self, endpoint_id: str) -> None:
-        """Re-admit an endpoint ejected for failed connections, after a check or connect. Raises UnknownEndpoint."""
+    def readmit(self, endpoint_id: str, *, is_answered: bool = False) -> None:
+        """Re-admit an endpoint after a connect, or after a check that was answered. Raises UnknownEndpoint.
+
+        The first ends ejections for failed connections, the second those for timeouts too.
+        """
         state = self.find(endpoint_id)
-        if self.health.readmit(state, self._now()):
+        if self.health.readmit(state, self._now(), is_answered=is_answered):
             self._reconsider(state)
 
     def apply_health(self, health: Health) -> None:

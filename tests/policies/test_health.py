@@ -339,6 +339,46 @@ def test_endpoint_that_accepts_connections_again_is_readmitted() -> None:
     assert pool.unavailable == {"a0", "a2"}
 
 
+def test_timeouts_end_by_a_check_that_is_answered() -> None:
+    """Not by a connect, which a process that hangs accepts too."""
+    pool = Pool(4)
+    pool.ends("a0", *[OutcomeKind.TIMEOUT] * 4, RESET)
+    assert pool["a0"].record.cause is Cause.TIMEOUTS
+    pool.router.readmit("a0")
+    assert pool.unavailable == {"a0"}
+    pool.router.readmit("a0", is_answered=True)
+    assert pool.unavailable == set()
+    pool.ends("a0", OutcomeKind.TIMEOUT)
+    pool.router.readmit("a0", is_answered=True)
+    assert pool.unavailable == {"a0"}
+    pool.pass_time(2)
+    pool.router.readmit("a0", is_answered=True)
+    assert pool.unavailable == set()
+
+
+def test_timeout_during_an_answer_does_not_end_by_a_check() -> None:
+    pool = Pool(4)
+    pool.ends("a0", *[OutcomeKind.TIMEOUT] * 5, status=200)
+    pool.router.readmit("a0", is_answered=True)
+    assert pool.unavailable == {"a0"}
+
+
+def test_timeouts_of_requests_before_one_that_succeeded_do_not_eject() -> None:
+    """Ten requests hang, an eleventh is answered, and then the ten time out in a row."""
+    pool = Pool(4)
+    pool.named.name = "a0"
+    hanging = [pool.router.route(RequestFacts()) for _ in range(10)]
+    pool.clock.time += 0.1
+    pool.ends("a0", OK)
+    pool.clock.time += 1.0
+    for assignment in hanging:
+        end = Outcome(OutcomeKind.TIMEOUT, None, assignment.routed_at, None, pool.clock.time)
+        pool.router.settle(assignment, end)
+    assert pool.unavailable == set()
+    pool.ends("a0", *[OutcomeKind.TIMEOUT] * 5)
+    assert pool.unavailable == {"a0"}
+
+
 def test_connection_broken_during_an_answer_is_no_failed_connection() -> None:
     pool = Pool(4)
     pool.ends("a0", *[RESET] * 5, status=200)
