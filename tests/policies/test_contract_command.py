@@ -17,7 +17,8 @@ def test_broken_rule_is_named_and_ends_with_1(tmp_path: Path, capsys: pytest.Cap
     assert main([f"{path}:First"]) == 1
     output = capsys.readouterr().out
     heading = output.splitlines()[0]  # with all files that this process has loaded
-    assert heading.startswith("First (") and f"{path}, version " in heading
+    assert heading.startswith("First (")
+    assert f"{path}, version " in heading
     assert "stays within the set             kept" in output
     assert "begins anywhere                  BROKEN: 100% of the balancers" in output
     assert "of 9 rules." in output
