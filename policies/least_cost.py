@@ -10,7 +10,8 @@ from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.stats.service import EndpointService, RegionService
+from policies.stats.service import EndpointService
+from policies.stats.usual_service import RegionService
 from policies.two_choices import LESS_LOADED, relative_load
 
 _OK: Final = OutcomeKind.OK

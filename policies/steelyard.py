@@ -4,12 +4,14 @@ One sum in seconds decides, over endpoints of all regions alike, and each of its
 
     connecting     recent time to open a connection, if none is idle for the request
     distance       one round trip, from the last TCP handshake
-    service        what it takes there at present (`stats/service.py`, `stats/progress.py`)
+    service        what it takes there at present (`stats/usual_service.py`, `stats/service.py`, `stats/progress.py`)
     2 × usual      service, because the request occupies the endpoint for others
-    wait           what is in flight there × service / concurrency, × wait_price
+    wait           requests at the endpoint, beyond its concurrency, × service / concurrency, × wait_price
     pauses         their mean per request, beyond the region's, × wait_price
     failures       what they cost × the share that failed
     − margin       of the home region
+
+An endpoint whose queue is full, which it shows by status 503, costs more than all of that.
 
 Among endpoints of a region that cost about the same, the fewest requests in flight per weight decide, then the longest
 time since the last pick: both are known exactly. Where all are alike and seldom busy, that is round-robin, which is

@@ -181,8 +181,7 @@ class Checks:
             return False
         if self.plan.path is None and self.plan.first_connect and pool.is_untried:
             return under_way < FIRST_AT_ONCE
-        ends = state.record.ends_by_connect if self.plan.path is None else state.record.ends_by_answer
-        if ends or pool.is_unreachable:
+        if state.record.ends_by_check(is_answered=self.plan.path is not None) or pool.is_unreachable:
             check.state.check_soon(now)
         elif self.plan.path is None:
             return False

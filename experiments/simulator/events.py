@@ -53,8 +53,7 @@ class Tick(Event):
         self._count += 1
         if router.health.counts.out[None]:
             for state in router.states:
-                record = state.record
-                if record.ends_by_answer if self._checks else record.ends_by_connect:
+                if state.record.ends_by_check(is_answered=bool(self._checks)):
                     self._reconnect(state.id, now)
         self._agenda.add(now + 1.0, self)
 

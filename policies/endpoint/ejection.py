@@ -108,10 +108,11 @@ class Record:
         """Whether a successful check or connect ends the ejection, from `returns_from` on."""
         return self.until is not None and self.cause in (Cause.UNREACHABLE, Cause.CONNECTIONS)
 
-    @property
-    def ends_by_answer(self) -> bool:
-        """Whether a check that was answered ends the ejection, from `returns_from` on."""
-        return self.ends_by_connect or (self.until is not None and self.cause is Cause.TIMEOUTS)
+    def ends_by_check(self, *, is_answered: bool) -> bool:
+        """Whether a check ends the ejection, from `returns_from` on: one that was answered, or else a connect."""
+        return self.ends_by_connect or (
+            is_answered and self.until is not None and self.cause is Cause.TIMEOUTS
+        )
 
     def streak(self, ok: int, now: float, *, is_connection: bool, is_unanswered: bool) -> int:
         """Count a failure; return the consecutive failures. `ok` is the endpoint's total of successes.

@@ -150,8 +150,7 @@ class Health:
     def readmit(self, state: EndpointState, now: float, *, is_answered: bool) -> bool:
         """Note a check that was answered, or else a connect; return whether this ended an ejection."""
         record = state.record
-        ends = record.ends_by_answer if is_answered else record.ends_by_connect
-        if not ends or now < record.returns_from:
+        if not record.ends_by_check(is_answered=is_answered) or now < record.returns_from:
             return False
         end_ejection(state, now)
         return True
