@@ -22,8 +22,8 @@ class SharedConfig(Section):
         default="default", description="units of one group share; other groups of the store do not"
     )
     every: Annotated[float, Field(ge=0.01, le=0.25, allow_inf_nan=False)] = Field(
-        default=0.02,
-        description="seconds between two reports of a process; longer with many units or endpoints",
+        default=0.01,
+        description="least seconds between two reports of a process; longer with many units or endpoints",
     )
     verify: bool = Field(
         default=True,

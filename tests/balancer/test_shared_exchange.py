@@ -15,6 +15,7 @@ from balancer.shared.exchange import (
     LONGEST_INTERVAL,
     LONGEST_PAUSE,
     MOST_PER_SECOND,
+    SAVED,
     SILENCE,
     Channel,
     Exchange,
@@ -25,7 +26,7 @@ from balancer.shared.message import BadMessage, Message, decode, encode
 from policies import registry
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
-from policies.routing.units import OtherUnits, Report, key_of
+from policies.routing.units import LATENCIES_EVERY, OtherUnits, Report, key_of
 from policies.stats.shared_latency import SharedLatency
 from tests.balancer.virtual import VirtualLoop
 
@@ -219,6 +220,37 @@ def test_latencies_of_another_region_are_not_pooled(units: Units) -> None:
     two.router.route(FACTS)
     units.loop.advance(1.0)
     assert (one.state.elsewhere, one.state.latency.successes) == (1, 0.0)
+
+
+def test_a_change_is_published_at_once_and_nothing_else_is(units: Units) -> None:
+    """Apart from the latencies, four times a second."""
+    one, two = units.start()
+    before = two.exchange.counts.sent
+    units.loop.advance(10.0)
+    assert 30 < two.exchange.counts.sent - before <= 10.0 / LATENCIES_EVERY
+    endpoint = two.router.route(FACTS)
+    units.loop.advance(0.042)
+    assert one.state.elsewhere == 1
+    now = units.loop.now()
+    two.router.settle(endpoint, Outcome(OutcomeKind.OK, 200, now - 0.04, now, now))
+    units.loop.advance(0.042)
+    assert one.state.elsewhere == 0
+
+
+def test_reports_are_limited_to_their_share_of_a_processor(units: Units) -> None:
+    one, two = units.start()
+    for sender in range(20):
+        one.exchange.hear(
+            encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, Report({}))), units.loop.now()
+        )
+    interval, before = one.exchange.interval, one.exchange.counts.sent
+    assert interval > 0.1
+    for _ in range(12):
+        one.router.route(FACTS)
+        units.loop.advance(0.05)
+    assert one.exchange.counts.sent - before <= 0.6 / interval + SAVED
+    assert one.exchange.counts.sent - before > 0.6 / interval
+    assert two.state.elsewhere > 4
 
 
 def test_many_units_report_less_often(units: Units) -> None:
