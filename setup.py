@@ -35,6 +35,7 @@ HOT = [
     "policies/routing/endpoint_set.py",
     "policies/stats/rate.py",
     "policies/routing/router.py",
+    "policies/endpoint/overtaken.py",
     "policies/endpoint/state.py",
     "policies/least_cost.py",
     "policies/two_choices.py",

@@ -6,6 +6,7 @@ One sum in seconds decides, over endpoints of all regions alike, and each of its
     distance       one round trip, from the last TCP handshake
     service        what it takes there at present (`stats/usual_service.py`, `stats/service.py`, `stats/progress.py`)
     2 × usual      service, because the request occupies the endpoint for others
+    risk           2 × standard deviation of the service
     wait           requests at the endpoint, beyond its concurrency, × service / concurrency, × wait_price
     pauses         their mean per request, beyond the region's, × wait_price
     failures       what they cost × the share that failed

@@ -30,6 +30,7 @@ from policies.endpoint.concurrency_limit import Concurrency
 from policies.endpoint.ejection import Record
 from policies.endpoint.elsewhere import Elsewhere
 from policies.endpoint.latency_prior import LatencyPrior
+from policies.endpoint.overtaken import Overtaken
 from policies.endpoint.process_share import share
 from policies.facts import AdminState, Endpoint, Outcome, OutcomeKind
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
@@ -78,7 +79,8 @@ class EndpointState:
     (`is_member`). `is_eligible`: it may be used, possibly because a panic ignores its health.
     `is_selectable`: it is in the router's list of available states. `busy_since` is when it last went from idle to
     busy with requests of this process, `failures` the number of requests it has failed since the start. `proven_at` is
-    the latest time at which a request was sent that has succeeded.
+    the latest time at which a request was sent that has succeeded; `overtaken` tells which of those that wait were sent
+    long before it.
 
     `connections` gives the cost of opening a connection; None where connections are not tracked.
 
@@ -115,6 +117,7 @@ class EndpointState:
         "limit",
         "order",
         "outcomes",
+        "overtaken",
         "part",
         "parts",
         "passes_checks",
@@ -146,6 +149,7 @@ class EndpointState:
         self.passes_checks = self.is_reachable = self.is_member = True
         self.is_healthy = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
         self.record = Record()
+        self.overtaken = Overtaken()
         self.share = 1.0
         self.busy_since = self._silent_since = self._waited = self._waited_until = 0.0
         self.proven_at = -inf

@@ -7,14 +7,18 @@ from policies.facts import Endpoint, RequestFacts
 
 
 class Assignment:
-    """A request counted in at an endpoint, from `route` to `settle`. `in_flight_at_send` excludes the request."""
+    """A request counted in at an endpoint, from `route` to `settle`. `in_flight_at_send` excludes the request.
 
-    __slots__ = ("facts", "in_flight_at_send", "is_answered", "is_settled", "routed_at", "state")
+    `number` counts the requests to the endpoint in the order in which they were sent.
+    """
+
+    __slots__ = ("facts", "in_flight_at_send", "is_answered", "is_settled", "number", "routed_at", "state")
 
     def __init__(self, state: EndpointState, facts: RequestFacts, in_flight: int, routed_at: float) -> None:
         self.state = state
         self.facts = facts
         self.in_flight_at_send = in_flight
+        self.number = state.overtaken.send()
         self.routed_at = routed_at
         self.is_answered = self.is_settled = False
 
@@ -23,6 +27,7 @@ class Assignment:
         if not self.is_answered:
             self.is_answered = True
             self.state.await_one(-1, now)
+            self.state.overtaken.answer(self.number)
 
     @property
     def endpoint(self) -> Endpoint:

@@ -51,7 +51,8 @@ class EndpointService(UsualService):
     `progress` tells how much slower it is than usual. `slow_since`: when it became suspected, None if it is not; it is
     then `held` (a logarithm) slower, and gets a trial at `trial_at`. `failing_since`: its first failure after the last
     answer. `room` limits its requests in flight after its recovery. `rejected_at`: when its queue was last full.
-    `picked_at`: when a request was last sent there.
+    `picked_at`: when a request was last sent there. `stuck` requests were overtaken: no answer is expected to them, and
+    none waits for them.
     """
 
     __slots__ = (
@@ -69,12 +70,14 @@ class EndpointService(UsualService):
         "rejected_at",
         "room",
         "slow_since",
+        "stuck",
         "trial_at",
     )
 
     def __init__(self, region: RegionService) -> None:
         super().__init__(region)
         self.progress = Progress()
+        self.stuck = 0
         self.slow_since: float | None = None
         self.failing_since: float | None = None
         self.room = self.trial_at = self._rejected = inf
@@ -189,16 +192,16 @@ class EndpointService(UsualService):
         super().settle()
         self._present_at = -inf
 
-    def advance(self, waited: float, elsewhere: int, answers: int, now: float) -> None:
+    def advance(self, waited: float, stuck: int, elsewhere: int, answers: int, now: float) -> None:
         """Count `answers`, and expect those that requests waited for: `waited` is the sum of their waiting times so far
         in seconds. `elsewhere` others are in flight from other balancers."""
         elapsed, awaiting = now - self.progress.at, 0.0
         if elapsed > 0.0:
-            mean = (waited - self._waited) / elapsed
+            mean = max(0.0, (waited - self._waited) / elapsed - self.stuck)
             awaiting = self._reached(mean, elapsed)
             if self.distance:
                 self._lagged = mean + (self._lagged - mean) * exp(-elapsed / self.distance)
-        self._waited = waited
+        self._waited, self.stuck = waited, stuck
         self.progress.advance(self._rate(awaiting, elsewhere), answers, now)
 
     def _reached(self, awaiting: float, elapsed: float) -> float:
@@ -224,7 +227,7 @@ class EndpointService(UsualService):
         """Return the expected service time at present. Without answers it ages towards the region's mean."""
         if now - self._present_at < GRAIN:
             return self._present
-        rate = self._rate(self._reached(awaiting, now - self.progress.at), elsewhere)
+        rate = self._rate(self._reached(max(0, awaiting - self.stuck), now - self.progress.at), elsewhere)
         change = self.progress.slowdown(rate, self.region.dispersion, now)
         if self.slow_since is not None:
             change = max(change, self.held)

@@ -87,8 +87,9 @@ class RegionService:
 
     `log_mean` is the mean logarithm of service times, `noise` the variance of latencies about their prediction.
     e^`log_mean` times `mean_factor` is the arithmetic mean, `dispersion` the squared coefficient of variation, or 1 if
-    that is less. `spread` is the variance among the endpoints, `choice` the
-    position of `concurrency` in CONCURRENCIES. Sums decay; each has an element per possible concurrency.
+    that is less. `deviation` is the coefficient of variation, or 1 if that is more: of very unequal services the
+    largest decide the p99 wherever they are. `spread` is the variance among the endpoints, `choice` the position of
+    `concurrency` in CONCURRENCIES. Sums decay; each has an element per possible concurrency.
     """
 
     __slots__ = (
@@ -106,6 +107,7 @@ class RegionService:
         "_works",
         "choice",
         "concurrency",
+        "deviation",
         "dispersion",
         "log_mean",
         "mean_factor",
@@ -123,6 +125,7 @@ class RegionService:
         self._credit = FEW
         self.noise, self.spread = 1.0, SPREAD
         self.mean_factor = self.dispersion = 1.0
+        self.deviation = 0.0
         self._settled_at = -inf
         self._logs = [0.0] * len(CONCURRENCIES)
         self._errors = [0.0] * len(CONCURRENCIES)
@@ -184,6 +187,7 @@ class RegionService:
         self.mean_factor = mean / exp(self._excesses / count)
         variation = self._work_squares / count / (mean * mean) - 1.0
         self.dispersion = max(1.0, min(MOST_DISPERSION, variation))
+        self.deviation = sqrt(max(0.0, min(1.0, variation)))
 
     def pause_of(self, member: UsualService) -> float:
         """Return the mean seconds of a member's pauses, beyond those of the region."""

@@ -218,6 +218,22 @@ def test_rejections_by_an_endpoint_with_few_requests_are_failures() -> None:
     assert set(picks(r)) == {"slow"}
 
 
+def test_failing_endpoint_gets_a_share_of_few_requests_as_trials() -> None:
+    """It fails all it gets; at two requests per second a trial each second would be half of them."""
+    r, clock = router(endpoint("bad"), endpoint("good"), explore=0.0)
+    measure(r, clock, bad=0.02, good=0.02)
+    failed = 0
+    for _ in range(600):
+        assignment = r.route(HOME)
+        is_bad = assignment.state.id == "bad"
+        failed += is_bad
+        clock.time += 0.02
+        kind = OutcomeKind.REFUSED if is_bad else OutcomeKind.OK
+        r.settle(assignment, outcome(clock.time - 0.02, clock.time, kind))
+        clock.time += 0.48
+    assert 5 < failed < 60
+
+
 def test_failed_endpoint_that_is_not_the_cheapest_is_tried_again() -> None:
     """It has no idle connection, so it costs more; a trial comes a second after the failure, then later and later."""
     r, clock = router(endpoint("one"), endpoint("two"), explore=0.0)
@@ -248,6 +264,21 @@ def test_silent_endpoint_is_avoided_before_any_timeout() -> None:
     for _ in range(30):
         answer(r, clock, "b", 0.02)
     assert {r.route(HOME).state.id for _ in range(3)} == {"b"}
+
+
+def test_requests_that_hang_are_no_silence() -> None:
+    """An endpoint that answers all others keeps its share."""
+    r, clock = router(endpoint("a"), endpoint("b"), explore=0.0)
+    measure(r, clock, a=0.02, b=0.02)
+    for _ in range(5):
+        r.route(RequestFacts(region="near", tried=frozenset("b")))
+    measure(r, clock, 60, a=0.02, b=0.02)
+    r.explain(Trace())
+    r.route(HOME)
+    assert r.trace is not None
+    assert r.trace.last is not None
+    costs = r.trace.last.steps[0].scores
+    assert costs[0] == pytest.approx(costs[1], rel=0.1)
 
 
 def test_slow_body_is_no_silence() -> None:
