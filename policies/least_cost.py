@@ -266,8 +266,9 @@ class LeastCost:
         """Return the seconds that one more request there costs, including the wait of later requests."""
         service = self._service(state)
         region, in_flight, room = service.region, state.in_flight, service.room
-        if service.stuck >= region.concurrency:  # fewer may be in service
-            in_flight -= service.stuck + 1 - int(region.concurrency)
+        stuck = state.overtaken.stuck + 1 - int(region.concurrency)  # others may be in service
+        if stuck > 0:
+            in_flight -= stuck
         seconds, distance = service.seconds, service.distance
         cost = -self._margin if state.region == home else 0.0
         if seconds:

@@ -281,6 +281,25 @@ def test_requests_that_hang_are_no_silence() -> None:
     assert costs[0] == pytest.approx(costs[1], rel=0.1)
 
 
+def test_requests_that_hung_may_all_be_answered_at_once() -> None:
+    """As after a pause: too soon after each other to learn from each."""
+    r, clock = router(endpoint("a"), endpoint("b"), explore=0.0)
+    for state in r.states:
+        state.connections = Connections(has_idle=True, round_trip=0.01)
+    to_a = RequestFacts(region="near", tried=frozenset("b"))
+    for _ in range(400):  # one is served at a time
+        pair = r.route(to_a), r.route(to_a)
+        for assignment in pair:
+            clock.time += 0.02
+            r.settle(assignment, outcome(assignment.routed_at, clock.time))
+    hung = [r.route(to_a) for _ in range(3)]
+    measure(r, clock, 30, a=0.02, b=0.02)
+    for assignment in hung:
+        r.settle(assignment, outcome(assignment.routed_at, clock.time))
+    r.route(HOME)
+    assert r.fallback_picks == 0
+
+
 def test_slow_body_is_no_silence() -> None:
     """Once the response head is here, a download or token stream says nothing about the endpoint's speed."""
     r, clock = router(*map(endpoint, "ab"), explore=0.0)
