@@ -285,7 +285,7 @@ def test_requests_that_hung_may_all_be_answered_at_once() -> None:
     """As after a pause: too soon after each other to learn from each."""
     r, clock = router(endpoint("a"), endpoint("b"), explore=0.0)
     for state in r.states:
-        state.connections = Connections(has_idle=True, round_trip=0.01)
+        state.connections = Connections(has_idle=True, round_trip=0.001)
     to_a = RequestFacts(region="near", tried=frozenset("b"))
     for _ in range(400):  # one is served at a time
         pair = r.route(to_a), r.route(to_a)
