@@ -232,7 +232,8 @@ class LeastCost:
         Differences of estimated cost below EQUAL are noise; loads and pick times are exact."""
         drawn: list[EndpointState] = []
         for members in available.by_region.values():
-            drawn += self._drawn(members)
+            of_region = self._drawn(members)
+            drawn = drawn + of_region if drawn else of_region
         costs, least, cheapest = list[float](), inf, drawn[0]
         for state in drawn:
             cost = self.cost(state, home, now)
@@ -248,7 +249,8 @@ class LeastCost:
         for state, cost in zip(drawn, costs, strict=True):
             if cost <= most and state.region == region:
                 equals.append(state)
-                load, picked_at = relative_load(state, now), self._services[state.id].picked_at
+                load = relative_load(state, now) if state.latency.failures else state.in_flight / state.weight
+                picked_at = self._services[state.id].picked_at
                 if load < least_load or (load == least_load and picked_at < longest_ago):
                     cheapest, least_load, longest_ago = state, load, picked_at
         if self.trace is not None and len(equals) > 1:
@@ -266,9 +268,9 @@ class LeastCost:
         """Return the seconds that one more request there costs, including the wait of later requests."""
         service = self._service(state)
         region, in_flight, room = service.region, state.in_flight, service.room
-        stuck = state.overtaken.stuck + 1 - int(region.concurrency)  # others may be in service
-        if stuck > 0:
-            in_flight -= stuck
+        stuck = state.overtaken.stuck
+        if stuck:  # fewer than the concurrency may be in service
+            in_flight -= max(0, stuck + 1 - int(region.concurrency))
         seconds, distance = service.seconds, service.distance
         cost = -self._margin if state.region == home else 0.0
         if seconds:
