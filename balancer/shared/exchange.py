@@ -169,7 +169,7 @@ class Exchange:
                 raise error
 
     async def _publish(self, channel: Channel) -> None:
-        """Publish the report whenever it has changed, as far as its cost allows."""
+        """Publish the report when it has changed, within its share of a processor."""
         identity, published, paid_until = self._identity, None, self._now()
         while True:
             now, interval = self._now(), self.interval
