@@ -62,6 +62,8 @@ class EndpointService(UsualService):
         "_present",
         "_present_at",
         "_rejected",
+        "_round_trip",
+        "_shortest",
         "_waited",
         "failing_since",
         "held",
@@ -80,9 +82,9 @@ class EndpointService(UsualService):
         self.stuck = 0
         self.slow_since: float | None = None
         self.failing_since: float | None = None
-        self.room = self.trial_at = self._rejected = inf
+        self.room = self.trial_at = self._rejected = self._shortest = inf
         self.picked_at = self._present_at = self._answered_at = self.rejected_at = -inf
-        self.held = self._present = self._normal_at = self._waited = self._lagged = 0.0
+        self.held = self._present = self._normal_at = self._waited = self._lagged = self._round_trip = 0.0
 
     def is_busy(self, now: float) -> bool:
         """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
@@ -96,7 +98,7 @@ class EndpointService(UsualService):
     def learn(self, latency: float, met: int, distance: float, now: float) -> None:
         """Learn from a success after `latency` seconds that was one of `met` requests in flight."""
         region, latency = self.region, max(latency, 1e-5)
-        self.distance = distance
+        self._update_distance(distance, latency)
         self.failing_since = None
         self._answered_at, self._present_at = now, -inf
         if self.slow_since is not None:
@@ -116,6 +118,15 @@ class EndpointService(UsualService):
             self.room += 1.0
             if now > self._normal_at or self.room > LIMITED:
                 self.room = inf
+
+    def _update_distance(self, round_trip: float, latency: float) -> None:
+        """Update the distance from the last handshake. One that took longer than a whole request was delayed by
+        something that is over, and the shortest handshake counts until the next."""
+        if round_trip != self._round_trip:
+            self._round_trip = self.distance = round_trip
+            self._shortest = min(self._shortest, round_trip)
+        if latency < self.distance:
+            self.distance = self._shortest if self._shortest < latency else 0.0
 
     def _judge_slow(self, latency: float, met: int, now: float) -> None:
         """Judge a suspected endpoint by an answer."""

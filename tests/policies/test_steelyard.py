@@ -300,6 +300,23 @@ def test_requests_that_hung_may_all_be_answered_at_once() -> None:
     assert r.fallback_picks == 0
 
 
+def test_handshake_longer_than_a_request_is_no_distance() -> None:
+    """The only one since a disturbance of the network may be long ago, as connections stay open."""
+    r, clock = router(endpoint("a"), endpoint("b"), explore=0.0)
+    a, b = r.states
+    for trip in (0.005, 0.04, 0.005):
+        a.connections = Connections(has_idle=True, round_trip=trip)
+        b.connections = Connections(has_idle=True, round_trip=0.005)
+        measure(r, clock, 100, a=0.02, b=0.02)
+        r.explain(Trace())
+        r.route(HOME)
+        assert r.trace is not None
+        assert r.trace.last is not None
+        costs = r.trace.last.steps[0].scores
+        assert costs[0] == pytest.approx(costs[1], rel=0.05), trip
+        r.explain(None)
+
+
 def test_slow_body_is_no_silence() -> None:
     """Once the response head is here, a download or token stream says nothing about the endpoint's speed."""
     r, clock = router(*map(endpoint, "ab"), explore=0.0)
