@@ -95,10 +95,12 @@ class EndpointService(UsualService):
         self.progress.pending += 1
         return True
 
-    def learn(self, latency: float, met: int, distance: float, now: float) -> None:
-        """Learn from a success after `latency` seconds that was one of `met` requests in flight."""
+    def learn(self, latency: float, met: int, round_trip: float, now: float) -> None:
+        """Learn from a success after `latency` seconds that was one of `met` requests in flight.
+
+        `round_trip` is that of the last handshake in seconds, 0 if unknown."""
         region, latency = self.region, max(latency, 1e-5)
-        self._update_distance(distance, latency)
+        self._update_distance(round_trip, latency)
         self.failing_since = None
         self._answered_at, self._present_at = now, -inf
         if self.slow_since is not None:
@@ -120,8 +122,10 @@ class EndpointService(UsualService):
                 self.room = inf
 
     def _update_distance(self, round_trip: float, latency: float) -> None:
-        """Update the distance from the last handshake. One that took longer than a whole request was delayed by
-        something that is over, and the shortest handshake counts until the next."""
+        """Update the distance from the last handshake.
+
+        If a whole request has taken less, what delayed the handshake is over, and the shortest one counts until the
+        next."""
         if round_trip != self._round_trip:
             self._round_trip = self.distance = round_trip
             self._shortest = min(self._shortest, round_trip)
