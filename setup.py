@@ -30,6 +30,7 @@ HOT = [
     "policies/stats/progress.py",
     "policies/stats/usual_service.py",
     "policies/stats/service.py",
+    "policies/overload/shedding.py",
     "policies/overload/wait_queue.py",
     "policies/stats/load.py",
     "policies/routing/endpoint_set.py",

@@ -101,6 +101,12 @@ class Shed(Unserved):
     reason = "shed"
 
 
+class PoolOverloaded(Unserved):
+    """The policy rejected the request: it would wait at every endpoint, and requests fail because they wait."""
+
+    reason = "overloaded"
+
+
 class ShuttingDown(ForwardingError):
     """The balancer is shutting down, and the request had not been sent to an endpoint."""
 

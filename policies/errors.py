@@ -88,6 +88,22 @@ class NoEndpointAvailable(PoliciesError):
         )
 
 
+class Overloaded(NoEndpointAvailable):
+    """The policy rejects the request: it would wait at every endpoint, and requests fail because they wait.
+
+    To wait for an endpoint with room would not help: none is full."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    @property
+    def is_saturated(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return "every endpoint has a queue, and requests fail because they wait"
+
+
 class AlreadySettled(PoliciesError):
     """An assignment was settled twice; without this error its in-flight count would drift."""
 

@@ -8,14 +8,18 @@ from typing import Final
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
+from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
+from policies.overload.shedding import DEEP, SHORT, Shedding
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.service import EndpointService
 from policies.stats.usual_service import RegionService
 from policies.two_choices import LESS_LOADED, relative_load
 
 _OK: Final = OutcomeKind.OK
+_ABANDONED: Final = OutcomeKind.ABANDONED
+_TIMEOUT: Final = OutcomeKind.TIMEOUT
 
 COSTS: Final = "costs"
 """Reason: the expected costs of the endpoints compared, in seconds; the region of the least is chosen."""
@@ -84,7 +88,7 @@ ABOVE: Final = 1.5
 """Requests in flight, as a multiple of the concurrency, above which status 503 means a full queue and no failure."""
 
 REJECTION: Final = 100.0
-"""Seconds that a request costs which the endpoint will probably reject: more than it waits elsewhere."""
+"""Seconds that a request costs which the endpoint or the policy will probably reject: more than it waits elsewhere."""
 
 FULL_FOR: Final = 5.0
 """Seconds after a rejection for which failures cost nothing: most of them were rejections, and to charge them sends the
@@ -101,7 +105,13 @@ class LeastCost:
     """Picks among `available`; see `Steelyard`. `random` returns numbers from 0 to 1."""
 
     def __init__(
-        self, random: Callable[[], float], choices: int, wait_price: float, margin: float, explore: float
+        self,
+        random: Callable[[], float],
+        choices: int,
+        wait_price: float,
+        margin: float,
+        explore: float,
+        sheds: bool,
     ) -> None:
         self.trace: Trace | None = None
         self._random = random
@@ -109,17 +119,23 @@ class LeastCost:
         self._wait_price = wait_price
         self._margin = margin
         self._explore = explore
+        self._sheds = sheds
         self._regions: dict[Region, RegionService] = {}
         self._services: dict[str, EndpointService] = {}
         self._bad: dict[str, EndpointState] = {}
         self._trial_at = inf
         self._trials = 1.0
         self._explorations = random()
+        self._shedding = Shedding()
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Pick an endpoint in O(regions × choices)."""
+        """Pick an endpoint in O(regions × choices). Raises Overloaded."""
+        self._shedding.requests += 1
         state = self._choose(facts, available, now)
         service = self._service(state)
+        if now < self._shedding.until and self._wait(state, SHORT, now) > 0.0:
+            self._shedding.reject(now)
+            raise Overloaded()
         service.picked_at = now
         if not state.in_flight:
             service.advance(state.waited(now), state.overtaken.stuck, state.elsewhere, 0, now)
@@ -131,11 +147,14 @@ class LeastCost:
         is_answer = outcome.kind is _OK
         if is_answer and service.is_busy(now):
             return
+        if outcome.kind is _TIMEOUT or outcome.kind is _ABANDONED:
+            self._count_given_up(state, service, outcome, now)
         service.advance(state.waited(now), state.overtaken.stuck, state.elsewhere, int(is_answer), now)
         if is_answer:
             first = outcome.first_byte_at
             latency = (outcome.ended_at if first is None else first) - outcome.sent_at
             met = max(1, state.latency.last_ahead + 1 - service.stuck)
+            self._shedding.succeed(latency, now)
             service.learn(latency, met, round_trip(state, 0.0), now)
             if service.slow_since is None:
                 if self._bad and self._bad.pop(state.id, None) is not None:
@@ -143,6 +162,7 @@ class LeastCost:
                 return
         elif outcome.status == FULL and state.in_flight > ABOVE * service.region.concurrency:
             service.reject(state.in_flight, now)
+            self._count_lost(state, now)
             return
         elif outcome.kind.is_failure:
             service.fail(now)
@@ -150,6 +170,31 @@ class LeastCost:
             return
         self._bad[state.id] = state
         self._trial_at = min(self._trial_at, service.trial_at)
+
+    def _count_given_up(
+        self, state: EndpointState, service: EndpointService, outcome: Outcome, now: float
+    ) -> None:
+        """Count a request ended by its client or by a timeout as lost in a queue, unless requests that took longer
+        have succeeded, or the endpoint has answered none since."""
+        age = outcome.ended_at - outcome.sent_at
+        if age >= self._shedding.longest and service.answered_at > outcome.sent_at:
+            self._count_lost(state, now)
+
+    def _count_lost(self, state: EndpointState, now: float) -> None:
+        """Count a failed request as lost in a queue, if there is a long one."""
+        if self._sheds and self._wait(state, DEEP, now) > 0.0:
+            self._shedding.lose(now)
+
+    def _wait(self, state: EndpointState, least: float, now: float) -> float:
+        """Return the seconds that one more request is expected to wait there; 0 if fewer than `least` services."""
+        service = self._service(state)
+        if not service.seconds:
+            return 0.0
+        seconds = service.present_seconds(state.awaiting, state.elsewhere, now)
+        wait = expected_wait(
+            in_service(state, service), seconds, service.distance, service.region.concurrency
+        )
+        return wait if wait >= least * seconds else 0.0
 
     def doubts(self, state: EndpointState) -> bool:
         """Whether the endpoint is suspected to be slow, or has failed and not answered since."""
@@ -267,10 +312,7 @@ class LeastCost:
     def cost(self, state: EndpointState, home: Region | None, now: float) -> float:
         """Return the seconds that one more request there costs, including the wait of later requests."""
         service = self._service(state)
-        region, in_flight, room = service.region, state.in_flight, service.room
-        stuck = state.overtaken.stuck
-        if stuck:  # fewer than the concurrency may be in service
-            in_flight -= max(0, stuck + 1 - int(region.concurrency))
+        region, in_flight, room = service.region, in_service(state, service), service.room
         seconds, distance = service.seconds, service.distance
         cost = -self._margin if state.region == home else 0.0
         if seconds:
@@ -283,7 +325,10 @@ class LeastCost:
             cost += distance + seconds + RISK_PRICE * region.deviation * seconds
             cost += OCCUPANCY_PRICE * (service.seconds or seconds)
             cost += self._wait_price * service.pause
-            cost += self._wait_price * expected_wait(in_flight, seconds, distance, region.concurrency)
+            wait = expected_wait(in_flight, seconds, distance, region.concurrency)
+            cost += self._wait_price * wait
+            if now < self._shedding.until and wait >= SHORT * seconds:
+                cost += REJECTION
             if in_flight >= room:
                 cost += NO_ROOM
             if in_flight >= service.limit(now):
@@ -308,6 +353,14 @@ class LeastCost:
         if state.id in self._bad and now - state.latency.measured_at < FORGET_AFTER:
             return state.latency.failure_share
         return state.failure_penalty(now)
+
+
+def in_service(state: EndpointState, service: EndpointService) -> int:
+    """Return the requests in flight there that wait or are served: all but those that hang."""
+    stuck = state.overtaken.stuck
+    if not stuck:
+        return state.in_flight
+    return state.in_flight - max(0, stuck + 1 - int(service.region.concurrency))  # fewer may be in service
 
 
 def expected_wait(in_flight: int, seconds: float, distance: float, concurrency: float) -> float:

@@ -40,7 +40,9 @@ class Policy(Protocol):
     """
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Return one of `available`, which is never empty. `now` is in seconds of the router's clock."""
+        """Return one of `available`, which is never empty. `now` is in seconds of the router's clock.
+
+        Raises Overloaded to reject the request: the client gets 503. Any other error makes the fallback pick."""
         ...
 
 

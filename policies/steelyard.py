@@ -14,6 +14,8 @@ One sum in seconds decides, over endpoints of all regions alike, and each of its
 
 An endpoint whose queue is full, which it shows by status 503, costs more than all of that.
 
+Once requests fail because they wait, a request that would wait everywhere is rejected (`overload/shedding.py`).
+
 Among endpoints of a region that cost about the same, the fewest requests in flight per weight decide, then the longest
 time since the last pick: both are known exactly. Where all are alike and seldom busy, that is round-robin, which is
 optimal there. No published policy takes into account whether a connection is open. A new one costs two or three round
@@ -33,7 +35,8 @@ class Steelyard:
     """Least expected cost: connecting, distance, wait and failures, each as measured, over all regions at once.
 
     Up to `choices` endpoints of every region are compared. `wait_price` weighs the wait that a request causes to
-    others. Capacities and distances are not configured.
+    others. Capacities and distances are not configured. With `shed`, requests that would wait are rejected once others
+    have failed because they waited.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Steelyard:
         wait_price: float = WAIT_PRICE,
         margin: float = MARGIN,
         explore: float = EXPLORE,
+        shed: bool = True,
     ) -> None:
         self._least_cost = LeastCost(
             rng.random,
@@ -51,6 +55,7 @@ class Steelyard:
             at_least(0, wait_price=wait_price),
             at_least(0, margin=margin),
             between(0, 1, explore=explore),
+            shed,
         )
         # The compiled methods themselves: a pick costs no further call.
         self.pick = self._least_cost.pick

@@ -40,7 +40,7 @@ from balancer.http1.response_head import Response, outgoing_head
 from balancer.http1.upgrades import is_taken
 from balancer.upstream.bounded_reader import next_size
 from balancer.upstream.request import UpstreamRequest
-from policies.errors import NoEndpointAvailable
+from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
 
@@ -207,6 +207,9 @@ class Exchange:
                 if explaining is None
                 else explaining.route(facts, request, self._downstream.client)
             )
+        except Overloaded:
+            self._answer(proxy.queue.overloaded(self))
+            return
         except NoEndpointAvailable:
             self._join_queue()
             return
@@ -294,9 +297,13 @@ class Exchange:
         wanted = {state.id for state in others}
         avoided = frozenset(state.id for state in available if state.id not in wanted)
         facts = late.assignment.facts
-        second = Attempt(self, proxy.router.route(
-            RequestFacts(facts.method, facts.path, facts.region, facts.key, self._attempts, avoided)
-        ))  # fmt: skip
+        try:
+            assignment = proxy.router.route(
+                RequestFacts(facts.method, facts.path, facts.region, facts.key, self._attempts, avoided)
+            )
+        except Overloaded:
+            return
+        second = Attempt(self, assignment)
         if proxy.canary is not None:
             second.arm = proxy.canary.take()
         self._attempts += 1

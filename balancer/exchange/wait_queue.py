@@ -12,7 +12,16 @@ from collections.abc import Callable
 from math import ceil, inf
 from typing import Final, Protocol
 
-from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
+from balancer.errors import (
+    DeadlinePassed,
+    NoEndpoint,
+    PoolOverloaded,
+    QueueFull,
+    QueueTimeout,
+    Shed,
+    Unserved,
+)
+from policies.errors import Overloaded
 from policies.overload.wait_queue import Ticket, WaitQueue
 from policies.routing.router import Router
 
@@ -166,6 +175,12 @@ class RequestQueue:
         self.note_dropped(waiter.level, error)
         waiter.ticket = None
         waiter.decline(error)
+
+    def overloaded(self, waiter: Waiter) -> PoolOverloaded:
+        """Count a request that the policy rejected, and return its error."""
+        error = PoolOverloaded(str(Overloaded()), self.retry_after(self._now()))
+        self.note_dropped(waiter.level, error)
+        return error
 
     def note_dropped(self, level: int, error: Unserved) -> None:
         """Count a rejected request by reason and, if shed, by level."""

@@ -13,7 +13,7 @@ from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import Mechanisms
 from experiments.simulator.worker_connections import WorkerConnections
-from policies.errors import NoEndpointAvailable
+from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.overload.retry_budget import RetryBudget
 from policies.routing.router import Router
@@ -140,6 +140,9 @@ class SimulatedBalancer:
         client.routed, client.drawn = number, demand
         try:
             assignment = self._route(facts)
+        except Overloaded:
+            client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
+            return
         except NoEndpointAvailable:
             self._wait(number, demand, facts, is_fresh, now)
             return

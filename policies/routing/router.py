@@ -14,7 +14,7 @@ from typing import Final
 from policies.clock import Clock
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.state import EndpointState
-from policies.errors import AlreadySettled, NoEndpointAvailable, raised, shown
+from policies.errors import AlreadySettled, NoEndpointAvailable, Overloaded, raised, shown
 from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.health.health import Health
 from policies.insight.explanation import NOT_SELECTABLE, RAISED, TOO_SLOW, Trace
@@ -82,7 +82,7 @@ class Router(EndpointSet):
     # --- the life of a request
 
     def route(self, facts: RequestFacts) -> Assignment:
-        """Pick an endpoint and count the request in. Raises NoEndpointAvailable.
+        """Pick an endpoint and count the request in. Raises NoEndpointAvailable, or Overloaded from the policy.
 
         Endpoints in `facts.tried` are avoided while there are others. Every assignment must be settled, once.
         """
@@ -99,7 +99,7 @@ class Router(EndpointSet):
         try:
             state = self._pick(facts, available, now)
             is_usable = state.is_selectable and (not facts.tried or state in available)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Overloaded):
             raise
         except BaseException as error:  # also SystemExit: a policy must not end the process
             state = self._fallback_pick(facts, available, now, RAISED, raised(error))

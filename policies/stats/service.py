@@ -56,7 +56,6 @@ class EndpointService(UsualService):
     """
 
     __slots__ = (
-        "_answered_at",
         "_lagged",
         "_normal_at",
         "_present",
@@ -65,6 +64,7 @@ class EndpointService(UsualService):
         "_round_trip",
         "_shortest",
         "_waited",
+        "answered_at",
         "failing_since",
         "held",
         "picked_at",
@@ -83,12 +83,12 @@ class EndpointService(UsualService):
         self.slow_since: float | None = None
         self.failing_since: float | None = None
         self.room = self.trial_at = self._rejected = self._shortest = inf
-        self.picked_at = self._present_at = self._answered_at = self.rejected_at = -inf
+        self.picked_at = self._present_at = self.answered_at = self.rejected_at = -inf
         self.held = self._present = self._normal_at = self._waited = self._lagged = self._round_trip = 0.0
 
     def is_busy(self, now: float) -> bool:
         """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
-        if now - self._answered_at >= GRAIN or self.room < inf:
+        if now - self.answered_at >= GRAIN or self.room < inf:
             return False
         if self.slow_since is not None or self.failing_since is not None:
             return False
@@ -102,7 +102,7 @@ class EndpointService(UsualService):
         region, latency = self.region, max(latency, 1e-5)
         self._update_distance(round_trip, latency)
         self.failing_since = None
-        self._answered_at, self._present_at = now, -inf
+        self.answered_at, self._present_at = now, -inf
         if self.slow_since is not None:
             self._judge_slow(latency, met, now)
             return
@@ -247,7 +247,7 @@ class EndpointService(UsualService):
         if self.slow_since is not None:
             change = max(change, self.held)
         else:
-            excess, age = self.log_seconds - self.region.log_mean, now - self._answered_at
+            excess, age = self.log_seconds - self.region.log_mean, now - self.answered_at
             if excess > 0.0 and age > 0.0:
                 change -= min(excess, AGEING * sqrt(age))
         seconds = self.seconds * self.region.mean_factor

@@ -15,6 +15,7 @@ from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.hedged_attempts import HedgeRace
 from balancer.exchange.hedges import TICK
+from policies import Available, EndpointState, Overloaded, RequestFacts
 from tests.balancer.conftest import (
     Script,
     ScriptedWorker,
@@ -500,3 +501,31 @@ def test_timer_wheel_keeps_no_answered_request() -> None:
             stage.loop.advance(0.002)
         stage.leave()
         assert stage.left_behind() == []
+
+
+class OnlyFirstAttempts:
+    """Rejects further attempts; `rejected` counts them."""
+
+    rejected = 0
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        if facts.attempt:
+            self.rejected += 1
+            raise Overloaded()
+        return available[0]
+
+
+async def test_hedge_that_the_policy_rejects_is_not_sent(stage: Stage) -> None:
+    go = asyncio.Event()
+    slow, other = await stage.worker(answering_after(go, SLOW)), await stage.worker(QUICK)
+    await stage.serve(slow, other, hedging={"enabled": True})
+    policy = OnlyFirstAttempts()
+    stage.proxy.router.set_policy(policy)
+    client = await stage.client()
+    client.write(get())
+    await stage.eventually(lambda: slow.received)
+    stage.advance(LATE)
+    await stage.eventually(lambda: policy.rejected)
+    go.set()
+    assert (await client.response()).body == b"slow"
+    assert (stage.proxy.counts.hedged, other.received) == (0, b"")

@@ -1,4 +1,4 @@
-"""Priority levels, deadlines and figures of the wait queue, on real sockets."""
+"""Priority levels, deadlines, figures of the wait queue, and rejections by the policy, on real sockets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from policies import Available, EndpointState, Overloaded, RequestFacts
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.test_queue import fill, gated
+from tests.balancer.test_retries import after_a_request
 
 PROXIES = ["127.0.0.0/8"]
 SHEDDING = {"header": "X-Priority"}
@@ -299,3 +301,43 @@ async def test_admission_control_is_off_by_default(stage: Stage) -> None:
     shown = await status(stage)
     assert shown["levels"] is None
     assert shown["endpoints"][0]["concurrency"] is None
+
+
+# --- rejections by the policy
+
+
+class RejectingPolicy:
+    """Picks the first endpoint for the first `accepted` requests and attempts, and rejects all others."""
+
+    def __init__(self, accepted: int = 0) -> None:
+        self.accepted = accepted
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        self.accepted -= 1
+        if self.accepted < 0:
+            raise Overloaded()
+        return available[0]
+
+
+async def test_the_policy_rejects_a_request(stage: Stage) -> None:
+    """It is no fault of the policy: the fallback does not pick, and the request does not wait."""
+    worker = await stage.worker(response(b"served"))
+    await stage.serve(worker)
+    stage.proxy.router.set_policy(RejectingPolicy(accepted=1))
+    client = await stage.client()
+    assert (await client.ask(get())).body == b"served"
+    assert error_of(await client.ask(get())) == (503, "overloaded", b"1")
+    assert (await status(stage))["queue"]["dropped"] == {"overloaded": 1}
+    assert await metrics(stage, "steelyard_queue_dropped", "steelyard_errors_total") == [
+        'steelyard_queue_dropped_total{reason="overloaded"} 1.0',
+        'steelyard_errors_total{reason="overloaded"} 1.0',
+    ]
+    assert stage.proxy.router.fallback_picks == 0
+    assert len(worker.requests) == 1
+
+
+async def test_a_rejected_retry_ends_the_request(stage: Stage) -> None:
+    await stage.serve(*[await stage.worker(after_a_request()) for _ in range(2)])
+    stage.proxy.router.set_policy(RejectingPolicy(accepted=1))
+    assert error_of(await stage.ask(get())) == (503, "overloaded", b"1")
+    assert stage.proxy.router.in_flight == 0

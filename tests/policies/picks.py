@@ -1,6 +1,7 @@
 """Picks of the default policy over simple workers, as a digest: `python picks.py REQUESTS OPTIONS`, the latter in JSON.
 
-Prints the digest and the number of requests per endpoint; the build is whatever this interpreter imports.
+Prints the digest and the number of requests per endpoint, and of those rejected; the build is whatever this interpreter
+imports.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from random import Random
 
 from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
+from policies.errors import Overloaded
 from policies.routing.assignment import Assignment
 from policies.steelyard import Steelyard
 
 RATE = 400.0
-"""Requests per second, of which the nine endpoints can serve 600."""
+"""Requests per second, of which the nine endpoints can serve 600. For 15 s of each 100 it is three times as many."""
+
+PATIENCE = 2.0
+"""Seconds after which clients give up."""
 
 
 def main(requests: int, options: dict[str, float]) -> None:
@@ -36,13 +41,18 @@ def main(requests: int, options: dict[str, float]) -> None:
     assignments: dict[int, tuple[Assignment, float, OutcomeKind]] = {}
     digest, served = sha256(), Counter[str]()
     for number in range(requests):
-        arrives_at = clock.time + rng.expovariate(RATE)
+        arrives_at = clock.time + rng.expovariate(3 * RATE if clock.time % 100.0 > 85.0 else RATE)
         while flying and flying[0][0] <= arrives_at:
             clock.time, ended = heappop(flying)
             assignment, sent_at, kind = assignments.pop(ended)
             router.settle(assignment, Outcome(kind, 200, sent_at, clock.time, clock.time))
         clock.time = arrives_at
-        assignment = router.route(RequestFacts(region="near"))
+        try:
+            assignment = router.route(RequestFacts(region="near"))
+        except Overloaded:
+            served["rejected"] += 1
+            digest.update(b"rejected")
+            continue
         name = assignment.state.id
         served[name] += 1
         digest.update(name.encode())
@@ -52,8 +62,11 @@ def main(requests: int, options: dict[str, float]) -> None:
         ends_at = starts_at + slow * rng.expovariate(33.0)
         heappush(slots, ends_at)
         kind = OutcomeKind.ERROR_STATUS if rng.random() < 0.01 else OutcomeKind.OK
+        answered_at, left_at = ends_at + distance / 2, clock.time + PATIENCE
+        if answered_at > left_at:
+            answered_at, kind = left_at, OutcomeKind.ABANDONED
         assignments[number] = assignment, clock.time, kind
-        heappush(flying, (ends_at + distance / 2, number))
+        heappush(flying, (answered_at, number))
     print(json.dumps({"digest": digest.hexdigest(), "served": served}))
 
 

@@ -14,9 +14,9 @@ import pytest
 import policies.least_cost
 
 HERE = Path(__file__).resolve().parent
-OPTIONS = [{}, {"choices": 2}, {"wait_price": 1.0}, {"margin": 0.05}, {"explore": 0.05}]
+OPTIONS = [{}, {"choices": 2}, {"wait_price": 1.0}, {"margin": 0.05}, {"explore": 0.05}, {"shed": False}]
 REQUESTS = 200_000
-"""With each of the options: a million in all."""
+"""With each of the options: more than a million in all."""
 
 
 def picks(options: dict[str, float], **environment: str) -> dict[str, Any]:
@@ -32,4 +32,6 @@ def test_compiled_build_picks_as_the_source_does(options: dict[str, float]) -> N
     """Both with the same seeds; PYTHONPATH has the source found before the installed build."""
     compiled = picks(options, PYTHONPATH="")
     assert picks(options, PYTHONPATH=str(HERE.parent.parent)) == compiled
+    rejected = compiled["served"].pop("rejected", 0)
     assert len(compiled["served"]) == 9
+    assert bool(rejected) == options.get("shed", True)

@@ -66,7 +66,7 @@ def picks(r: Router, number: int = 40) -> Counter[str]:
     for _ in range(number):
         assignment = r.route(HOME)
         found[assignment.state.id] += 1
-        r.settle(assignment, outcome(0.0, assignment.routed_at, OutcomeKind.ABANDONED))
+        r.settle(assignment, outcome(assignment.routed_at, assignment.routed_at, OutcomeKind.ABANDONED))
     return found
 
 

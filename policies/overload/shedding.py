@@ -1,0 +1,77 @@
+"""Load shedding: reject requests that would wait, once requests fail because they wait.
+
+Under a load above capacity every queue grows, until clients give up or workers reject. From then on workers spend their
+time on requests whose clients have left, and the queues stay as long as that even when the load has fallen to just
+below capacity. To reject what is above capacity costs no more failures, and all others are answered without a wait.
+
+Nothing is rejected before requests have failed, because a short overload only makes them wait. A request counts as
+failed in a queue if
+
+- a worker rejected it because its queue was full, or its client or a timeout ended it;
+- the wait at its endpoint is DEEP services or more;
+- no recent success took longer, and the endpoint has answered others since: it does not hang.
+
+Simulated, 31 random scenarios in which even the best policy's p99 is the timeout: in 19 `steelyard` without shedding
+answers over 1 % less of the requests in time than the best policy, by up to 50 %; in 3 with it. The p99 of the other
+769 scenarios is the same.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf
+from typing import Final
+
+TAU: Final = 30.0
+"""Seconds after which a request or a failure counts 1/e."""
+
+LOST: Final = 0.01
+"""Share of the recent requests that failed in a queue, from which requests are rejected."""
+
+FEW: Final = 10.0
+"""Requests that failed in a queue up to which nothing is rejected: they may be chance."""
+
+LASTS: Final = 10.0
+"""Seconds for which requests may be rejected after the last one that failed in a queue or was rejected, and for which
+the greatest latency of a success counts at least."""
+
+DEEP: Final = 5.0
+"""Wait, as a multiple of the service time, that is a queue in which requests fail. Clients also leave for other
+reasons."""
+
+SHORT: Final = 1.0
+"""Wait, as a multiple of the service time, from which a request is rejected: endpoints are busy, and the others wait
+for little longer than one service."""
+
+
+class Shedding:
+    """Whether requests are rejected: until `until`. `requests` counts those since the last failure; `longest` is the
+    greatest latency in seconds of a recent success: a request that was given up earlier shows nothing."""
+
+    __slots__ = ("_at", "_began", "_late", "_lost", "_recent", "longest", "requests", "until")
+
+    def __init__(self) -> None:
+        self.until = -inf
+        self.requests = 0
+        self._at = self._began = self._late = self._lost = self._recent = self.longest = 0.0
+
+    def succeed(self, latency: float, now: float) -> None:
+        """Note a success."""
+        if now - self._began > LASTS:
+            self._began, self.longest, self._late = now, self._late, 0.0
+        if latency > self._late:
+            self._late = latency
+            if latency > self.longest:
+                self.longest = latency
+
+    def lose(self, now: float) -> None:
+        """Count a request that failed in a queue."""
+        keep = exp((self._at - now) / TAU)
+        self._recent = self._recent * keep + self.requests
+        self._lost = self._lost * keep + 1.0
+        self._at, self.requests = now, 0
+        if self._lost > max(FEW, LOST * self._recent):
+            self.until = now + LASTS
+
+    def reject(self, now: float) -> None:
+        """Note that a request was rejected: the overload lasts."""
+        self.until = now + LASTS

@@ -1,0 +1,148 @@
+"""Load shedding of the steelyard policy: when it begins and ends, and which failures count."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from policies import OutcomeKind, RequestFacts
+from policies.errors import NoEndpointAvailable, Overloaded
+from policies.overload.shedding import FEW, LASTS, LOST, Shedding
+from tests.policies.test_steelyard import endpoint, measure, outcome, router
+
+ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
+HOME = RequestFacts(region="near")
+SERVICE = 0.02
+
+
+TO_NEAR = RequestFacts(region="near", tried=frozenset({"far"}))
+
+
+class Queue:
+    """An endpoint that serves one request at a time, in 20 ms, and the requests in flight there. With `distance`
+    another region has such an endpoint, as many seconds away."""
+
+    def __init__(self, waiting: int, distance: float = 0.0, **options: float) -> None:
+        latencies = {"near": SERVICE} | ({"far": SERVICE + distance} if distance else {})
+        members = [endpoint(name, name) for name in latencies]
+        self.router, self.clock = router(*members, explore=0.0, **options)
+        measure(self.router, self.clock, 30, **latencies)
+        for _ in range(4):  # answers of far away are then no longer the longest
+            self.clock.time += LASTS
+            measure(self.router, self.clock, 2, near=SERVICE)
+        self.requests = deque(self.router.route(TO_NEAR) for _ in range(waiting))
+
+    def end(self, number: int, kind: OutcomeKind) -> None:
+        """End the oldest requests, at the same time."""
+        for _ in range(number):
+            oldest = self.requests.popleft()
+            self.router.settle(oldest, outcome(oldest.routed_at, self.clock.time, kind))
+
+    def send(self) -> str | None:
+        """Send one more request; return its endpoint, or None if it is rejected."""
+        try:
+            self.requests.append(self.router.route(HOME))
+        except Overloaded:
+            return None
+        return self.requests[-1].state.id
+
+
+def busy(**options: float) -> Queue:
+    """A queue of a hundred, in which requests are answered after two seconds."""
+    queue = Queue(100, **options)
+    for _ in range(150):
+        queue.clock.time += SERVICE
+        queue.end(1, OK)
+        queue.requests.append(queue.router.route(TO_NEAR))
+    return queue
+
+
+def overloaded(kind: OutcomeKind = ABANDONED, failed: int = int(FEW) + 1, **options: float) -> Queue:
+    """The same, after the oldest `failed` requests have ended in another way, a little later."""
+    queue = busy(**options)
+    queue.clock.time += 0.1 + failed * SERVICE
+    queue.end(failed, kind)
+    return queue
+
+
+@pytest.mark.parametrize("kind", [ABANDONED, TIMEOUT])
+def test_requests_that_would_wait_are_rejected_after_some_have_failed_in_a_queue(kind: OutcomeKind) -> None:
+    queue = overloaded(kind)
+    assert queue.send() is None
+    while queue.requests:
+        queue.clock.time += SERVICE
+        queue.end(1, OK)
+    assert queue.send() == "near"
+    assert [queue.send() for _ in range(9)][-1] is None
+
+
+def test_shedding_ends_after_a_time_without_rejections() -> None:
+    queue = overloaded()
+    for _ in range(2):
+        queue.clock.time += LASTS - 1.0
+        assert queue.send() is None
+    queue.clock.time += LASTS + 1.0
+    assert queue.send() == "near"
+
+
+def test_few_failures_may_be_chance() -> None:
+    assert overloaded(failed=int(FEW)).send() == "near"
+
+
+def test_clients_that_leave_before_others_are_answered_do_not_count() -> None:
+    queue = busy()
+    queue.requests.reverse()
+    queue.end(40, ABANDONED)
+    assert queue.send() == "near"
+
+
+def test_endpoint_that_answers_nothing_hangs_and_is_not_overloaded() -> None:
+    queue = Queue(100)
+    queue.clock.time += 2.0
+    queue.end(50, TIMEOUT)
+    assert queue.send() == "near"
+
+
+def test_clients_that_leave_a_short_queue_do_not_count() -> None:
+    queue = Queue(0)
+    for _ in range(40):
+        queue.requests.extend(queue.router.route(TO_NEAR) for _ in range(4))
+        queue.clock.time += SERVICE
+        queue.end(1, OK)
+        queue.clock.time += 1.0
+        queue.end(3, ABANDONED)
+    assert queue.send() == "near"
+
+
+def test_shedding_can_be_turned_off() -> None:
+    assert overloaded(shed=True).send() is None
+    assert overloaded(shed=False).send() == "near"
+
+
+def test_endpoint_far_away_with_room_is_used_before_requests_are_rejected() -> None:
+    """At 8 s of distance it is not used otherwise instead of a wait of 2 s."""
+    assert overloaded(distance=8.0, shed=False).send() == "near"
+    queue = overloaded(distance=8.0)
+    sent = [queue.send() for _ in range(1000)]
+    assert sent[0] == "far"
+    assert sent[-1] is None
+    assert "near" not in sent
+
+
+def test_share_of_failures_decides() -> None:
+    """One in a hundred of the recent requests."""
+    for share, rejects in ((0.5 * LOST, False), (2.0 * LOST, True)):
+        shedding, now = Shedding(), 0.0
+        for _ in range(200):
+            now += 0.1
+            shedding.requests += round(1.0 / share)
+            shedding.lose(now)
+        assert (now < shedding.until) is rejects
+
+
+def test_the_error_says_that_waiting_for_an_endpoint_does_not_help() -> None:
+    error = Overloaded()
+    assert isinstance(error, NoEndpointAvailable)
+    assert (error.status, error.is_saturated) == (503, False)
+    assert str(error) == "every endpoint has a queue, and requests fail because they wait"
