@@ -11,7 +11,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.overload.shedding import DEEP, SHORT, Shedding
+from policies.overload.shedding import DEEP, SHORT, UNBOUNDED, Shedding
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.service import EndpointService
 from policies.stats.usual_service import RegionService
@@ -162,7 +162,7 @@ class LeastCost:
                 return
         elif outcome.status == FULL and state.in_flight > ABOVE * service.region.concurrency:
             service.reject(state.in_flight, now)
-            self._count_lost(state, now)
+            self._count_lost(state, UNBOUNDED, now)
             return
         elif outcome.kind.is_failure:
             service.fail(now)
@@ -178,11 +178,11 @@ class LeastCost:
         have succeeded, or the endpoint has answered none since."""
         age = outcome.ended_at - outcome.sent_at
         if age >= self._shedding.longest and service.answered_at > outcome.sent_at:
-            self._count_lost(state, now)
+            self._count_lost(state, DEEP, now)
 
-    def _count_lost(self, state: EndpointState, now: float) -> None:
-        """Count a failed request as lost in a queue, if there is a long one."""
-        if self._sheds and self._wait(state, DEEP, now) > 0.0:
+    def _count_lost(self, state: EndpointState, least: float, now: float) -> None:
+        """Count a failed request as lost in a queue, if there is one of `least` services or more."""
+        if self._sheds and self._wait(state, least, now) > 0.0:
             self._shedding.lose(now)
 
     def _wait(self, state: EndpointState, least: float, now: float) -> float:
