@@ -95,14 +95,27 @@ def test_balancers_that_share_nothing_shed_as_well(tmp_path: Path) -> None:
 def test_pool_recovers_from_a_queue_that_outlasts_its_cause(tmp_path: Path) -> None:
     """At 96 % of the capacity a queue of timed-out requests stays after the slowdown that made it."""
     sheds, waits = both(tmp_path, 0.96, SLOW.format(value=4.0))
-    assert sheds["goodput"] > 0.75
-    assert waits["goodput"] < 0.6
+    assert sheds["goodput"] > 0.65
+    assert waits["goodput"] < 0.5
 
 
-@pytest.mark.parametrize("events", [SLOW.format(value=1.6), HANG], ids=["short overload", "hang"])
-def test_nothing_is_rejected_where_no_request_fails_in_a_queue(tmp_path: Path, events: str) -> None:
+ATTEMPTS = "[balancer.timeouts]\nattempt = 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("events", "more"), [(SLOW.format(value=1.6), ""), (HANG, ATTEMPTS)], ids=["queue", "hang"]
+)
+def test_nothing_is_rejected_where_no_request_fails_in_a_queue(
+    tmp_path: Path, events: str, more: str
+) -> None:
     """A queue of 0.5 s or more, or a worker that answers nothing until attempts time out."""
-    sheds, waits = both(tmp_path, 0.7, events, more="[balancer.timeouts]\nattempt = 1.0\n")
+    sheds, waits = both(tmp_path, 0.7, events, more=more)
     assert waits["max"] > 0.5
-    assert sheds["failures"] == waits["failures"]
-    assert sheds["ok"] == sheds["requests"]
+    assert sheds["ok"] == waits["ok"] == sheds["requests"]
+
+
+def test_retries_of_attempts_that_time_out_do_not_keep_the_pool_overloaded(tmp_path: Path) -> None:
+    """At 70 % of the capacity: retried after 1 s in a queue of a short slowdown, they would be more than it serves."""
+    sheds, waits = both(tmp_path, 0.7, SLOW.format(value=1.6), more=ATTEMPTS)
+    assert sheds["goodput"] > 0.6
+    assert waits["goodput"] < 0.45
