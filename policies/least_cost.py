@@ -279,9 +279,11 @@ class LeastCost:
         for members in available.by_region.values():
             of_region = self._drawn(members)
             drawn = drawn + of_region if drawn else of_region
-        costs, least, cheapest = list[float](), inf, drawn[0]
+        costs, least, cheapest, sheds = list[float](), inf, drawn[0], now < self._shedding.until
         for state in drawn:
             cost = self.cost(state, home, now)
+            if sheds and self._wait(state, SHORT, now) > 0.0:
+                cost += REJECTION
             costs.append(cost)
             if cost < least:
                 least, cheapest = cost, state
@@ -325,10 +327,7 @@ class LeastCost:
             cost += distance + seconds + RISK_PRICE * region.deviation * seconds
             cost += OCCUPANCY_PRICE * (service.seconds or seconds)
             cost += self._wait_price * service.pause
-            wait = expected_wait(in_flight, seconds, distance, region.concurrency)
-            cost += self._wait_price * wait
-            if now < self._shedding.until and wait >= SHORT * seconds:
-                cost += REJECTION
+            cost += self._wait_price * expected_wait(in_flight, seconds, distance, region.concurrency)
             if in_flight >= room:
                 cost += NO_ROOM
             if in_flight >= service.limit(now):
