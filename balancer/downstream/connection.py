@@ -244,11 +244,12 @@ class DownstreamConnection(ClientConnection):
     def eof_received(self) -> bool:
         """Handle the client's FIN: it may half-close and still read, so finish the response, then close."""
         if self._pipelined is not None:  # a paused TLS transport still reports its end
-            self._pipelined.has_ended = True
+            self.has_ended = self._pipelined.has_ended = True
             return True
         if self._answering is None or self._body is not None or self._linger_until is not None:
             return False
         self._reader = None
+        self.has_ended = True
         return True
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -2,7 +2,8 @@
 
 Asks the kernel, in one system call per sweep, about paused connections only: the event loop reports a reset of the
 others. A FIN is not a disconnect: a client may half-close and still read (RFC 9112 § 9.6), and the loop finds the FIN
-in order, after the bytes before it.
+in order, after the bytes before it. An interim response to a client that has sent its FIN shows which it is: a closed
+one answers with a reset (`Exchange.check`).
 """
 
 from __future__ import annotations

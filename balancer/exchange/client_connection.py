@@ -36,15 +36,17 @@ class ClientConnection(asyncio.Protocol):
     """A downstream connection.
 
     `is_held` holds the reasons why reading is paused, 0 if there is none. `is_write_paused`: the transport's write
-    buffer is above its high-water mark. `head_at` is the instant of a head's first byte if the head came in pieces,
-    else 0; `came_at` the arrival of the pipelined bytes being parsed, else 0; `idle_since` the last instant at which
-    something was received or a response ended.
+    buffer is above its high-water mark. `has_ended`: the client has sent its FIN while a request was unanswered: it
+    has closed, or has half-closed and still reads. `head_at` is the instant of a head's first byte if the head came
+    in pieces, else 0; `came_at` the arrival of the pipelined bytes being parsed, else 0; `idle_since` the last
+    instant at which something was received or a response ended.
     """
 
     __slots__ = (
         "_proxy",
         "came_at",
         "client",
+        "has_ended",
         "head_at",
         "idle_since",
         "is_held",
@@ -62,7 +64,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self.is_held = 0
-        self.is_write_paused = False
+        self.is_write_paused = self.has_ended = False
         self.head_at = self.came_at = 0.0
         self.idle_since = proxy.cached_time
         self.pending_upgrade: PendingUpgrade | None = None

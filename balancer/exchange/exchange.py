@@ -93,6 +93,9 @@ CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 REPEATABLE: Final = IDEMPOTENT
 
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
+
 BUFFERED_RESPONSE: Final = 16_384
 """Bytes of a body up to which a response of known length is buffered whole and sent to the client in one write.
 
@@ -125,7 +128,8 @@ class Exchange:
     _active_at = 0.0
     _body_buffer: BodyBuffer | None = None
     _unsent = 0  # unsent bytes of the request body at the last sweep
-    _has_sent_interim = False  # an interim response has been sent to the client
+    _has_sent_interim = False  # a worker's interim response has been sent to the client
+    _has_asked_client = False  # an interim response was sent to find out whether the client still reads
     _bytes_in = 0
     _bytes_out = 0
     _status = 0  # of the final response, 0 before it
@@ -589,14 +593,27 @@ class Exchange:
         if timeouts.total is not None and state is not ENDED and now - self._started_at > timeouts.total:
             self._overdue(timeouts.total)
         elif state is QUEUED:
+            self._check_client()
             self._proxy.queue.check(self, now)
         elif state is SENT:
+            self._check_client()
             self._check_worker(waited, now)
+        elif state is CONNECTING:
+            self._check_client()
         elif state is STREAMING or state is BUFFERING:
             if state is BUFFERING and waited > 0:
                 self._stop_buffering()
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
+
+    def _check_client(self) -> None:
+        """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
+        reset, which the next sweep finds."""
+        downstream = self._downstream
+        if downstream.has_ended and not self._has_asked_client and downstream.pending_upgrade is None:
+            self._has_asked_client = True
+            if not self._request.fields.is_http10:
+                downstream.write(CONTINUE)
 
     def _check_worker(self, waited: float, now: float) -> None:
         """Enforce the timeouts of a worker that has not sent a response head; `waited` is in seconds."""

@@ -20,48 +20,54 @@ import pytest
 from balancer.admin.exchange import AdminExchange
 from balancer.downstream.connection import DownstreamConnection
 from balancer.exchange.exchange import Exchange
-from tests.balancer.conftest import Stage, Wire, get, quiet_loop
+from tests.balancer.conftest import Stage, Wire, answering_after, get, quiet_loop
 from tests.balancer.steps import STEPS, Scene
 
 CLIENT = """
-step                        nothing               client-fin   client-half           client-rst
-connected                   ok/200                -/-          -/closed              -/-
-amid the head               ok/200                -/-          -/closed              -/-
-after the head              ok/200                abandoned/-  abandoned/closed      abandoned/-
-first bytes of a length     ok/200                abandoned/-  abandoned/closed      abandoned/-
-amid a length               ok/200                abandoned/-  abandoned/closed      abandoned/-
-before the chunks           ok/200                abandoned/-  abandoned/closed      abandoned/-
-amid a chunk size           ok/200                abandoned/-  abandoned/closed      abandoned/-
-amid a chunk                ok/200                abandoned/-  abandoned/closed      abandoned/-
-between chunks              ok/200                abandoned/-  abandoned/closed      abandoned/-
-amid the last chunk         ok/200                abandoned/-  abandoned/closed      abandoned/-
-after the last chunk        ok/200                abandoned/-  abandoned/closed      abandoned/-
-amid request trailers       ok/200                abandoned/-  abandoned/closed      abandoned/-
-in the queue                ok+ok/200             ok+ok/-      ok+ok/200             ok/-
-a GET sent                  ok/200                ok/-         ok/200                abandoned/-
-a POST sent                 ok/200                ok/-         ok/200                abandoned/-
-amid the answer's head      ok/200                ok/-         ok/200                abandoned/-
-after an interim answer     ok/103+200            ok/-         ok/103+200            abandoned/-
-after the answer's head     ok/200                ok/-         ok/200                abandoned/-
-amid an answer by length    ok/200                ok/-         ok/200                abandoned/-
-amid an answer's chunk      ok/200                ok/-         ok/200                abandoned/-
-between an answer's chunks  ok/200                ok/-         ok/200                abandoned/-
-amid an answer's trailers   ok/200                ok/-         ok/200                abandoned/-
-amid an answer until close  ok/200                ok/-         ok/200                abandoned/-
-the client reads no more    ok/200                abandoned/-  ok/200                abandoned/-
-the worker reads no more    ok/200                abandoned/-  ok/200                abandoned/-
-pipelined                   ok+ok+ok/200+200+200  ok+ok/-      ok+ok+ok/200+200+200  abandoned/-
-lingering                   ok/413                ok/-         ok/413                ok/-
-kept alive                  ok/200                ok/-         ok/200                ok/-
-amid a control request      -/200                 -/-          -/closed              -/-
-a second attempt sent       ok+reset/200          ok+reset/-   ok+reset/200          abandoned+reset/-
+step                        nothing               client-fin         client-half           client-rst
+connected                   ok/200                -/-                -/closed              -/-
+amid the head               ok/200                -/-                -/closed              -/-
+after the head              ok/200                abandoned/-        abandoned/closed      abandoned/-
+first bytes of a length     ok/200                abandoned/-        abandoned/closed      abandoned/-
+amid a length               ok/200                abandoned/-        abandoned/closed      abandoned/-
+before the chunks           ok/200                abandoned/-        abandoned/closed      abandoned/-
+amid a chunk size           ok/200                abandoned/-        abandoned/closed      abandoned/-
+amid a chunk                ok/200                abandoned/-        abandoned/closed      abandoned/-
+between chunks              ok/200                abandoned/-        abandoned/closed      abandoned/-
+amid the last chunk         ok/200                abandoned/-        abandoned/closed      abandoned/-
+after the last chunk        ok/200                abandoned/-        abandoned/closed      abandoned/-
+amid request trailers       ok/200                abandoned/-        abandoned/closed      abandoned/-
+in the queue                ok+ok/200             ok/-               ok+ok/100+200         ok/-
+a GET sent                  ok/200                abandoned/-        ok/100+200            abandoned/-
+a POST sent                 ok/200                abandoned/-        ok/100+200            abandoned/-
+amid the answer's head      ok/200                abandoned/-        ok/100+200            abandoned/-
+after an interim answer     ok/103+200            abandoned/-        ok/103+100+200        abandoned/-
+after the answer's head     ok/200                ok/-               ok/200                abandoned/-
+amid an answer by length    ok/200                ok/-               ok/200                abandoned/-
+amid an answer's chunk      ok/200                ok/-               ok/200                abandoned/-
+between an answer's chunks  ok/200                ok/-               ok/200                abandoned/-
+amid an answer's trailers   ok/200                ok/-               ok/200                abandoned/-
+amid an answer until close  ok/200                ok/-               ok/200                abandoned/-
+the client reads no more    ok/200                abandoned/-        ok/200                abandoned/-
+the worker reads no more    ok/200                abandoned/-        ok/200                abandoned/-
+pipelined                   ok+ok+ok/200+200+200  ok+ok/-            ok+ok+ok/200+200+200  abandoned/-
+lingering                   ok/413                ok/-               ok/413                ok/-
+kept alive                  ok/200                ok/-               ok/200                ok/-
+amid a control request      -/200                 -/-                -/closed              -/-
+a second attempt sent       ok+reset/200          abandoned+reset/-  ok+reset/100+200      abandoned+reset/-
 """
 
 CONNECTING = """
-step                         nothing                              client-half                          client-rst
-connecting                   refused+refused/504/connect_timeout  refused+refused/504/connect_timeout  abandoned/-
-refused                      refused+refused/502/connect_failed   .                                    .
-a second attempt connecting  refused+reset/504/connect_timeout    refused+reset/504/connect_timeout    abandoned+reset/-
+step                         nothing                              client-half
+connecting                   refused+refused/504/connect_timeout  refused+refused/100+504/connect_timeout
+refused                      refused+refused/502/connect_failed   .
+a second attempt connecting  refused+reset/504/connect_timeout    refused+reset/100+504/connect_timeout
+"""
+
+CONNECTING_RESET = """
+step                         client-rst
+connecting                   abandoned/-
+a second attempt connecting  abandoned+reset/-
 """
 
 WORKER = """
@@ -131,10 +137,17 @@ a second attempt connecting  .                                           .      
 """
 
 HEDGED = """
-step                nothing           client-fin  client-half       client-rst             stop
-hedged              ok+ok/200         ok+ok/-     ok+ok/200         abandoned+abandoned/-  abandoned+abandoned/cut
-a hedge connecting  abandoned+ok/200  .           abandoned+ok/200  abandoned+abandoned/-  abandoned+abandoned/cut
-a hedge has won     ok+ok/200         ok+ok/-     ok+ok/200         ok+ok/-                abandoned+ok/200
+step                nothing           client-fin             client-half           client-rst
+hedged              ok+ok/200         abandoned+abandoned/-  ok+ok/100+200         abandoned+abandoned/-
+a hedge connecting  abandoned+ok/200  .                      abandoned+ok/100+200  abandoned+abandoned/-
+a hedge has won     ok+ok/200         ok+ok/-                ok+ok/200             ok+ok/-
+"""
+
+HEDGED_STOP = """
+step                stop
+hedged              abandoned+abandoned/cut
+a hedge connecting  abandoned+abandoned/cut
+a hedge has won     abandoned+ok/200
 """
 
 HEDGE_LOST = """
@@ -177,7 +190,9 @@ def listed(text: str) -> list[str]:
 
 
 CELLS = [
-    cell for table in (CLIENT, CONNECTING, WORKER, BALANCER, HEDGED, HEDGE_LOST) for cell in cells(table)
+    cell
+    for table in (CLIENT, CONNECTING, CONNECTING_RESET, WORKER, BALANCER, HEDGED, HEDGED_STOP, HEDGE_LOST)
+    for cell in cells(table)
 ]
 
 
@@ -189,14 +204,21 @@ async def nothing(scene: Scene) -> None:
 
 
 async def client_fin(scene: Scene) -> None:
+    """A sweep asks whether the client still reads, where nothing has been answered yet; the next finds its reset."""
     scene.client.leave()
+    for _ in range(2):
+        await scene.stage.turn()
+        scene.stage.advance(0.0)
+    await scene.stage.turn()
 
 
 async def client_half(scene: Scene) -> None:
-    """A half-close is not a disconnect, also after a sweep."""
+    """A half-close is not a disconnect, also after two sweeps. A client that waits is asked by an interim response."""
     scene.client.half_close()
+    for _ in range(2):
+        await scene.stage.turn()
+        scene.stage.advance(0.0)
     await scene.stage.turn()
-    scene.stage.advance(0.0)
 
 
 async def client_rst(scene: Scene) -> None:
@@ -355,6 +377,23 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
     await client_rst(scene)
     assert outcomes(stage) == ["abandoned"]
     await assert_nothing_is_left(stage)
+
+
+async def test_clients_of_http_1_0_are_not_asked(stage: Stage) -> None:
+    """They know no interim responses (RFC 9110 § 15.2): one that has closed is answered in vain."""
+    go = asyncio.Event()
+    worker = await stage.worker(answering_after(go))
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get(version=b"HTTP/1.0"))
+    client.half_close()
+    await stage.eventually(lambda: worker.requests)
+    for _ in range(3):
+        stage.advance(0.0)
+        await stage.turn()
+    go.set()
+    assert (await client.response()).status == 200
+    assert client.received.startswith(b"HTTP/1.1 200")
 
 
 def test_tables_are_complete() -> None:
