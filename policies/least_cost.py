@@ -133,7 +133,7 @@ class LeastCost:
         self._shedding.requests += 1
         state = self._choose(facts, available, now)
         service = self._service(state)
-        if now < self._shedding.until and self._wait(state, SHORT, now) > 0.0:
+        if now < self._shedding.until and self._would_wait(state, SHORT, now):
             self._shedding.reject(now)
             raise Overloaded()
         service.picked_at = now
@@ -174,27 +174,25 @@ class LeastCost:
     def _count_given_up(
         self, state: EndpointState, service: EndpointService, outcome: Outcome, now: float
     ) -> None:
-        """Count a request ended by its client or by a timeout as lost in a queue, unless requests that took longer
-        have succeeded, or the endpoint has answered none since."""
-        age = outcome.ended_at - outcome.sent_at
-        if age >= self._shedding.longest and service.answered_at > outcome.sent_at:
+        """Count a request ended by its client or by a timeout as lost in a queue, unless its answer had begun,
+        requests that took longer have succeeded, or the endpoint has answered none since."""
+        age, has_begun = outcome.ended_at - outcome.sent_at, outcome.first_byte_at is not None
+        if not has_begun and age >= self._shedding.longest and service.answered_at > outcome.sent_at:
             self._count_lost(state, DEEP, now)
 
     def _count_lost(self, state: EndpointState, least: float, now: float) -> None:
         """Count a failed request as lost in a queue, if there is one of `least` services or more."""
-        if self._sheds and self._wait(state, least, now) > 0.0:
+        if self._sheds and self._would_wait(state, least, now):
             self._shedding.lose(now)
 
-    def _wait(self, state: EndpointState, least: float, now: float) -> float:
-        """Return the seconds that one more request is expected to wait there; 0 if fewer than `least` services."""
+    def _would_wait(self, state: EndpointState, services: float, now: float) -> bool:
+        """Return whether one more request is expected to wait there for so many service times or more."""
         service = self._service(state)
         if not service.seconds:
-            return 0.0
+            return False
+        count, concurrency = in_service(state, service), service.region.concurrency
         seconds = service.present_seconds(state.awaiting, state.elsewhere, now)
-        wait = expected_wait(
-            in_service(state, service), seconds, service.distance, service.region.concurrency
-        )
-        return wait if wait >= least * seconds else 0.0
+        return expected_wait(count, seconds, service.distance, concurrency) >= services * seconds
 
     def doubts(self, state: EndpointState) -> bool:
         """Whether the endpoint is suspected to be slow, or has failed and not answered since."""
@@ -282,7 +280,7 @@ class LeastCost:
         costs, least, cheapest, sheds = list[float](), inf, drawn[0], now < self._shedding.until
         for state in drawn:
             cost = self.cost(state, home, now)
-            if sheds and self._wait(state, SHORT, now) > 0.0:
+            if sheds and self._would_wait(state, SHORT, now):
                 cost += REJECTION
             costs.append(cost)
             if cost < least:

@@ -6,8 +6,9 @@ from collections import deque
 
 import pytest
 
-from policies import OutcomeKind, RequestFacts
+from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
+from policies.least_cost import FULL
 from policies.overload.shedding import FEW, LASTS, LOST, Shedding
 from tests.policies.test_steelyard import endpoint, measure, outcome, router
 
@@ -97,6 +98,18 @@ def test_clients_that_leave_before_others_are_answered_do_not_count() -> None:
     assert queue.send() == "near"
 
 
+def test_clients_that_leave_amid_an_answer_do_not_count() -> None:
+    queue = busy()
+    queue.clock.time += 2.0
+    for request in queue.requests:
+        first_byte_at = request.routed_at + 1.0
+        ended_at = queue.clock.time
+        queue.router.settle(request, Outcome(ABANDONED, 200, request.routed_at, first_byte_at, ended_at))
+    queue.requests.clear()
+    queue.requests.extend(queue.router.route(TO_NEAR) for _ in range(20))
+    assert queue.send() == "near"
+
+
 def test_endpoint_that_answers_nothing_hangs_and_is_not_overloaded() -> None:
     queue = Queue(100)
     queue.clock.time += 2.0
@@ -113,6 +126,17 @@ def test_clients_that_leave_a_short_queue_do_not_count() -> None:
         queue.clock.time += 1.0
         queue.end(3, ABANDONED)
     assert queue.send() == "near"
+
+
+@pytest.mark.parametrize(("waiting", "sheds"), [(15, False), (60, True)])
+def test_rejections_of_a_worker_count_if_its_queue_is_far_too_long(waiting: int, sheds: bool) -> None:
+    """A short queue bounds the wait by itself: its worker's limit is no reason for another one."""
+    queue = Queue(waiting)
+    for _ in range(20):
+        rejected = queue.router.route(TO_NEAR)
+        now = queue.clock.time
+        queue.router.settle(rejected, Outcome(OutcomeKind.ERROR_STATUS, FULL, now, now, now))
+    assert (queue.send() is None) is sheds
 
 
 def test_shedding_can_be_turned_off() -> None:

@@ -39,7 +39,7 @@ def endpoint(name: str, region: str = "near", weight: float = 1.0) -> Endpoint:
 
 
 def outcome(sent_at: float, ended_at: float, kind: OutcomeKind = OutcomeKind.OK) -> Outcome:
-    return Outcome(kind, 200, sent_at, ended_at, ended_at)
+    return Outcome(kind, 200, sent_at, ended_at if kind is OutcomeKind.OK else None, ended_at)
 
 
 def answer(r: Router, clock: ManualClock, name: str, seconds: float) -> None:
