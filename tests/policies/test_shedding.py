@@ -132,10 +132,10 @@ def test_clients_that_leave_a_short_queue_do_not_count() -> None:
 def test_rejections_of_a_worker_count_if_its_queue_is_far_too_long(waiting: int, sheds: bool) -> None:
     """A short queue bounds the wait by itself: its worker's limit is no reason for another one."""
     queue = Queue(waiting)
-    for _ in range(20):
-        rejected = queue.router.route(TO_NEAR)
+    rejected = [queue.router.route(TO_NEAR) for _ in range(8)]
+    for request in rejected:
         now = queue.clock.time
-        queue.router.settle(rejected, Outcome(OutcomeKind.ERROR_STATUS, FULL, now, now, now))
+        queue.router.settle(request, Outcome(OutcomeKind.ERROR_STATUS, FULL, now, now, now))
     assert (queue.send() is None) is sheds
 
 
