@@ -97,6 +97,9 @@ traffic to the next endpoint, whose queue then fills up."""
 UNTRIED: Final = 0.05
 """Assumed service time in seconds where no endpoint of a region has answered."""
 
+UNTRIED_ROOM: Final = 16.0
+"""Requests that an endpoint is assumed to serve at a time where no endpoint of its region has answered."""
+
 FAR: Final = 0.1
 """Assumed distance in seconds of a region other than home to which no connection was opened."""
 
@@ -335,6 +338,7 @@ class LeastCost:
             if in_flight or state.region != home:
                 age = now - state.busy_since if in_flight else 0.0
                 cost += (1.0 + OCCUPANCY_PRICE) * max(UNTRIED, age)
+                cost += self._wait_price * UNTRIED * max(0.0, in_flight / UNTRIED_ROOM - 1.0)
         connections = state.connections
         if connections is not None and not connections.has_idle:
             cost += connections.connect_time

@@ -97,6 +97,14 @@ def test_opening_a_connection_is_part_of_the_cost() -> None:
     assert set(picks(r)) == {"near"}
 
 
+def test_burst_before_the_first_answer_stays_at_home_only_as_far_as_home_may_serve_it() -> None:
+    """A hundred at once: those that would wait at home for longer than the way to another region go there."""
+    r, _ = router(*[endpoint(f"{region}-{i}", region) for region in ("near", "away") for i in range(2)])
+    regions = [r.route(HOME).state.region for _ in range(100)]
+    assert regions[:40] == ["near"] * 40
+    assert Counter(regions[40:])["away"] > 25
+
+
 def test_far_endpoint_is_priced_by_its_handshake_before_the_first_answer() -> None:
     """Home takes 80 ms: an endpoint 10 ms away is worth a try until it is silent, one at an unknown distance is not."""
     r, clock = router(endpoint("near"), endpoint("close", "a"), endpoint("unknown", "b"), explore=0.0)
