@@ -85,6 +85,8 @@ class ClientEnd(End, Reader):
         self._reading: tuple[PlannedRequest, Attempt | None, Content] | None = None
         self._status = 0
         self._own = b""
+        self._has_half_closed = False
+        self._asked: PlannedRequest | None = None  # the last one that got 100 (Continue)
         self._is_broken_off = False  # an incomplete request, which may end in any way
 
     def __repr__(self) -> str:
@@ -157,6 +159,7 @@ class ClientEnd(End, Reader):
             self._ledger.note(f"{self} does: {kind}")
         self._is_spent = True
         if kind == "half-close":
+            self._has_half_closed = True
             self.send(FIN)
         elif kind == "stall":
             self.is_reading_stopped = True
@@ -176,7 +179,7 @@ class ClientEnd(End, Reader):
         request = self._awaited[0]
         self._status = status = int(head[9:12])
         if status < 200:
-            self._interim(request)
+            self._interim(request, status)
             return 0
         tried = _TRY.search(head)
         answer: Attempt | None = None
@@ -191,7 +194,12 @@ class ClientEnd(End, Reader):
             self.timeline.after(0.0, self._misbehave_amid, request)
         return self._size(head, request, status)
 
-    def _interim(self, request: PlannedRequest) -> None:
+    def _interim(self, request: PlannedRequest, status: int) -> None:
+        if status == 100 and not request.is_http10:  # whether this client, which has sent its FIN, still reads
+            if not self._has_half_closed or request is self._asked:
+                raise Violation(f"{request} was asked to continue")
+            self._asked = request
+            return
         if not request.reply.has_interim or request.is_http10:
             raise Violation(f"{request} got an interim response that no worker sent")
 
