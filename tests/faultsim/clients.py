@@ -195,7 +195,9 @@ class ClientEnd(End, Reader):
         return self._size(head, request, status)
 
     def _interim(self, request: PlannedRequest, status: int) -> None:
-        if status == 100 and not request.is_http10:  # whether this client, which has sent its FIN, still reads
+        if (
+            status == 100 and not request.is_http10
+        ):  # whether this client, which has sent its FIN, still reads
             if not self._has_half_closed or request is self._asked:
                 raise Violation(f"{request} was asked to continue")
             self._asked = request
