@@ -28,6 +28,9 @@ HELD_BY_BODY: Final = 1
 HELD_BY_PIPELINE: Final = 2
 """Pipelined requests wait for earlier responses."""
 
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
+
 HELD_BY_UPGRADE: Final = 4
 """A pending upgrade has not been answered."""
 
@@ -37,9 +40,9 @@ class ClientConnection(asyncio.Protocol):
 
     `is_held` holds the reasons why reading is paused, 0 if there is none. `is_write_paused`: the transport's write
     buffer is above its high-water mark. `has_ended`: the client has sent its FIN while a request was unanswered: it
-    has closed, or has half-closed and still reads. `head_at` is the instant of a head's first byte if the head came
-    in pieces, else 0; `came_at` the arrival of the pipelined bytes being parsed, else 0; `idle_since` the last
-    instant at which something was received or a response ended.
+    has closed, or has half-closed and still reads; false again once it was asked. `head_at` is the instant of a
+    head's first byte if the head came in pieces, else 0; `came_at` the arrival of the pipelined bytes being parsed,
+    else 0; `idle_since` the last instant at which something was received or a response ended.
     """
 
     __slots__ = (
@@ -103,6 +106,13 @@ class ClientConnection(asyncio.Protocol):
         """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
         self._proxy.counts.responses[error.status] += 1
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
+
+    def ask(self) -> None:
+        """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
+        reset, which the next sweep finds. Only before the response has begun, and not for HTTP/1.0."""
+        if self.pending_upgrade is None:
+            self.has_ended = False
+            self.write(CONTINUE)
 
     def hold(self, reason: int = HELD_BY_BODY) -> None:
         """Pause reading, and record `reason` until `unhold` removes it."""

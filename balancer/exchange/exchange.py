@@ -10,7 +10,6 @@ Parts with rules of their own are separate: `attempt.py` (assignment and connect
 
 from __future__ import annotations
 
-from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
@@ -30,6 +29,7 @@ from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.hedged_attempts import HedgeRace
 from balancer.exchange.retries import IDEMPOTENT, has_other
+from balancer.exchange.state import State
 from balancer.exchange.tunnel import Tunnel
 from balancer.exchange.wait_queue import Waiter
 from balancer.http1.chunks import chunk, last_chunk
@@ -51,31 +51,6 @@ if TYPE_CHECKING:
     from policies.overload.hedging import Hedging
 
 
-class State(Enum):
-    """State of an exchange."""
-
-    NEW = "new"
-    """The head has come; earlier requests of the connection may not have been answered."""
-
-    QUEUED = "queued"
-    """Every endpoint is full: the request is in the wait queue."""
-
-    CONNECTING = "connecting"
-    """The request has an endpoint and waits for an upstream connection."""
-
-    SENT = "sent"
-    """The request has been sent, its body perhaps in part; no final response head has come."""
-
-    BUFFERING = "buffering"
-    """A short response is being received and kept back; the request can still be retried elsewhere."""
-
-    STREAMING = "streaming"
-    """The response is passed on as it comes: the client has seen its head."""
-
-    ENDED = "ended"
-    """Answered, cut, abandoned, or handed over to a tunnel."""
-
-
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 NEW: Final = State.NEW
 QUEUED: Final = State.QUEUED
@@ -84,6 +59,7 @@ SENT: Final = State.SENT
 BUFFERING: Final = State.BUFFERING
 STREAMING: Final = State.STREAMING
 ENDED: Final = State.ENDED
+UNANSWERED: Final = (QUEUED, CONNECTING, SENT)
 OK: Final = OutcomeKind.OK
 ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
 ABANDONED: Final = OutcomeKind.ABANDONED
@@ -92,9 +68,6 @@ LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 REPEATABLE: Final = IDEMPOTENT
-
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
 
 BUFFERED_RESPONSE: Final = 16_384
 """Bytes of a body up to which a response of known length is buffered whole and sent to the client in one write.
@@ -129,7 +102,6 @@ class Exchange:
     _body_buffer: BodyBuffer | None = None
     _unsent = 0  # unsent bytes of the request body at the last sweep
     _has_sent_interim = False  # a worker's interim response has been sent to the client
-    _has_asked_client = False  # an interim response was sent to find out whether the client still reads
     _bytes_in = 0
     _bytes_out = 0
     _status = 0  # of the final response, 0 before it
@@ -590,30 +562,19 @@ class Exchange:
         """Enforce the timeouts of the worker and of the wait queue; `now` is the cached time."""
         timeouts, state = self._proxy.timeouts, self.state
         waited = now - self._active_at
+        if self._downstream.has_ended and state in UNANSWERED and not self._request.fields.is_http10:
+            self._downstream.ask()
         if timeouts.total is not None and state is not ENDED and now - self._started_at > timeouts.total:
             self._overdue(timeouts.total)
         elif state is QUEUED:
-            self._check_client()
             self._proxy.queue.check(self, now)
         elif state is SENT:
-            self._check_client()
             self._check_worker(waited, now)
-        elif state is CONNECTING:
-            self._check_client()
         elif state is STREAMING or state is BUFFERING:
             if state is BUFFERING and waited > 0:
                 self._stop_buffering()
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
-
-    def _check_client(self) -> None:
-        """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
-        reset, which the next sweep finds."""
-        downstream = self._downstream
-        if downstream.has_ended and not self._has_asked_client and downstream.pending_upgrade is None:
-            self._has_asked_client = True
-            if not self._request.fields.is_http10:
-                downstream.write(CONTINUE)
 
     def _check_worker(self, waited: float, now: float) -> None:
         """Enforce the timeouts of a worker that has not sent a response head; `waited` is in seconds."""

@@ -1,0 +1,30 @@
+"""States of an exchange; docs/design.md shows the transitions."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(Enum):
+    """State of an exchange."""
+
+    NEW = "new"
+    """The head has come; earlier requests of the connection may not have been answered."""
+
+    QUEUED = "queued"
+    """Every endpoint is full: the request is in the wait queue."""
+
+    CONNECTING = "connecting"
+    """The request has an endpoint and waits for an upstream connection."""
+
+    SENT = "sent"
+    """The request has been sent, its body perhaps in part; no final response head has come."""
+
+    BUFFERING = "buffering"
+    """A short response is being received and kept back; the request can still be retried elsewhere."""
+
+    STREAMING = "streaming"
+    """The response is passed on as it comes: the client has seen its head."""
+
+    ENDED = "ended"
+    """Answered, cut, abandoned, or handed over to a tunnel."""
