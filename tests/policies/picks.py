@@ -45,7 +45,8 @@ def main(requests: int, options: dict[str, float]) -> None:
         while flying and flying[0][0] <= arrives_at:
             clock.time, ended = heappop(flying)
             assignment, sent_at, kind = assignments.pop(ended)
-            router.settle(assignment, Outcome(kind, 200, sent_at, clock.time, clock.time))
+            first_byte_at = None if kind is OutcomeKind.ABANDONED else clock.time
+            router.settle(assignment, Outcome(kind, 200, sent_at, first_byte_at, clock.time))
         clock.time = arrives_at
         try:
             assignment = router.route(RequestFacts(region="near"))
