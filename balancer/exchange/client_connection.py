@@ -28,11 +28,11 @@ HELD_BY_BODY: Final = 1
 HELD_BY_PIPELINE: Final = 2
 """Pipelined requests wait for earlier responses."""
 
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
-
 HELD_BY_UPGRADE: Final = 4
 """A pending upgrade has not been answered."""
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
 
 
 class ClientConnection(asyncio.Protocol):

@@ -51,8 +51,8 @@ class EndpointService(UsualService):
     `progress` tells how much slower it is than usual. `slow_since`: when it became suspected, None if it is not; it is
     then `held` (a logarithm) slower, and gets a trial at `trial_at`. `failing_since`: its first failure after the last
     answer. `room` limits its requests in flight after its recovery. `rejected_at`: when its queue was last full.
-    `picked_at`: when a request was last sent there. `stuck` requests were overtaken: no answer is expected to them, and
-    none waits for them.
+    `answered_at`: its last answer that was learned from. `picked_at`: when a request was last sent there. `stuck`
+    requests were overtaken: no answer is expected to them, and none waits for them.
     """
 
     __slots__ = (
