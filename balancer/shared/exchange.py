@@ -18,8 +18,13 @@ from balancer.shared.message import BadMessage, Message, decode, encode
 from policies.routing.units import EXPIRY, OtherUnits, Report
 from policies.stats.load import WindowedMinimum
 
-SILENCE = 1.0
-"""Seconds without an own report from the channel after which the store counts as lost."""
+SILENCE = EXPIRY
+"""Age in seconds of the last own report that came back in time at which the store counts as lost. With a sweep every
+0.25 s, that is noticed within 1 s. One report that is missed is no loss."""
+
+LATEST = EXPIRY / 2.0
+"""Seconds that a report may take on its way. The next one is published when the store has answered, so that those of a
+slower store would expire before it. They are not used, and the store counts as lost."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds before another attempt to connect: they double up to this, and up to half of each is left out at random."""
@@ -45,6 +50,8 @@ publish, which a flood exceeds."""
 
 DELAY_WINDOW = 30.0
 """Seconds of one bucket of a sender's least delay. Clocks drift apart by less than 3 ms in it."""
+
+NO_ANSWER = f"no answer within {LATEST:g} s for {SILENCE:g} s"
 
 
 class StoreLost(Exception):
@@ -86,8 +93,8 @@ class ExchangeCounts:
 class Exchange:
     """Publishes the reports of `units` on the channel that `opened` opens, and applies those of others.
 
-    `every` is the least seconds between two reports, `store` the store's name in messages. `is_connected`: the last
-    own report was heard less than `SILENCE` ago; `delay` is the seconds that it took.
+    `every` is the least seconds between two reports, `store` the store's name in messages. `is_connected`: the
+    last own report that was back in time is younger than `SILENCE`; `delay` is the seconds that it took.
     """
 
     def __init__(
@@ -109,7 +116,7 @@ class Exchange:
         self._store = store
         self._say = say
         self._rng = Random()  # of its own: a seeded policy's sequence must not depend on the store
-        self._least: dict[int, WindowedMinimum] = {}
+        self._least: dict[int, tuple[WindowedMinimum, WindowedMinimum]] = {}
         self._task: asyncio.Task[None] | None = None
         self._echoed_at = self._began_at = 0.0
         self._lost_at: float | None = None
@@ -136,10 +143,8 @@ class Exchange:
     def sweep(self, now: float) -> None:
         """Expire what is too old, whatever the task waits for; call it every quarter second."""
         self._units.sweep(now)
-        if not len(self._units):
-            self._least.clear()
         if self.is_connected and now - self._echoed_at > SILENCE:
-            self._lose(f"no answer for {SILENCE:g} s")
+            self._lose(NO_ANSWER)
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -174,8 +179,10 @@ class Exchange:
         while True:
             now, interval = self._now(), self.interval
             if now - max(self._echoed_at, self._began_at) > SILENCE:
-                raise StoreLost(f"no answer for {SILENCE:g} s")
+                raise StoreLost(NO_ANSWER)
             report, pause = self._units.report(now), self._every
+            if not self.is_connected:  # it may arrive late, and others cannot know that
+                report = Report({}, None if report.latencies is None else {})
             if report.latencies is not None or report.in_flight != published:
                 published = report.in_flight
                 paid_until = max(paid_until, now - SAVED * interval) + interval
@@ -225,33 +232,35 @@ class Exchange:
             if message.sender == identity.sender:
                 self._echo(now, now - message.sent_at)
             return
-        age = self._age(message, now)
-        if age > EXPIRY:
-            self.counts.ignored += 1  # of a store that was slow for a moment
+        if not self.is_connected or (age := self._age(message, now)) > LATEST:
+            self.counts.ignored += 1  # of a store that is slow, or has not yet shown that it is not
             return
         report = message.report
         if message.place != identity.place:  # measured over another path
             report = Report(report.in_flight)
-        if self._units.hear(message.sender, report, now, age + message.interval / 2.0):
+        if self._units.hear(message.sender, report, now, age, message.interval):
             self.counts.heard += 1
         else:
             self._ignore("too many processes report")
 
     def _age(self, message: Message, now: float) -> float:
-        """Return how old the message is: what its way took longer than usual, and what own reports take."""
-        least = self._least.get(message.sender)
-        if least is None:
+        """Return how old the message is: what its way took longer than the fastest one of this sender, and the least
+        that own reports took in the same window."""
+        found = self._least.get(message.sender)
+        if found is None:
             if len(self._least) > 2 * len(self._units) + 16:  # also hostile senders are bounded
                 self._least.clear()
-            least = self._least[message.sender] = WindowedMinimum(DELAY_WINDOW)
+            found = self._least[message.sender] = WindowedMinimum(DELAY_WINDOW), WindowedMinimum(DELAY_WINDOW)
+        least, own = found
         passed = now - message.sent_at
         least.add(passed, now)
-        return passed - least.least + self.delay
+        own.add(self.delay, now)
+        return passed - least.least + own.least
 
     def _echo(self, now: float, delay: float) -> None:
-        if not 0.0 <= delay <= EXPIRY:
-            return  # the store is so slow that reports expire on their way
-        self._echoed_at, self.delay = now, delay
+        if not 0.0 <= delay <= LATEST:
+            return
+        self._echoed_at, self.delay = now - delay, delay
         if not self.is_connected:
             self.is_connected, self.problem = True, None
             if self._lost_at is not None:
@@ -259,7 +268,7 @@ class Exchange:
             self._lost_at = None
 
     def _lose(self, reason: str) -> None:
-        """Count and log a loss, unless the store is lost already."""
+        """Count and log a loss, unless the store is lost already; forget what others have reported."""
         self.problem = reason
         if self._lost_at is None:
             self._lost_at = self._now()
@@ -267,7 +276,9 @@ class Exchange:
             self._say(
                 f"shared: {self._store} is lost: {reason}; this unit uses its own knowledge until it answers"
             )
-        self.is_connected = False
+        if self.is_connected:
+            self.is_connected = False
+            self._units.forget()
 
     def _ignore(self, reason: str) -> None:
         self.counts.ignored += 1

@@ -16,7 +16,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from balancer.config.shared import SharedConfig
-from balancer.shared.exchange import SILENCE, StoreLost
+from balancer.shared.exchange import StoreLost
+
+TIMEOUT = 1.0
+"""Seconds for a connect, and for each answer. Longer than the exchange waits before it counts the store as lost: this
+only ends what waits for a store that is."""
 
 LONGEST_REASON = 120
 """Characters of a store's error message that are shown."""
@@ -85,8 +89,8 @@ class Store:
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "socket_connect_timeout": SILENCE,
-            "socket_timeout": SILENCE,
+            "socket_connect_timeout": TIMEOUT,
+            "socket_timeout": TIMEOUT,
             "protocol": 2,  # which servers of every version speak
             "retry": Retry(NoBackoff(), 0),  # the exchange connects again
         }

@@ -121,11 +121,11 @@ class Heard(Event):
         self._sender = sender
         self._report = report
         self._others = others
-        self._age = model.delay + model.every / 2.0
+        self._model = model
 
     def fire(self, now: float) -> None:
         for other in self._others:
-            other.units.hear(self._sender, self._report, now, self._age)
+            other.units.hear(self._sender, self._report, now, self._model.delay, self._model.every)
 
 
 class Check(Event):

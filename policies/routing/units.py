@@ -18,7 +18,8 @@ from policies.stats.latency import FORGET_AFTER, TAU
 from policies.stats.shared_latency import SharedLatency, pooled
 
 EXPIRY = 0.7
-"""Seconds without a report after which a unit is forgotten. With a sweep every 0.25 s, that is done within 1 s."""
+"""Age in seconds of a unit's last report at which the unit is forgotten. With a sweep every 0.25 s, that is done within
+1 s."""
 
 LATENCIES_EVERY = 0.25
 """Seconds between reports with latencies, which are means over seconds."""
@@ -50,12 +51,12 @@ def key_of(endpoint: Endpoint) -> int:
 class _Sender:
     """The last report of one process of another unit."""
 
-    __slots__ = ("heard_at", "in_flight", "latencies")
+    __slots__ = ("in_flight", "latencies", "made_at")
 
     def __init__(self) -> None:
         self.in_flight: Mapping[int, int] = {}
         self.latencies: Mapping[int, SharedLatency] = {}
-        self.heard_at = 0.0
+        self.made_at = 0.0
 
 
 class OtherUnits:
@@ -109,22 +110,22 @@ class OtherUnits:
             },
         )
 
-    def hear(self, sender: int, report: Report, now: float, age: float) -> bool:
-        """Apply a report, whose counts are `age` seconds old when they are used, on average. Returns whether there was
-        room for the sender."""
+    def hear(self, sender: int, report: Report, now: float, age: float, interval: float = 0.0) -> bool:
+        """Apply a report that was made `age` seconds ago and is followed by another after `interval` seconds. Returns
+        whether there was room for the sender."""
         heard = self._senders.get(sender)
         if heard is None:
             if len(self._senders) >= MOST_SENDERS:
                 return False
             heard = self._senders[sender] = _Sender()
-        heard.heard_at = now
+        heard.made_at = now - age
         members = self._members()
         if report.latencies is not None:
             heard.latencies = {key: told for key, told in report.latencies.items() if key in members}
         self._count(heard, {key: count for key, count in report.in_flight.items() if key in members})
-        total = self._total
+        total, mean_age = self._total, age + interval / 2.0
         for key, state in members.items():
-            state.update_units(total.get(key, 0), now, age)
+            state.update_units(total.get(key, 0), now, mean_age)
         return True
 
     def _count(self, heard: _Sender, in_flight: Mapping[int, int]) -> None:
@@ -145,7 +146,7 @@ class OtherUnits:
         if not self._senders:
             return
         for sender, heard in list(self._senders.items()):
-            if now - heard.heard_at > EXPIRY:
+            if now - heard.made_at > EXPIRY:
                 self._count(heard, {})
                 del self._senders[sender]
         if not self._senders:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.shared.exchange import (
+    LATEST,
     LONGEST_INTERVAL,
     LONGEST_PAUSE,
     MOST_PER_SECOND,
@@ -26,7 +27,7 @@ from balancer.shared.message import BadMessage, Message, decode, encode
 from policies import registry
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
-from policies.routing.units import LATENCIES_EVERY, OtherUnits, Report, key_of
+from policies.routing.units import EXPIRY, LATENCIES_EVERY, OtherUnits, Report, key_of
 from policies.stats.shared_latency import SharedLatency
 from tests.balancer.virtual import VirtualLoop
 
@@ -37,19 +38,25 @@ SWEEP = 0.25
 OWN_WITHIN = 1.0
 """Seconds within which a unit uses its own knowledge alone."""
 
+TIMEOUT = 1.0
+"""Seconds after which the client of a store gives up waiting for an answer."""
+
 
 class Store:
-    """A store in memory: publishes to all listeners after `delay`, unless it is down or stalled."""
+    """A store in memory: publishes to all listeners after `delay` and answers then, unless it is down or stalled. A
+    report is lost on its way while `loses`."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._queues: list[asyncio.Queue[bytes | None]] = []
         self.delay = 0.001
-        self.is_down = self.is_stalled = False
+        self.is_down = self.is_stalled = self.loses = False
         self.connects = 0
+        self.published: list[bytes] = []
 
     def publish(self, data: bytes) -> None:
-        if not self.is_stalled:
+        self.published.append(data)
+        if not self.is_stalled and not self.loses:
             for queue in self._queues:
                 self._loop.call_later(self.delay, queue.put_nowait, data)
 
@@ -80,6 +87,10 @@ class StoreChannel:
         if self._store.is_down:
             raise StoreLost("gone")
         self._store.publish(data)
+        if self._store.is_stalled or self._store.delay > TIMEOUT:
+            await asyncio.sleep(TIMEOUT)
+            raise StoreLost("timeout")
+        await asyncio.sleep(self._store.delay)
 
     async def heard(self) -> AsyncIterator[object]:
         while (data := await self._queue.get()) is not None:
@@ -158,30 +169,85 @@ def test_units_hear_each_other(units: Units) -> None:
     assert one.lines == []
 
 
-@pytest.mark.parametrize("fault", ["killed", "stalled", "slow"])
-def test_own_knowledge_is_used_within_a_second(units: Units, fault: str) -> None:
-    """Also logged once, and the return too."""
+@pytest.mark.parametrize("phase", [0.0, 0.07, 0.14, 0.21])
+@pytest.mark.parametrize("before", [0.001, 0.3])
+@pytest.mark.parametrize(
+    ("fault", "delay"), [("killed", 0.0), ("stalled", 0.0), ("slow", 0.4), ("slow", 0.6), ("slow", 5.0)]
+)
+def test_own_knowledge_is_used_within_a_second(
+    units: Units, fault: str, delay: float, before: float, phase: float
+) -> None:
+    """And nothing else until the store answers in time again: reports that come late are not used. The loss is logged
+    once, and the return too."""
     one, two = units.start()
     two.serve(0.5)
     two.router.route(FACTS)
-    units.loop.advance(1.0)
-    assert one.state.elsewhere == 1
     store = units.store
+    store.delay = before
+    units.loop.advance(1.0 + phase)
+    assert one.state.elsewhere == 1
     if fault == "killed":
         store.kill()
-    store.is_stalled, store.delay = fault == "stalled", 5.0 if fault == "slow" else 0.001
+    store.is_stalled, store.delay = fault == "stalled", delay or 0.001
     units.loop.advance(OWN_WITHIN)
-    assert (one.state.in_flight, one.state.elsewhere, one.state.latency.successes) == (0, 0, 0.0)
-    units.loop.advance(20.0)
-    assert not one.exchange.is_connected
+    for _ in range(400):
+        assert (one.state.in_flight, one.state.elsewhere, one.state.latency.successes) == (0, 0, 0.0)
+        assert not one.exchange.is_connected
+        units.loop.advance(0.05)
     assert (len(one.lines), one.exchange.counts.lost) == (1, 1)
     assert one.lines[0].startswith("shared: redis://store:6379 is lost: ")
     store.is_down, store.is_stalled, store.delay = False, False, 0.001
-    units.loop.advance(LONGEST_PAUSE + SILENCE)
+    units.loop.advance(LONGEST_PAUSE + TIMEOUT + SILENCE)
     assert one.exchange.is_connected
     assert one.state.elsewhere == 1
     assert len(one.lines) == 2
     assert "answers again, after 2" in one.lines[1]
+
+
+@pytest.mark.parametrize("delay", [0.001, 0.1, 0.2, 0.3])
+def test_a_store_that_is_no_slower_than_allowed_is_never_lost(units: Units, delay: float) -> None:
+    """Whether requests in flight change or not, and from the moment on at which it becomes slow."""
+    one, two = units.start()
+    two.router.route(FACTS)
+    units.loop.advance(1.0)
+    units.store.delay = delay
+    for n in range(600):
+        units.loop.advance(0.1)
+        if n > 300:
+            two.router.route(FACTS)
+        assert one.state.elsewhere > 0
+        assert one.exchange.is_connected
+    assert (one.exchange.counts.lost, one.exchange.counts.ignored, one.lines) == (0, 0, [])
+
+
+@pytest.mark.parametrize("delay", [0.001, 0.1, 0.15])
+def test_one_report_that_is_missed_is_no_loss(units: Units, delay: float) -> None:
+    one, two = units.start()
+    two.router.route(FACTS)
+    units.store.delay = delay
+    units.loop.advance(1.0)
+    for _ in range(20):
+        units.store.loses, sent = True, one.exchange.counts.sent + two.exchange.counts.sent
+        while one.exchange.counts.sent + two.exchange.counts.sent < sent + 2:
+            units.loop.advance(0.01)
+        units.store.loses = False
+        for _ in range(100):
+            units.loop.advance(0.01)
+            assert one.state.elsewhere == 1
+    assert (one.exchange.counts.lost, one.lines) == (0, [])
+
+
+def test_reports_of_others_are_not_used_after_a_loss(units: Units) -> None:
+    """Even if they still come in time, as where only the way of the own ones is slow."""
+    [one] = units.start(1)
+    units.store.is_stalled = True
+    loop = units.loop
+    for n in range(150):
+        sent_at = loop.now() - 990.0
+        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: 1}))), loop.now())
+        assert one.state.elsewhere == one.exchange.others == one.exchange.is_connected
+        assert n < 100 or not one.exchange.is_connected
+        loop.advance(OWN_WITHIN / 100)
 
 
 def test_attempts_to_connect_become_rare(units: Units) -> None:
@@ -290,12 +356,50 @@ def test_bad_messages_are_ignored(units: Units, data: object) -> None:
 
 
 def test_late_messages_are_ignored(units: Units) -> None:
-    """The sender's clock is not ours: its least difference tells which messages were held up on the way."""
-    one, _ = units.start()
-    for sent_at, heard_at, count in ((5.0, 1100.0, 1), (5.1, 1100.1, 2), (5.2, 1105.0, 9)):
-        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: count}))), heard_at)
-    assert one.state.elsewhere == 2
-    assert one.exchange.counts.ignored == 1
+    """The sender's clock is not ours: its least difference tells which messages were held up on the way, also after the
+    sender was forgotten."""
+    [one] = units.start(1)
+    for late, count in ((0.0, 1), (0.0, 2), (LATEST, 9)):
+        sent_at = units.loop.now() - 990.0 - late
+        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: count}))), units.loop.now())
+        units.loop.advance(0.1)
+    assert (one.state.elsewhere, one.exchange.counts.ignored) == (2, 1)
+    units.loop.advance(1.0)
+    assert (one.state.elsewhere, one.exchange.others, one.exchange.is_connected) == (0, 0, True)
+    sent_at = units.loop.now() - 990.0 - 3.0
+    one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: 9}))), units.loop.now())
+    assert (one.state.elsewhere, one.exchange.counts.ignored) == (0, 2)
+
+
+@pytest.mark.parametrize("delay", [0.001, 0.2])
+def test_a_report_expires_by_the_time_at_which_it_was_made(units: Units, delay: float) -> None:
+    """Not by that at which it was heard: all reports take as long as the own ones at least."""
+    units.store.delay = delay
+    [one] = units.start(1)
+    loop = units.loop
+    one.exchange.hear(encode(Message(9, 9, 1, 0.04, 5.0, Report({KEY: 1}))), loop.now())
+    loop.advance(EXPIRY - delay - 0.01)
+    one.exchange.sweep(loop.now())
+    assert one.state.elsewhere == 1
+    loop.advance(0.02)
+    one.exchange.sweep(loop.now())
+    assert (one.state.elsewhere, one.exchange.is_connected) == (0, True)
+
+
+def test_nothing_is_reported_or_heard_before_an_own_report_is_back(units: Units) -> None:
+    """Until then reports may be late, here and at others, which cannot know that."""
+    units.store.delay = LATEST + 0.05
+    one, two = units.start()
+    two.serve(0.5)
+    two.router.route(FACTS)
+    units.loop.advance(20.0)
+    reports = [decode(data, 0.0).report for data in units.store.published]
+    assert len(reports) > 10
+    assert not any(report.in_flight or report.latencies for report in reports)
+    assert one.exchange.counts.ignored > 0
+    assert (one.exchange.others, one.exchange.problem) == (0, "no answer within 0.35 s for 0.7 s")
+    one.exchange.hear(encode(Message(9, 9, 1, 0.04, 5.0, Report({KEY: 1}))), units.loop.now())
+    assert one.state.elsewhere == 0
 
 
 def test_a_flood_ends_the_connection(units: Units) -> None:

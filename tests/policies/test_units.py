@@ -123,6 +123,29 @@ def test_a_silent_unit_is_forgotten() -> None:
     assert state.latency.own().floor == before.floor == state.latency.floor
 
 
+def test_a_count_is_older_the_longer_it_is_until_the_next() -> None:
+    one, _ = pair(endpoint(0))
+    one.serve(0.1)
+    key, believed = key_of(endpoint(0)), []
+    for interval in (0.0, 1.0):
+        for count in (0, 8):
+            one.units.hear(1, Report({key: count}), one.clock.now(), 0.0, interval)
+        believed.append(one.router.states[0].elsewhere)
+    assert believed[0] == 8
+    assert believed[1] < 4
+
+
+def test_a_report_that_was_late_expires_sooner() -> None:
+    """Knowledge expires by its age, not by the time since it came."""
+    one, other = pair(endpoint(0))
+    other.router.route(FACTS)
+    one.hear(other, age=EXPIRY - 0.1)
+    one.units.sweep(one.clock.now() + 0.09)
+    assert one.router.states[0].elsewhere == 1
+    one.units.sweep(one.clock.now() + 0.11)
+    assert one.router.states[0].elsewhere == 0
+
+
 def test_one_of_two_units_that_is_silent_is_forgotten() -> None:
     one, other = pair(endpoint(0))
     other.router.route(FACTS)
