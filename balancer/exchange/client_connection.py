@@ -109,10 +109,9 @@ class ClientConnection(asyncio.Protocol):
 
     def ask(self) -> None:
         """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
-        reset, which the next sweep finds. Only before the response has begun, and not for HTTP/1.0."""
-        if self.pending_upgrade is None:
-            self.has_ended = False
-            self.write(CONTINUE)
+        reset, which the next sweep finds."""
+        self.has_ended = False
+        self.write(CONTINUE)
 
     def hold(self, reason: int = HELD_BY_BODY) -> None:
         """Pause reading, and record `reason` until `unhold` removes it."""

@@ -562,7 +562,7 @@ class Exchange:
         """Enforce the timeouts of the worker and of the wait queue; `now` is the cached time."""
         timeouts, state = self._proxy.timeouts, self.state
         waited = now - self._active_at
-        if self._downstream.has_ended and state in UNANSWERED and not self._request.fields.is_http10:
+        if self._downstream.has_ended and self._may_ask:
             self._downstream.ask()
         if timeouts.total is not None and state is not ENDED and now - self._started_at > timeouts.total:
             self._overdue(timeouts.total)
@@ -575,6 +575,13 @@ class Exchange:
                 self._stop_buffering()
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether an interim response may be sent: not to HTTP/1.0, nor after an upgrade offer or a response's head."""
+        if self._request.fields.is_http10 or self._downstream.pending_upgrade is not None:
+            return False
+        return self.state in UNANSWERED
 
     def _check_worker(self, waited: float, now: float) -> None:
         """Enforce the timeouts of a worker that has not sent a response head; `waited` is in seconds."""
