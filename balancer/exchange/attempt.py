@@ -17,7 +17,7 @@ from policies.routing.router import Router
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
-    from policies.insight.canary import Arm
+    from policies.insight.canary import Arm, Canary
 
 OK: Final = OutcomeKind.OK
 
@@ -44,10 +44,12 @@ class Attempt:
     why = b""
     arm: Arm | None = None
 
-    def __init__(self, exchange: Exchange, assignment: Assignment) -> None:
+    def __init__(self, exchange: Exchange, assignment: Assignment, canary: Canary | None) -> None:
         self.exchange: Exchange | None = exchange
         self.assignment = assignment
         self.sent_at = assignment.routed_at
+        if canary is not None:
+            self.arm = canary.take()
 
     @property
     def is_awaiting(self) -> bool:

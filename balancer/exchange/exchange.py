@@ -27,7 +27,6 @@ from balancer.errors import (
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.client_connection import HELD_BY_BODY
-from balancer.exchange.hedged_attempts import HedgeRace
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.exchange.state import State
 from balancer.exchange.tunnel import Tunnel
@@ -39,6 +38,7 @@ from balancer.http1.request_head import Request
 from balancer.http1.response_head import Response, outgoing_head
 from balancer.http1.upgrades import is_taken
 from balancer.upstream.bounded_reader import next_size
+from balancer.upstream.pool import Pool
 from balancer.upstream.request import UpstreamRequest
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
@@ -47,8 +47,8 @@ from policies.overload.wait_queue import Ticket
 if TYPE_CHECKING:
     from balancer.exchange.admission import Admission
     from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.hedged_attempts import HedgeRace
     from balancer.exchange.proxy import Proxy
-    from policies.overload.hedging import Hedging
 
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
@@ -189,10 +189,8 @@ class Exchange:
         except NoEndpointAvailable:
             self._join_queue()
             return
-        self._attempt = attempt = Attempt(self, assignment)
+        self._attempt = attempt = Attempt(self, assignment, proxy.canary)
         self.state = CONNECTING
-        if proxy.canary is not None:
-            attempt.arm = proxy.canary.take()
         if explaining is not None:
             attempt.why = explaining.line
         self._attempts += 1
@@ -204,13 +202,17 @@ class Exchange:
         if self._needs_fresh:
             pool.open(attempt)
             return
+        self.lease(attempt, pool, is_idempotent)
+        if hedges is not None and proxy.router.doubts(assignment.state):
+            hedges.hedge(attempt)
+
+    def lease(self, attempt: Attempt, pool: Pool, is_idempotent: bool) -> None:
+        """Send the request on an idle connection of the endpoint, or wait for a new one."""
         upstream = pool.lease() if is_idempotent else pool.lease_quiet()
         if upstream is None:
             pool.wait(attempt)
         else:
             self._send(attempt, upstream)
-        if hedges is not None and proxy.router.doubts(assignment.state):
-            self.hedge(attempt, hedges.hedging)
 
     def connected(self, attempt: Attempt, upstream: UpstreamRequest) -> None:
         """Send the request on the upstream connection that the attempt has waited for."""
@@ -262,44 +264,21 @@ class Exchange:
         """Reject the request after it waited in vain."""
         self._answer(error)
 
-    # --- two attempts
+    # --- hedging
 
-    def hedge(self, late: Attempt, hedging: Hedging) -> None:
-        """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
-        proxy, available = self._proxy, self._proxy.router.available
-        others = hedging.others(late.assignment.state, available) if self._may_hedge(late) else []
-        if not others or not proxy.router.has_room or not hedging.take(proxy.now()):
-            return
-        wanted = {state.id for state in others}
-        avoided = frozenset(state.id for state in available if state.id not in wanted)
-        facts = late.assignment.facts
-        try:
-            assignment = proxy.router.route(
-                RequestFacts(facts.method, facts.path, facts.region, facts.key, self._attempts, avoided)
-            )
-        except Overloaded:
-            return
-        second = Attempt(self, assignment)
-        if proxy.canary is not None:
-            second.arm = proxy.canary.take()
-        self._attempts += 1
-        self._tried |= {late.assignment.state.id, second.assignment.state.id}
-        self._race = HedgeRace(proxy, self, late, second)
-        proxy.counts.hedged += 1
-        pool = proxy.pools.by_id[second.assignment.state.id]
-        upstream = pool.lease()
-        if upstream is None:
-            pool.wait(second)
-        else:
-            self._send(second, upstream)
-
-    def _may_hedge(self, late: Attempt) -> bool:
+    def may_hedge(self, late: Attempt) -> bool:
         """Return whether the request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
         downstream, kept = self._downstream, self._body_buffer
         is_sent = self._is_complete and not downstream.is_held and downstream.pending_upgrade is None
         is_repeatable = kept is None or not kept.is_spent
         is_waited_for = self._attempt is late and not (self._has_sent_interim or downstream.is_write_paused)
         return is_sent and is_repeatable and is_waited_for and self._attempts == 1
+
+    def hedged(self, race: HedgeRace, second: Attempt) -> None:
+        """Note that a second attempt begins beside the current one."""
+        self._attempts += 1
+        self._tried |= {cast(Attempt, self._attempt).assignment.state.id, second.assignment.state.id}
+        self._race = race
 
     def continue_with(self, attempt: Attempt) -> None:
         """End hedging and continue with `attempt`."""

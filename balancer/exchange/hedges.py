@@ -1,4 +1,4 @@
-"""Timer wheel for hedging: finds attempts that are late, and endpoints that are silent.
+"""Timer wheel for hedging: finds attempts that are late and endpoints that are silent, and hedges.
 
 There is no timer per request. Requests that become late at about the same instant share a bucket of `TICK` seconds, and
 one timer waits for the first bucket. A hedge starts up to one `TICK` after its instant, plus one millisecond where the
@@ -14,9 +14,10 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.hedged_attempts import HedgedAttempt
+from balancer.exchange.hedged_attempts import HedgedAttempt, HedgeRace
 from policies.endpoint.state import EndpointState
-from policies.facts import OutcomeKind
+from policies.errors import Overloaded
+from policies.facts import OutcomeKind, RequestFacts
 from policies.overload.hedging import Hedging
 
 if TYPE_CHECKING:
@@ -63,6 +64,30 @@ class Hedges:
             self._search_at = routed_at + SEARCH_EVERY
             self._set_timer(routed_at)
 
+    def hedge(self, late: Attempt) -> None:
+        """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
+        exchange, proxy, hedging = late.exchange, self._proxy, self.hedging
+        if exchange is None or not exchange.may_hedge(late):
+            return
+        router, available = proxy.router, proxy.router.available
+        others = hedging.others(late.assignment.state, available)
+        if not others or not router.has_room or not hedging.take(proxy.now()):
+            return
+        wanted = {state.id for state in others}
+        avoided = frozenset(state.id for state in available if state.id not in wanted)
+        facts = late.assignment.facts
+        number = facts.attempt + 1
+        try:
+            assignment = router.route(
+                RequestFacts(facts.method, facts.path, facts.region, facts.key, number, avoided)
+            )
+        except Overloaded:
+            return
+        second = Attempt(exchange, assignment, proxy.canary)
+        exchange.hedged(HedgeRace(proxy, exchange, late, second), second)
+        proxy.counts.hedged += 1
+        exchange.lease(second, proxy.pools.by_id[assignment.state.id], is_idempotent=True)
+
     def check(self, now: float) -> None:
         """Run due buckets, and enforce timeouts on losing attempts; called by the sweep."""
         self.turn(now)
@@ -97,7 +122,7 @@ class Hedges:
             self.hedging.record(state, first_byte_at - attempt.assignment.routed_at, now)
         elif attempt.exchange is not None:
             self.hedging.record(state, None, now)
-            attempt.exchange.hedge(attempt, self.hedging)
+            self.hedge(attempt)
 
     def _search(self, now: float) -> None:
         """Hedge the requests in flight at silent endpoints, and search again later while any is in flight."""
@@ -112,9 +137,8 @@ class Hedges:
         for state in self.hedging.silent(self._by_state, now):
             sent_before = now - state.latency.mean  # those sent later may be in time
             for attempt in self._by_state[state]:
-                exchange, routed_at = attempt.exchange, attempt.assignment.routed_at
-                if exchange is not None and routed_at < sent_before and self.hedging.has_budget:
-                    exchange.hedge(attempt, self.hedging)
+                if attempt.assignment.routed_at < sent_before and self.hedging.has_budget:
+                    self.hedge(attempt)
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
