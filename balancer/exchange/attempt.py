@@ -1,4 +1,7 @@
-"""An attempt to have a request answered by one endpoint: its assignment, upstream connection and times.
+"""An attempt at a request by one endpoint: leases a connection, sends the request, passes the response on, is settled.
+
+The exchange has picked the endpoint. It is called again when the attempt is complete or has failed, and decides what
+follows. In between, the events of the upstream connection come here, and the response goes straight to the client.
 
 An attempt is settled exactly once and gives up its connection exactly once, in any order of events. A settled attempt
 has no reference to its exchange: a connection that becomes ready for it later returns to the pool.
@@ -6,43 +9,83 @@ has no reference to its exchange: a connection that becomes ready for it later r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from balancer.errors import ConnectFailed
-from balancer.log.formats import NOT_CONNECTED
-from balancer.upstream.request import UpstreamRequest
+from balancer.errors import ConnectFailed, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.exchange.client_connection import HELD_BY_BODY
+from balancer.exchange.retries import IDEMPOTENT
+from balancer.exchange.state import AttemptState
+from balancer.exchange.tunnel import Tunnel
+from balancer.http1.chunks import chunk, last_chunk
+from balancer.http1.fields import Framing
+from balancer.http1.load_report import reported_load
+from balancer.http1.response_head import Response, outgoing_head
+from balancer.http1.upgrades import is_taken
+from balancer.log.formats import NEW, NOT_CONNECTED, REUSED
+from balancer.upstream.bounded_reader import next_size
+from balancer.upstream.pool import Pool
+from balancer.upstream.request import ResponseSink, UpstreamRequest
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.assignment import Assignment
-from policies.routing.router import Router
 
 if TYPE_CHECKING:
+    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.exchange import Exchange
     from policies.insight.canary import Arm, Canary
+    from policies.routing.router import Router
 
+# Module constants, because an imported name or an attribute of a class is looked up anew each time.
+CONNECTING: Final = AttemptState.CONNECTING
+SENT: Final = AttemptState.SENT
+BUFFERING: Final = AttemptState.BUFFERING
+STREAMING: Final = AttemptState.STREAMING
 OK: Final = OutcomeKind.OK
+LENGTH: Final = Framing.LENGTH
+CHUNKED: Final = Framing.CHUNKED
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+REPEATABLE: Final = IDEMPOTENT
+ON_NEW: Final = NEW
+ON_REUSED: Final = REUSED
+
+BUFFERED_RESPONSE: Final = 16_384
+"""Bytes of a body up to which a response of known length is buffered whole and sent to the client in one write.
+
+Many workers write head and body separately, and one may fail in between. As long as the client has seen nothing, the
+request can be retried elsewhere. A longer body is worth streaming, and would cost memory. A response is buffered until
+the next sweep at most, so the head of a slow worker is delayed by a quarter of a second, once.
+"""
 
 
 class Attempt:
-    """An attempt at one endpoint; a `LeaseWaiter`.
+    """An attempt at one endpoint: the `LeaseWaiter` of its pool and the `ResponseSink` of its upstream connection.
 
     `exchange` is None once no exchange waits for the attempt. `upstream` is None before the attempt has a connection
     and after it has released it.
 
     Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when the
-    response head came, None before. `has_failed`: it is settled with an outcome other than OK. `connection` is for the
-    access log. `load` is the load that the worker reported, where load reports are read. `why` is a response line that
-    explains the pick, where explanations are enabled. `arm` is the canary's arm that picked the endpoint, if there is a
-    canary.
+    response head came, None before. `status` and `bytes_out` are of the response as far as the client gets it, 0 before
+    it. `client_stays`: the downstream connection is kept alive after the response. `has_failed`: the attempt is settled
+    with an outcome other than OK. `connection` is for the access log. `load` is the load that the worker reported,
+    where load reports are read. `why` is a response line that explains the pick, where explanations are enabled. `arm`
+    is the canary's arm that picked the endpoint, if there is a canary.
     """
 
     # Not slots: an attribute that keeps its class default costs nothing.
+    state: AttemptState = CONNECTING
     upstream: UpstreamRequest | None = None
     first_byte_at: float | None = None
+    status = 0
+    bytes_out = 0
+    client_stays = True
+    has_sent_interim = False  # an interim response has been sent to the client
     has_failed = False
     connection = NOT_CONNECTED
     load: ReportedLoad | None = None
     why = b""
     arm: Arm | None = None
+    _unsent = 0  # unsent bytes of the request body at the last sweep
+    _to_client: Framing
+    _out: list[bytes]  # response data of one read: one write, one system call
 
     def __init__(self, exchange: Exchange, assignment: Assignment, canary: Canary | None) -> None:
         self.exchange: Exchange | None = exchange
@@ -56,21 +99,223 @@ class Attempt:
         """Whether an exchange waits for its response head."""
         return self.exchange is not None and self.first_byte_at is None
 
-    # --- LeaseWaiter
+    # --- the upstream connection (`LeaseWaiter`)
+
+    def lease(self, pool: Pool, is_idempotent: bool) -> None:
+        """Send the request on an idle connection of the endpoint, or wait for a new one."""
+        upstream = pool.lease() if is_idempotent else pool.lease_quiet()
+        if upstream is None:
+            pool.wait(self)
+        else:
+            self._send(cast("Exchange", self.exchange), upstream)
 
     def connected(self, upstream: UpstreamRequest) -> None:
-        """Take the upstream connection that was waited for."""
+        """Send the request on the upstream connection that was waited for."""
         exchange = self.exchange
         if exchange is None:
             upstream.release()
         else:
-            exchange.connected(self, upstream)
+            self.sent_at = exchange.proxy.now()
+            self._send(exchange, upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:
         """Report that no upstream connection could be opened."""
         exchange = self.exchange
-        if exchange is not None:
-            exchange.connect_failed(self, error)
+        if exchange is None:
+            return
+        if exchange.race is not None:
+            exchange.race.failed(exchange.race.runner(self), error)
+        else:
+            exchange.attempt_failed(self, error)
+
+    def _send(self, exchange: Exchange, upstream: UpstreamRequest) -> None:
+        request, downstream, kept = exchange.request, exchange.downstream, exchange.body_buffer
+        self.upstream = upstream
+        self.state = SENT
+        self.connection = ON_REUSED if upstream.idle_since else ON_NEW
+        if upstream.read_size and upstream.read_size != downstream.client.read_size:
+            upstream.set_read_size(downstream.client.read_size)
+        exchange.active_at = exchange.proxy.cached_time
+        sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
+        if kept is None:
+            upstream.send(request.head, sink, request.method)
+        else:
+            downstream.unhold()  # before the write, whose back-pressure must take precedence
+            upstream.send(kept.behind(request.head), sink, request.method)
+            kept.sent()
+        if downstream.is_write_paused:
+            upstream.pause_reading()
+
+    def upstream_paused(self) -> None:
+        cast("Exchange", self.exchange).downstream.hold()
+
+    def upstream_resumed(self) -> None:
+        cast("Exchange", self.exchange).downstream.unhold()
+
+    # --- the response (`ResponseSink`)
+
+    def response_whole(self, response: Response, body: bytes) -> None:
+        """Pass on a final response of known length that came in one read: one write, one reading of the clock."""
+        exchange = cast("Exchange", self.exchange)
+        if response.status >= 500 and exchange.retries_status(self, response.status, is_whole=True):
+            return
+        now = exchange.proxy.now()
+        head = self._final_head(exchange, response, now)
+        self.bytes_out = len(body)
+        exchange.downstream.write(head + body)
+        exchange.complete(self, now)
+
+    def response_started(self, response: Response) -> None:
+        """Pass on a response head, interim or final."""
+        exchange, status = cast("Exchange", self.exchange), response.status
+        request = exchange.request
+        if status >= 500 and exchange.retries_status(self, status, is_whole=False):
+            return
+        if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
+            self._switch(exchange, response)
+            return
+        if status < 200:
+            self._send_interim(exchange, response)
+            return
+        head = self._final_head(exchange, response, exchange.proxy.now())
+        self._out = [head]
+        if (
+            self._to_client is LENGTH
+            and response.length <= BUFFERED_RESPONSE
+            and exchange.is_complete
+            and exchange.proxy.retries.limit > 0
+            and request.method in REPEATABLE
+        ):
+            self.state = BUFFERING
+            return
+        self.state = STREAMING
+        if exchange.body_buffer is not None:
+            exchange.body_buffer.spend()
+
+    def _final_head(self, exchange: Exchange, response: Response, now: float) -> bytes:
+        """Return the response head for the client; note its status, its framing and whether the client stays."""
+        request, proxy = exchange.request, exchange.proxy
+        fields, block = request.fields, response.block
+        if proxy.reads_load or proxy.edits is not None or self.why:
+            block = self._fields_of(exchange, response)
+        stays = fields.keep_alive and exchange.is_complete and proxy.keeps_alive
+        head, self._to_client = outgoing_head(
+            response, block, request.method == b"HEAD", fields.is_http10, stays, proxy.date_line
+        )
+        self.client_stays = stays and self._to_client is not UNTIL_CLOSE
+        self.status = response.status
+        self.first_byte_at = now
+        self.assignment.answered(now)
+        return head
+
+    def _fields_of(self, exchange: Exchange, response: Response) -> bytes:
+        """Return the response's fields as the client may see them; read the worker's load report."""
+        proxy, fields = exchange.proxy, response.block
+        if proxy.reads_load:
+            self.load = reported_load(fields)
+        if proxy.edits is not None:
+            client = exchange.downstream.client
+            fields = proxy.edits.fields_of(response, exchange.request, client, self.assignment)
+        return fields + self.why if self.why and response.status >= 200 else fields
+
+    def _send_interim(self, exchange: Exchange, response: Response) -> None:
+        """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""
+        exchange.active_at = exchange.proxy.cached_time
+        fields = self._fields_of(exchange, response)
+        if not exchange.request.fields.is_http10:
+            self.has_sent_interim = True
+            exchange.downstream.write(response.line + fields + b"\r\n")
+
+    def _switch(self, exchange: Exchange, response: Response) -> None:
+        """Switch protocols: hand both connections to a tunnel."""
+        pending, upstream, proxy = exchange.downstream.pending_upgrade, self.upstream, exchange.proxy
+        if pending is None or upstream is None or not is_taken(exchange.request, response):
+            exchange.attempt_failed(self, MalformedResponse("101 for a request without Upgrade"))
+            return
+        fields = self._fields_of(exchange, response)
+        now = self.first_byte_at = proxy.now()
+        self.status = response.status
+        self.assignment.answered(now)
+        self.upstream = None
+        exchange.tunnel_began(response.status)
+        Tunnel(proxy.tunnels, pending, upstream, exchange.tunnel_ended).begin(response, fields)
+
+    def response_body(self, data: bytes) -> None:
+        """Collect bytes of the response body, without framing; `response_paused` sends them."""
+        exchange = cast("Exchange", self.exchange)
+        self.bytes_out += len(data)
+        exchange.active_at = exchange.proxy.cached_time
+        self._out.append(chunk(data) if self._to_client is CHUNKED else data)
+
+    def response_paused(self) -> None:
+        """Send what a read has brought, and adapt the size of the next read to the client's pace."""
+        if self.state is STREAMING and self._out:
+            downstream = cast("Exchange", self.exchange).downstream
+            self._write_out(downstream)
+            size = downstream.client.read_size = next_size(downstream.client.read_size, downstream.transport)
+            if self.upstream is not None and self.upstream.read_size != size:
+                self.upstream.set_read_size(size)
+
+    def _write_out(self, downstream: ClientConnection) -> None:
+        data = b"".join(self._out)
+        self._out.clear()
+        downstream.write(data)
+
+    def _stop_buffering(self, exchange: Exchange) -> None:
+        """Stop buffering the response: send what has come, and stream the rest."""
+        self.state = STREAMING
+        if exchange.body_buffer is not None:
+            exchange.body_buffer.spend()
+        self.response_paused()
+
+    def discard_buffered(self) -> None:
+        """Discard a buffered response that will not complete, as if it had not started."""
+        if self.state is BUFFERING:
+            self.state = SENT
+            self.status = self.bytes_out = 0
+            self._out = []
+
+    def response_ended(self, trailers: bytes) -> None:
+        """Send the rest of the response and end the exchange; `trailers` is a block of fields or b""."""
+        exchange = cast("Exchange", self.exchange)
+        if self._to_client is CHUNKED:
+            self._out.append(last_chunk(trailers))
+        self._write_out(exchange.downstream)
+        exchange.complete(self, exchange.proxy.now())
+
+    def response_failed(self, error: UpstreamError) -> None:
+        """Report that the response breaks off."""
+        cast("Exchange", self.exchange).attempt_failed(self, error)
+
+    # --- timeouts
+
+    def check(self, exchange: Exchange, now: float) -> None:
+        """Enforce the timeouts of the worker; `now` is the cached time."""
+        timeouts, waited = exchange.proxy.timeouts, now - exchange.active_at
+        if self.state is SENT:
+            if exchange.is_complete and waited > timeouts.first_byte:
+                self._time_out(exchange, f"no response within {timeouts.first_byte:g} s")
+            elif exchange.is_complete and timeouts.attempt is not None and waited > timeouts.attempt:
+                exchange.attempt_timed_out(self)
+            elif exchange.downstream.is_held & HELD_BY_BODY:
+                self._check_reads(exchange, now)
+        elif self.state is STREAMING or self.state is BUFFERING:
+            if self.state is BUFFERING and waited > 0:
+                self._stop_buffering(exchange)
+            if waited > timeouts.body_idle and not exchange.downstream.is_write_paused:
+                self._time_out(exchange, f"the response stalled for {timeouts.body_idle:g} s")
+
+    def _check_reads(self, exchange: Exchange, now: float) -> None:
+        """Fail the attempt if the worker has taken none of the request body within the idle timeout."""
+        body_idle = exchange.proxy.timeouts.body_idle
+        unsent = self.upstream.unsent if self.upstream is not None else 0
+        if unsent != self._unsent:
+            self._unsent, exchange.active_at = unsent, now
+        elif now - exchange.active_at > body_idle:
+            self._time_out(exchange, f"the worker took nothing of the body for {body_idle:g} s")
+
+    def _time_out(self, exchange: Exchange, detail: str) -> None:
+        exchange.attempt_failed(self, ResponseTimeout(detail))
 
     # --- ends
 
@@ -84,21 +329,14 @@ class Attempt:
         else:
             upstream.close()
 
-    def settle(
-        self,
-        router: Router,
-        kind: OutcomeKind,
-        status: int | None,
-        now: float,
-        bytes_in: int = 0,
-        bytes_out: int = 0,
-    ) -> None:
+    def settle(self, router: Router, kind: OutcomeKind, now: float, bytes_in: int = 0) -> None:
         """Report the outcome to the router. A repeated call does nothing."""
         if self.assignment.is_settled:
             return
         self.exchange = None
         self.has_failed = kind is not OK
-        outcome = Outcome(kind, status, self.sent_at, self.first_byte_at, now, bytes_in, bytes_out, self.load)
+        status, first_byte_at = self.status or None, self.first_byte_at
+        outcome = Outcome(kind, status, self.sent_at, first_byte_at, now, bytes_in, self.bytes_out, self.load)
         router.settle(self.assignment, outcome)
         if self.arm is not None:
             self.arm.record(outcome, self.assignment.routed_at)

@@ -1,7 +1,7 @@
 """Hedged attempts: two attempts at one request, until the first response.
 
-The first response head wins; nothing of the other attempt reaches the client. While both run, each delivers to its own
-`HedgedAttempt`; then the exchange receives from the remaining one directly.
+The first response head wins; nothing of the other attempt reaches the client. While both run, the response of each goes
+to its `HedgedAttempt`; then the remaining attempt receives its response itself.
 
 The losing attempt runs on. Closing its connection would not stop the worker, which notices only when it writes, if at
 all. It would also hide that the endpoint is slow: no latency would be measured, and the endpoint would seem idle and
@@ -41,42 +41,42 @@ class HedgeRace:
     def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
         return self._second if runner is self._first else self._first
 
-    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> Exchange | None:
-        """Handle the first response head. Returns the exchange if this attempt wins, None if its status is retryable.
+    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> bool:
+        """Handle the first response head. Returns whether this attempt wins.
 
         A retryable status does not win: the other attempt continues alone.
         """
         if status in self.proxy.retries.statuses:
-            runner.end(OutcomeKind.ERROR_STATUS, status, is_clean=is_whole)
+            runner.attempt.status = status
+            runner.end(OutcomeKind.ERROR_STATUS, is_clean=is_whole)
             self._continue_with(self._other(runner))
-            return None
+            return False
         self._other(runner).lose()
         if runner is self._second:
             self.proxy.counts.hedges_won += 1
-        return self._decided(runner)
+        self._decide(runner)
+        return True
 
     def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
         """Drop a failed attempt; the other continues alone."""
-        runner.end(error.outcome, None, is_clean=False)
+        runner.end(error.outcome, is_clean=False)
         self._continue_with(self._other(runner))
 
     def _continue_with(self, runner: HedgedAttempt) -> None:
-        exchange = self._decided(runner)
+        self._decide(runner)
         if runner.attempt.upstream is not None:
-            runner.attempt.upstream.hand_over(exchange)
+            runner.attempt.upstream.hand_over(runner.attempt)
 
-    def _decided(self, runner: HedgedAttempt) -> Exchange:
-        """End hedging and return the exchange. The attempt drops its reference to the `HedgeRace`, so that no cycle is
-        left."""
+    def _decide(self, runner: HedgedAttempt) -> None:
+        """End hedging. The attempt drops its reference to the `HedgeRace`, so that no cycle is left."""
         runner.race = None
         self._exchange.continue_with(runner.attempt)
-        return self._exchange
 
     def end_other(self, attempt: Attempt, kind: OutcomeKind) -> None:
         """End hedging because the exchange ends; the attempt other than `attempt` ends with outcome `kind`."""
         runner = self.runner(attempt)
         runner.race = None
-        self._other(runner).end(kind, None, is_clean=False)
+        self._other(runner).end(kind, is_clean=False)
 
 
 class HedgedAttempt:
@@ -92,10 +92,8 @@ class HedgedAttempt:
     def response_whole(self, response: Response, body: bytes) -> None:
         if self.race is None:
             self._learn(response.status, is_clean=True)
-            return
-        exchange = self.race.answered(self, response.status, is_whole=True)
-        if exchange is not None:
-            exchange.response_whole(response, body)
+        elif self.race.answered(self, response.status, is_whole=True):
+            self.attempt.response_whole(response, body)
 
     def response_started(self, response: Response) -> None:
         upstream = self.attempt.upstream
@@ -103,10 +101,9 @@ class HedgedAttempt:
             if response.status >= 200:
                 self._learn(response.status, is_clean=False)
             return
-        exchange = self.race.answered(self, response.status, is_whole=False)
-        if exchange is not None and upstream is not None:
-            upstream.hand_over(exchange)
-            exchange.response_started(response)
+        if self.race.answered(self, response.status, is_whole=False) and upstream is not None:
+            upstream.hand_over(self.attempt)
+            self.attempt.response_started(response)
 
     def response_body(self, data: bytes) -> None:
         """Not called: the response is handed over or dropped at its head."""
@@ -119,7 +116,7 @@ class HedgedAttempt:
 
     def response_failed(self, error: UpstreamError) -> None:
         if self.race is None:
-            self.end(error.outcome, None, is_clean=False)
+            self.end(error.outcome, is_clean=False)
         else:
             self.race.failed(self, error)
 
@@ -137,24 +134,25 @@ class HedgedAttempt:
         self.attempt.exchange = None
         hedges = self._proxy.hedges
         if self.attempt.upstream is None or hedges is None:  # None if a reload has turned hedging off
-            self.end(OutcomeKind.ABANDONED, None, is_clean=False)
+            self.end(OutcomeKind.ABANDONED, is_clean=False)
         else:
             hedges.losers[self] = None
 
     def check(self, now: float) -> None:
         """Enforce the first-byte timeout on a losing attempt; called by the sweep."""
         if now - self.attempt.sent_at > self._proxy.timeouts.first_byte:
-            self.end(ResponseTimeout.outcome, None, is_clean=False)
+            self.end(ResponseTimeout.outcome, is_clean=False)
 
     def _learn(self, status: int, *, is_clean: bool) -> None:
         """Settle a losing attempt at its response head; the body is not awaited."""
         self.attempt.first_byte_at = self._proxy.now()
-        self.end(OutcomeKind.OK if status < 500 else OutcomeKind.ERROR_STATUS, status, is_clean=is_clean)
+        self.attempt.status = status
+        self.end(OutcomeKind.OK if status < 500 else OutcomeKind.ERROR_STATUS, is_clean=is_clean)
 
-    def end(self, kind: OutcomeKind, status: int | None, *, is_clean: bool) -> None:
+    def end(self, kind: OutcomeKind, *, is_clean: bool) -> None:
         """Release the connection and settle the attempt."""
         self.race = None
         if self._proxy.hedges is not None:
             self._proxy.hedges.losers.pop(self, None)
         self.attempt.release(is_clean)
-        self.attempt.settle(self._proxy.router, kind, status, self._proxy.now())
+        self.attempt.settle(self._proxy.router, kind, self._proxy.now())

@@ -86,7 +86,7 @@ class Hedges:
         second = Attempt(exchange, assignment, proxy.canary)
         exchange.hedged(HedgeRace(proxy, exchange, late, second), second)
         proxy.counts.hedged += 1
-        exchange.lease(second, proxy.pools.by_id[assignment.state.id], is_idempotent=True)
+        second.lease(proxy.pools.by_id[assignment.state.id], is_idempotent=True)
 
     def check(self, now: float) -> None:
         """Run due buckets, and enforce timeouts on losing attempts; called by the sweep."""
@@ -111,7 +111,7 @@ class Hedges:
         self._search_at = inf
         self._set_timer(0.0)
         for loser in list(self.losers):
-            loser.end(OutcomeKind.ABANDONED, None, is_clean=False)
+            loser.end(OutcomeKind.ABANDONED, is_clean=False)
 
     def _look(self, attempt: Attempt, now: float) -> None:
         """Judge one attempt as on time or late, and hedge a late one. A failed attempt says nothing about latency."""

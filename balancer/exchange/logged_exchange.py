@@ -12,9 +12,7 @@ from balancer.errors import CLIENT_LEFT, ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import ENDED, Exchange
 from balancer.http1.request_head import Request
-from balancer.http1.response_head import Response
-from balancer.log.formats import NEW, NOT_CONNECTED, REUSED, TARGET_LIMIT, Entry, excerpt, fault_of
-from balancer.upstream.request import UpstreamRequest
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
@@ -31,21 +29,8 @@ class LoggedExchange(Exchange):
         self._arrived = downstream.head_at, downstream.came_at or proxy.now()
         self._is_logged = False
 
-    # --- recorded on the way
-
-    def _send(self, attempt: Attempt, upstream: UpstreamRequest) -> None:
-        attempt.connection = REUSED if upstream.idle_since else NEW
-        super()._send(attempt, upstream)
-
-    # --- ends
-
-    def response_whole(self, response: Response, body: bytes) -> None:
-        super().response_whole(response, body)
-        if self.state is ENDED:
-            self._note(None)
-
-    def response_ended(self, trailers: bytes) -> None:
-        super().response_ended(trailers)
+    def complete(self, attempt: Attempt, now: float) -> None:
+        super().complete(attempt, now)
         self._note(None)
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
@@ -68,9 +53,10 @@ class LoggedExchange(Exchange):
 
     def _note(self, error: ForwardingError | None) -> None:
         """Add the entry; `error` is what ended the request, None for a normal end."""
-        log, attempt, request = self._log, self._attempt, self._request
+        log, attempt, request = self._log, self._attempt, self.request
         was_logged, self._is_logged = self._is_logged, True
-        if was_logged or not log.takes(self._status, error):
+        status, bytes_out = (attempt.status, attempt.bytes_out) if attempt is not None else (0, 0)
+        if was_logged or not log.takes(status, error):
             return
         endpoint, connection, routed_at, sent_at, first_byte_at = (
             (attempt.assignment.state.endpoint, attempt.connection, attempt.assignment.routed_at, attempt.sent_at,
@@ -79,8 +65,8 @@ class LoggedExchange(Exchange):
             else (None, NOT_CONNECTED, 0.0, 0.0, None)
         )  # fmt: skip
         log.add(Entry(
-            self._proxy.now(), fault_of(error), self._status, request.method, request.target[:TARGET_LIMIT],
-            request.id, excerpt(request.head), request.fields.is_http10, self._downstream.client,
+            self.proxy.now(), fault_of(error), status, request.method, request.target[:TARGET_LIMIT],
+            request.id, excerpt(request.head), request.fields.is_http10, self.downstream.client,
             endpoint, self._attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
-            self._bytes_in, self._bytes_out, attempt.load if attempt is not None else None,
+            self._bytes_in, bytes_out, attempt.load if attempt is not None else None,
         ))  # fmt: skip

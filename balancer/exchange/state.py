@@ -1,4 +1,4 @@
-"""States of an exchange; docs/design.md shows the transitions."""
+"""States of an exchange and of its attempts; docs/design.md shows the transitions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ class State(Enum):
     QUEUED = "queued"
     """Every endpoint is full: the request is in the wait queue."""
 
+    ATTEMPTING = "attempting"
+    """The request has an endpoint; the attempt has a state of its own."""
+
+    ENDED = "ended"
+    """Answered, cut, abandoned, or handed over to a tunnel."""
+
+
+class AttemptState(Enum):
+    """State of an attempt; it keeps its last one when its exchange ends."""
+
     CONNECTING = "connecting"
-    """The request has an endpoint and waits for an upstream connection."""
+    """It waits for an upstream connection."""
 
     SENT = "sent"
     """The request has been sent, its body perhaps in part; no final response head has come."""
@@ -25,6 +35,3 @@ class State(Enum):
 
     STREAMING = "streaming"
     """The response is passed on as it comes: the client has seen its head."""
-
-    ENDED = "ended"
-    """Answered, cut, abandoned, or handed over to a tunnel."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from balancer.exchange.exchange import BUFFERED_RESPONSE
+from balancer.exchange.attempt import BUFFERED_RESPONSE
 from tests.balancer.conftest import Script, Stage, Wire, answering, get, post, response
 
 SMALL = response(b"x" * 1000, b"X-From: first")
