@@ -63,8 +63,8 @@ MAY_READ_FILES = "policies.loading."
 """Modules of `policies` that may use the file system: they read the files of policies, and no policy imports them."""
 
 CATCH_ALL_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"})
-LONGEST = 700
-"""Maximum lines of a file outside the tests: the exchange is one class that belongs together and is not split."""
+LONGEST = 500
+"""Maximum lines of a file outside the tests."""
 
 
 @dataclass(frozen=True)
