@@ -81,6 +81,12 @@ NO_ROOM: Final = 5.0
 NEW_ROOM: Final = 2.0
 """Requests that may be in flight at a new endpoint."""
 
+HANGING: Final = 0.4
+"""What a request that hangs costs, as a part of what a failure costs: it may still be answered.
+
+Simulated, 100 random scenarios in which requests hang, geometric mean of p99: 0.980 [0.945, 1.017] of that with 0;
+0.986 with 1."""
+
 FULL: Final = 503
 """Status with which a worker rejects a request because its queue is full."""
 
@@ -157,7 +163,6 @@ class LeastCost:
             first = outcome.first_byte_at
             latency = (outcome.ended_at if first is None else first) - outcome.sent_at
             met = max(1, state.latency.last_ahead + 1 - service.stuck)
-            self._shedding.succeed(latency, now)
             service.learn(latency, met, round_trip(state, 0.0), now)
             if service.slow_since is None:
                 if self._bad and self._bad.pop(state.id, None) is not None:
@@ -180,7 +185,7 @@ class LeastCost:
         """Count a request ended by its client or by a timeout as lost in a queue, unless its answer had begun,
         requests that took longer have succeeded, or the endpoint has answered none since."""
         age, has_begun = outcome.ended_at - outcome.sent_at, outcome.first_byte_at is not None
-        if not has_begun and age >= self._shedding.longest and service.answered_at > outcome.sent_at:
+        if not has_begun and age >= state.overtaken.longest and service.answered_at > outcome.sent_at:
             self._count_lost(state, DEEP, now)
 
     def _count_lost(self, state: EndpointState, least: float, now: float) -> None:
@@ -345,6 +350,9 @@ class LeastCost:
         latency = state.latency
         if latency.failures and now - service.rejected_at > FULL_FOR:
             cost += latency.charge * self._failure_share(state, now)
+        hanging = state.overtaken.hanging
+        if hanging:
+            cost += HANGING * latency.charge * hanging / (hanging + latency.successes)
         return cost
 
     def _failure_share(self, state: EndpointState, now: float) -> float:

@@ -302,8 +302,8 @@ class EndpointState:
         """Whether it can take a request now: eligible and not full."""
         return self.is_eligible and not self.is_full
 
-    def count(self, outcome: Outcome, ahead: int) -> None:
-        """Record the outcome of a request that was sent behind `ahead` others.
+    def count(self, outcome: Outcome, ahead: int, number: int) -> None:
+        """Record the outcome of the request of this number, which was sent behind `ahead` others.
 
         Latency is measured to the first byte: the rest depends on the response size and on the client's reading speed,
         not on the endpoint. The histogram holds whole responses, for display.
@@ -316,6 +316,7 @@ class EndpointState:
                 self.proven_at = sent_at
             first_byte_at = outcome.first_byte_at
             first = ended_at if first_byte_at is None else first_byte_at
+            self.overtaken.succeed(number, self.awaiting, first - sent_at, ended_at)
             self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)
         elif kind not in _SILENT:

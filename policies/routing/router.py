@@ -138,9 +138,7 @@ class Router(EndpointSet):
             state.published[state.published_at] = state.in_flight - state.elsewhere
         was_full = self.in_flight >= self._limit
         self.in_flight -= 1
-        if outcome.kind is _OK:
-            state.overtaken.succeed(assignment.number, state.awaiting)
-        state.count(outcome, assignment.in_flight_at_send)
+        state.count(outcome, assignment.in_flight_at_send, assignment.number)
         if self._observe is not None:
             self._active.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):

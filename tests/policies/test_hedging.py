@@ -121,7 +121,7 @@ def awaiting(state: EndpointState, latency: float, requests: int) -> EndpointSta
     for _ in range(10):
         state.await_one(1, 10.0 - latency)
         state.await_one(-1, 10.0)
-        state.count(Outcome(OutcomeKind.OK, 200, 10.0 - latency, 10.0, 10.0), 0)
+        state.count(Outcome(OutcomeKind.OK, 200, 10.0 - latency, 10.0, 10.0), 0, 0)
     for _ in range(requests):
         state.await_one(1, 10.0)
     return state

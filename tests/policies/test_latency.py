@@ -19,7 +19,7 @@ def answer(
     s: EndpointState, latency: float, now: float, ahead: int = 0, kind: OutcomeKind = OutcomeKind.OK
 ) -> None:
     """End one request at `now`."""
-    s.count(Outcome(kind, 200, now - latency, None, now), ahead)
+    s.count(Outcome(kind, 200, now - latency, None, now), ahead, 0)
 
 
 def test_idle_endpoint_is_predicted_at_its_floor() -> None:
@@ -58,7 +58,7 @@ def test_burst_is_charged_before_its_wait_is_measured() -> None:
 def test_latency_is_taken_to_the_first_byte() -> None:
     """A long download is no slowness of the worker; the histogram has the whole time."""
     s = state()
-    s.count(Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 60.0), 0)
+    s.count(Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 60.0), 0, 0)
     assert s.latency.floor == 0.1
     assert s.histogram.total == 60.0
 

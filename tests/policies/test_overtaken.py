@@ -6,25 +6,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.endpoint.overtaken import WINDOWS, Overtaken
+from policies.endpoint.overtaken import PATIENCE, RECENT, REPEATS, WINDOWS, Overtaken
+
+LATENCY = 0.125
+"""Seconds of a success, exact in binary."""
 
 
 class Requests:
-    """Requests to one endpoint, by number."""
+    """Requests to one endpoint, by number, and the time in seconds."""
 
     def __init__(self) -> None:
         self.overtaken = Overtaken()
         self.waiting: list[int] = []
+        self.time = 0.0
 
     def send(self, count: int = 1) -> None:
         self.waiting += [self.overtaken.send() for _ in range(count)]
 
-    def answer(self, position: int, *, succeeds: bool = True) -> None:
+    def answer(self, position: int, latency: float = LATENCY, *, succeeds: bool = True) -> None:
         """Answer the waiting request at this position of the order in which they were sent."""
         number = self.waiting.pop(position)
         self.overtaken.answer(number)
         if succeeds:
-            self.overtaken.succeed(number, len(self.waiting))
+            self.overtaken.succeed(number, len(self.waiting), latency, self.time)
+
+    def serve(self, seconds: float) -> None:
+        """Answer others, one at a time, each after LATENCY."""
+        for _ in range(round(seconds / LATENCY)):
+            self.send()
+            self.time += LATENCY
+            self.answer(-1)
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 5, 50])
@@ -61,14 +72,51 @@ def test_silence_overtakes_none() -> None:
     assert requests.overtaken.stuck == 0
 
 
+def test_requests_that_wait_far_longer_than_any_success_hang() -> None:
+    """Between PATIENCE and twice PATIENCE of the longest success, and the few requests until they count as stuck."""
+    requests = Requests()
+    requests.serve(5.0)
+    requests.send(2)
+    requests.serve(PATIENCE * LATENCY)
+    assert requests.overtaken.hanging == 0
+    requests.serve(PATIENCE * LATENCY + 16 * LATENCY)
+    assert requests.overtaken.hanging == 2
+    for left in (1, 0):
+        requests.answer(0, succeeds=False)
+        assert requests.overtaken.hanging == left
+
+
+def test_longest_success_is_remembered_for_a_multiple_of_its_latency() -> None:
+    requests = Requests()
+    requests.send()
+    requests.answer(0, latency=60.0)
+    requests.send()
+    requests.serve(2 * PATIENCE * 60.0 - 1.0)
+    assert (requests.overtaken.hanging, requests.overtaken.longest) == (0, 60.0)
+    requests.serve(2 * REPEATS * 60.0)
+    assert (requests.overtaken.hanging, requests.overtaken.longest) == (1, LATENCY)
+
+
+def test_longest_success_is_forgotten_after_a_time() -> None:
+    requests = Requests()
+    requests.serve(RECENT)
+    requests.send()
+    requests.answer(0, latency=2 * LATENCY)
+    requests.serve(RECENT - 1.0)
+    assert requests.overtaken.longest == 2 * LATENCY
+    requests.serve(RECENT + 2.0)
+    assert requests.overtaken.longest == LATENCY
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 1000)), max_size=300))
-def test_stuck_requests_are_among_those_that_wait(steps: list[tuple[int, bool, int]]) -> None:
+def test_requests_that_hang_are_stuck_and_wait(steps: list[tuple[int, bool, int]]) -> None:
     requests = Requests()
     for sent, succeeds, position in steps:
         requests.send(sent)
         if requests.waiting:
             requests.answer(position % len(requests.waiting), succeeds=succeeds)
-        assert 0 <= requests.overtaken.stuck <= len(requests.waiting)
+        requests.time += LATENCY
+        assert 0 <= requests.overtaken.hanging <= requests.overtaken.stuck <= len(requests.waiting)
     while requests.waiting:
         requests.answer(0)
-    assert requests.overtaken.stuck == 0
+    assert requests.overtaken.stuck == requests.overtaken.hanging == 0

@@ -127,7 +127,7 @@ def test_quickly_failing_endpoint_is_hot() -> None:
     """Half of its requests fail, so its load is fifty, although it is idle and quick."""
     r, _ = router(1, 1)
     for kind in (OutcomeKind.OK, OutcomeKind.RESET):
-        r.states[0].count(Outcome(kind, 200, 0.0, 0.01, 0.01), 0)
+        r.states[0].count(Outcome(kind, 200, 0.0, 0.01, 0.01), 0, 0)
     pool = pool_of(r, (0, 0.001), (9, 0.9))
     assert pool.hot_above == 9
     assert pool.best(FACTS, 0.01, 2) is r.states[1]
@@ -357,7 +357,7 @@ def test_use_moves_the_latency_to_the_next_load() -> None:
     for state, latencies in zip(r.states, ((0.1, 0.9), (0.2, 0.9)), strict=True):
         for load, seconds in enumerate(latencies):
             answer = Outcome(OutcomeKind.OK, 200, 0.0, seconds, seconds)
-            state.count(answer, load)
+            state.count(answer, load, 0)
             policy.observe(state, answer, 0.0)
         for load in (9, 0):  # 9 is hot, so that a load of 1 is not
             r.probed(state, ReportedLoad(in_flight=load), 0.01, 0.0)

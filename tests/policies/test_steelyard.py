@@ -12,7 +12,9 @@ import pytest
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.insight.explanation import Trace
-from policies.least_cost import EXPLORED, FAR, expected_wait
+from policies.least_cost import EXPLORED, FAR, HANGING, expected_wait
+from policies.routing.assignment import Assignment
+from policies.stats.latency import FAILURE_COST
 from policies.steelyard import Steelyard
 
 HOME = RequestFacts(region="near")
@@ -71,10 +73,11 @@ def picks(r: Router, number: int = 40) -> Counter[str]:
 
 
 def costs(r: Router) -> tuple[float, ...]:
-    """The costs that the policy compares for the next request, which stays in flight."""
+    """The costs that the policy compares for a request, which ends at once."""
     trace = Trace()
     r.explain(trace)
-    r.route(HOME)
+    assignment = r.route(HOME)
+    r.settle(assignment, outcome(assignment.routed_at, assignment.routed_at, OutcomeKind.ABANDONED))
     r.explain(None)
     assert trace.last is not None
     return tuple(trace.last.steps[0].scores)
@@ -284,15 +287,42 @@ def test_silent_endpoint_is_avoided_before_any_timeout() -> None:
     assert {r.route(HOME).state.id for _ in range(3)} == {"b"}
 
 
+def hang(r: Router, clock: ManualClock, requests: int = 5) -> list[Assignment]:
+    """Have requests to "a" hang while it and "b" answer all others for six seconds."""
+    hanging = [r.route(RequestFacts(region="near", tried=frozenset("b"))) for _ in range(requests)]
+    measure(r, clock, 60, a=0.02, b=0.02)
+    return hanging
+
+
 def test_requests_that_hang_are_no_silence() -> None:
-    """An endpoint that answers all others keeps its share."""
+    """Beside their own price, the endpoint costs what it did: others do not wait for them."""
     r, clock = router(endpoint("a"), endpoint("b"), explore=0.0)
     measure(r, clock, a=0.02, b=0.02)
-    for _ in range(5):
-        r.route(RequestFacts(region="near", tried=frozenset("b")))
-    measure(r, clock, 60, a=0.02, b=0.02)
-    a, b = costs(r)
-    assert a == pytest.approx(b, rel=0.1)
+    hang(r, clock)
+    state = r.find("a")
+    assert state.overtaken.hanging == 5
+    price = HANGING * FAILURE_COST * 5 / (5 + state.latency.successes)
+    b, a = sorted(costs(r))
+    assert a - price == pytest.approx(b, rel=0.1)
+
+
+def test_requests_that_hang_cost_until_they_end() -> None:
+    r, clock = router(endpoint("a"), endpoint("b"), explore=0.0)
+    measure(r, clock, a=0.02, b=0.02)
+    hanging = hang(r, clock)
+    assert picks(r) == {"b": 40}
+    for assignment in hanging:
+        r.settle(assignment, outcome(assignment.routed_at, clock.time, OutcomeKind.ABANDONED))
+    assert picks(r)["a"] == pytest.approx(20, abs=4)
+
+
+def test_one_request_that_takes_longer_than_others_does_not_hang() -> None:
+    """As long as it takes no more than PATIENCE times the longest recent one."""
+    r, clock = router(endpoint("a"), endpoint("b"), explore=0.0)
+    measure(r, clock, a=0.02, b=0.02)
+    answer(r, clock, "a", 3.0)
+    hang(r, clock, 1)
+    assert r.find("a").overtaken.hanging == 0
 
 
 def test_requests_that_hung_may_all_be_answered_at_once() -> None:
@@ -418,7 +448,7 @@ def test_stale_counts_of_siblings_decay_to_the_mean() -> None:
     state.update_elsewhere(4, 0.0)
     assert state.in_flight == 4
     for n in range(200):
-        state.count(outcome(n * 0.1, n * 0.1 + 0.02), 0)
+        state.count(outcome(n * 0.1, n * 0.1 + 0.02), 0, 0)
         state.update_elsewhere(4 + 2 * (n % 2), n * 0.1 + 0.02)
     assert state.in_flight == 5
     state.update_elsewhere(4, 20.0)
