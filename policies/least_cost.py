@@ -280,46 +280,47 @@ class LeastCost:
     def _cheapest(self, home: Region | None, available: Available, now: float) -> EndpointState:
         """Return the least loaded of those that cost about as much as the cheapest, then the one picked longest ago.
 
-        Differences of estimated cost below EQUAL are noise; loads and pick times are exact."""
-        drawn: list[EndpointState] = []
+        Up to `choices` consecutive members of each region are compared, from a random start, which differs per
+        balancer. Differences of estimated cost below EQUAL are noise; loads and pick times are exact."""
+        drawn, services = list[EndpointState](), list[EndpointService]()
+        least, cheapest, sheds = inf, available[0], now < self._shedding.until
         for members in available.by_region.values():
-            of_region = self._drawn(members)
-            drawn = drawn + of_region if drawn else of_region
-        costs, least, cheapest, sheds = list[float](), inf, drawn[0], now < self._shedding.until
-        for state in drawn:
-            cost = self.cost(state, home, now)
-            if sheds and self._would_wait(state, SHORT, now):
-                cost += REJECTION
-            costs.append(cost)
-            if cost < least:
-                least, cheapest = cost, state
+            size = len(members)
+            at = int(self._random() * size)
+            for _ in range(min(size, self._choices)):
+                state = members[at]
+                at = at + 1 if at + 1 < size else 0
+                service = self._service(state)
+                cost = self._cost(state, service, home, now)
+                if sheds and self._would_wait(state, SHORT, now):
+                    cost += REJECTION
+                service.cost = cost
+                drawn.append(state)
+                services.append(service)
+                if cost < least:
+                    least, cheapest = cost, state
         if self.trace is not None:
-            self.trace.note(COSTS, drawn, costs)
+            self.trace.note(COSTS, drawn, [service.cost for service in services])
         region, most = cheapest.region, least + EQUAL * least
         if region == home:
             most += EQUAL * self._margin  # relative to the cost without it
-        equals, least_load, longest_ago = list[EndpointState](), inf, inf
-        for state, cost in zip(drawn, costs, strict=True):
-            if cost <= most and state.region == region:
-                equals.append(state)
+        least_load = longest_ago = inf
+        for i in range(len(drawn)):
+            state, service = drawn[i], services[i]
+            if service.cost <= most and state.region == region:
                 load = relative_load(state, now) if state.latency.failures else state.in_flight / state.weight
-                picked_at = self._services[state.id].picked_at
+                picked_at = service.picked_at
                 if load < least_load or (load == least_load and picked_at < longest_ago):
                     cheapest, least_load, longest_ago = state, load, picked_at
-        if self.trace is not None and len(equals) > 1:
-            self.trace.note(LESS_LOADED, equals, [relative_load(state, now) for state in equals])
+        if self.trace is not None:
+            pairs = zip(drawn, services, strict=True)
+            equals = [state for state, of in pairs if of.cost <= most and state.region == region]
+            if len(equals) > 1:
+                self.trace.note(LESS_LOADED, equals, [relative_load(state, now) for state in equals])
         return cheapest
 
-    def _drawn(self, members: list[EndpointState]) -> list[EndpointState]:
-        """Return up to `choices` consecutive members from a random start, which differs per balancer."""
-        size = len(members)
-        turn, most = int(self._random() * size), min(size, self._choices)
-        drawn = members[turn : turn + most]
-        return drawn + members[: most - len(drawn)] if len(drawn) < most else drawn
-
-    def cost(self, state: EndpointState, home: Region | None, now: float) -> float:
+    def _cost(self, state: EndpointState, service: EndpointService, home: Region | None, now: float) -> float:
         """Return the seconds that one more request there costs, including the wait of later requests."""
-        service = self._service(state)
         region, in_flight, room = service.region, in_service(state, service), service.room
         seconds, distance = service.seconds, service.distance
         cost = -self._margin if state.region == home else 0.0

@@ -50,9 +50,9 @@ class EndpointService(UsualService):
 
     `progress` tells how much slower it is than usual. `slow_since`: when it became suspected, None if it is not; it is
     then `held` (a logarithm) slower, and gets a trial at `trial_at`. `failing_since`: its first failure after the last
-    answer. `room` limits its requests in flight after its recovery. `rejected_at`: when its queue was last full.
-    `answered_at`: its last answer that was learned from. `picked_at`: when a request was last sent there. `stuck`
-    requests were overtaken: no answer is expected to them, and none waits for them.
+    answer. `room` limits its requests in flight after its recovery. `rejected_at`: when its queue was last full. `cost`
+    is that of the last comparison. `answered_at`: its last answer that was learned from. `picked_at`: when a request
+    was last sent there. `stuck` requests were overtaken: no answer is expected to them, and none waits for them.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class EndpointService(UsualService):
         "_shortest",
         "_waited",
         "answered_at",
+        "cost",
         "failing_since",
         "held",
         "picked_at",
@@ -84,7 +85,9 @@ class EndpointService(UsualService):
         self.failing_since: float | None = None
         self.room = self.trial_at = self._rejected = self._shortest = inf
         self.picked_at = self._present_at = self.answered_at = self.rejected_at = -inf
-        self.held = self._present = self._normal_at = self._waited = self._lagged = self._round_trip = 0.0
+        self.held = self._present = self._normal_at = self._waited = self._lagged = self._round_trip = (
+            self.cost
+        ) = 0.0
 
     def is_busy(self, now: float) -> bool:
         """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
