@@ -313,8 +313,8 @@ class LeastCost:
                 if load < least_load or (load == least_load and picked_at < longest_ago):
                     cheapest, least_load, longest_ago = state, load, picked_at
         if self.trace is not None:
-            pairs = zip(drawn, services, strict=True)
-            equals = [state for state, of in pairs if of.cost <= most and state.region == region]
+            compared = zip(drawn, services, strict=True)
+            equals = [state for state, service in compared if service.cost <= most and state.region == region]
             if len(equals) > 1:
                 self.trace.note(LESS_LOADED, equals, [relative_load(state, now) for state in equals])
         return cheapest

@@ -85,9 +85,8 @@ class EndpointService(UsualService):
         self.failing_since: float | None = None
         self.room = self.trial_at = self._rejected = self._shortest = inf
         self.picked_at = self._present_at = self.answered_at = self.rejected_at = -inf
-        self.held = self._present = self._normal_at = self._waited = self._lagged = self._round_trip = (
-            self.cost
-        ) = 0.0
+        self.held = self._present = self._normal_at = self._waited = self._lagged = self._round_trip = 0.0
+        self.cost = 0.0
 
     def is_busy(self, now: float) -> bool:
         """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
