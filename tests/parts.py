@@ -20,6 +20,7 @@ from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
@@ -34,6 +35,9 @@ DATA_PATH = (
 
 GRACE = 10.0
 """Seconds to end after SIGINT."""
+
+STUCK = 1200.0
+"""Seconds after which a part, in either tier, is stuck: it is stopped, and has failed."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,8 @@ class Runner:
         if part.seconds > left:
             self.left_out.append(f"{part.name} (takes {part.seconds:.0f} s, {max(left, 0):.0f} s were left)")
             return
-        ends = inf if left == inf else began + 3 * part.seconds
+        stuck = began + max(STUCK, 3 * part.seconds)
+        ends = stuck if left == inf else min(stuck, began + 3 * part.seconds)
         output, code = "", 0
         for command in part.commands:
             seed = self._seed if "pytest" in command else ()
@@ -131,7 +136,9 @@ class Runner:
             if code != 0:
                 break
         seconds, is_stopped = time.monotonic() - began, code != 0 and time.monotonic() > ends
-        if is_stopped:
+        if is_stopped and ends == stuck:
+            self.failed.append(part.name)
+        elif is_stopped:
             self.left_out.append(f"the rest of {part.name} (stopped after {seconds:.0f} s)")
         elif code != 0:
             self.failed.append(part.name)
@@ -147,7 +154,7 @@ def run_until(ends: float, command: Sequence[str]) -> tuple[str, int]:
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            process.wait(None if ends == inf else max(0.0, ends - time.monotonic()))
+            process.wait(max(0.0, ends - time.monotonic()))
         except subprocess.TimeoutExpired:
             interrupt(process)
         code = process.wait()
@@ -155,13 +162,16 @@ def run_until(ends: float, command: Sequence[str]) -> tuple[str, int]:
         return output.read().decode(errors="replace"), code
 
 
-def interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGINT, upon which pytest ends what its fixtures started; SIGTERM if that is ignored."""
+def interrupt(process: subprocess.Popen[Any]) -> None:
+    """Send SIGINT, upon which pytest ends what its fixtures started.
+
+    If that is ignored, SIGABRT, upon which pytest writes where each of its threads is.
+    """
     process.send_signal(signal.SIGINT)
     try:
         process.wait(GRACE)
     except subprocess.TimeoutExpired:
-        process.terminate()
+        process.send_signal(signal.SIGABRT)
 
 
 def main() -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
+from math import inf
 
 import pytest
 
@@ -50,3 +52,30 @@ def test_part_that_takes_far_too_long_is_stopped(
     assert runner.failed == []
     assert [part.split(" (")[0] for part in runner.left_out] == ["the rest of endless"]
     assert "--- endless: stopped" in capsys.readouterr().out
+
+
+def test_stuck_part_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no time is given, as in the first tier."""
+    monkeypatch.setattr(parts, "GRACE", 0.2)
+    monkeypatch.setattr(parts, "STUCK", 0.1)
+    runner = Runner(None, inf)
+    runner.run([Part("stuck", 0, ((sys.executable, "-S", "-c", "import signal; signal.pause()"),))])
+    assert (runner.failed, runner.left_out) == (["stuck"], [])
+
+
+def test_process_that_ignores_sigint_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "GRACE", 0.2)
+    code = """if True:
+        import signal
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        def wait():
+            print("ready", flush=True)
+            signal.pause()
+        wait()
+        """
+    argv = (sys.executable, "-S", "-X", "faulthandler", "-c", code)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        parts.interrupt(process)
+        assert "in wait" in process.stdout.read()
