@@ -6,6 +6,7 @@ An admin socket is named after the port that the balancer serves, in a directory
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -53,7 +54,10 @@ def is_private(directory: Path) -> bool:
 
 
 def found_socket(url: str) -> str | None:
-    """Return the path of the admin socket of the balancer on this machine that serves `url`; None if there is none."""
+    """Return the path of the admin socket of the balancer on this machine that serves `url`; None if there is none.
+
+    The file of a killed balancer does not count: another program may serve its port by now.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -63,9 +67,22 @@ def found_socket(url: str) -> str | None:
         return None
     for directory in (*_user_directories(), SYSTEM_DIRECTORY):
         path = directory / socket_name(port)
-        if _is_trusted(directory) and path.is_socket():
+        if _is_trusted(directory) and path.is_socket() and is_listening(str(path)):
             return str(path)
     return None
+
+
+def is_listening(path: str) -> bool:
+    """Return whether a program listens on the Unix socket `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # many clients wait there, or it is another user's
+            return True
+    return True
 
 
 def _user_directories() -> Iterator[Path]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from balancer.admin.socket_path import made_directory, socket_name
+from balancer.admin.socket_path import is_listening, made_directory, socket_name
 from balancer.config.listen import ListenAddress
 from balancer.downstream.acceptor import bind
 from balancer.errors import ListenFailed
@@ -124,11 +124,6 @@ def bind_unix(path: str) -> socket.socket:
 def _remove_stale(path: str) -> None:
     if not Path(path).is_socket():
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise OSError(0, "another program listens on it")
+    if is_listening(path):
+        raise OSError(0, "another program listens on it")
+    os.unlink(path)

@@ -89,6 +89,7 @@ def test_directory_accessible_to_others_is_not_used(runtime: Path, mode: int) ->
     runtime.chmod(mode)
     with socket.socket(socket.AF_UNIX) as planted:
         planted.bind(str(runtime / "8080.sock"))
+        planted.listen()
         assert found_socket("http://127.0.0.1:8080") is None
     problems: list[str] = []
     assert open_admin_sockets(AdminConfig(), 8081, problems.append).unix is None
@@ -96,6 +97,16 @@ def test_directory_accessible_to_others_is_not_used(runtime: Path, mode: int) ->
     assert (
         problem.startswith(f"admin.socket: cannot listen on {runtime / '8081.sock'}: ") or "0700" in problem
     )
+
+
+def test_socket_of_a_killed_balancer_is_not_used(runtime: Path) -> None:
+    """Nothing listens on it, and another program may serve the port by now."""
+    runtime.mkdir(mode=0o700)
+    path, url = str(runtime / "8080.sock"), "http://127.0.0.1:8080"
+    with bind_unix(path):
+        assert found_socket(url) == path
+    assert Path(path).is_socket()
+    assert found_socket(url) is None
 
 
 def test_symbolic_link_as_directory_is_not_followed(runtime: Path, tmp_path: Path) -> None:
