@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from math import log
 from random import Random
 
 JITTER = 0.1
@@ -16,6 +17,18 @@ endpoint that accepts connections and breaks each of them would otherwise return
 
 MOST_DOUBLINGS = 10
 """Doublings of BROKEN_FOR at most; the ejection is over before."""
+
+BY_CHANCE = 1e-6
+"""Probability of consecutive failures below which they are no chance, at an endpoint that fails at random."""
+
+MOST_AT_RANDOM = 0.5
+"""Share of failures from which an endpoint does not fail at random, but fails."""
+
+KEPT = 0.95
+"""Factor by which earlier requests count less after consecutive failures, in the share of failures of an endpoint."""
+
+LONGEST_RUN = 20
+"""Consecutive successes that count in that share at most, so that a fault which has just begun shows in it."""
 
 WINDOW_STEPS = 6
 """Steps in which the window of the success rate moves on."""
@@ -62,10 +75,13 @@ class Record:
     `returns_from` on. `cause` is the reason of the last ejection; `count` the number of ejections, `times` how many of
     them followed each other closely. `rate` is (successes, requests) of the window. The present consecutive failures
     began at `failing_since`. `only_connections`: all of them were connections without an answer; `only_unanswered`: or
-    timed out before one. `is_certain`: the endpoint is unreachable or its region lost.
+    timed out before one. `is_certain`: the endpoint is unreachable or its region lost. `_failed` of `_ended` requests
+    failed before the present consecutive failures.
     """
 
     __slots__ = (
+        "_ended",
+        "_failed",
         "_ok_at_failure",
         "_ok_at_return",
         "_returned_at",
@@ -95,6 +111,7 @@ class Record:
         self.slow_for = 0  # ticks
         self._streak = self._ok_at_failure = self._ok_at_return = 0
         self.only_connections = self.only_unanswered = True
+        self._failed = self._ended = 0.0
         self._returned_at = self.failing_since = self.returns_from = 0.0
         self._snapshots: deque[tuple[float, int, int]] = deque()
 
@@ -120,6 +137,9 @@ class Record:
         `is_connection`: the connection was refused, or broke before an answer; `is_unanswered`: or it timed out.
         """
         if ok != self._ok_at_failure:
+            if self._streak:
+                self._failed = KEPT * self._failed + self._streak
+                self._ended = KEPT * self._ended + self._streak + min(LONGEST_RUN, ok - self._ok_at_failure)
             self._ok_at_failure = ok
             self._streak = 0
         if not self._streak:
@@ -129,6 +149,11 @@ class Record:
         self.only_unanswered = self.only_unanswered and is_unanswered
         self._streak += 1
         return self._streak
+
+    def exceeds_chance(self, streak: int) -> bool:
+        """Whether so many consecutive failures are no chance where requests failed as often as here before."""
+        share = self._failed / self._ended if self._ended else 0.0
+        return not 0.0 < share < MOST_AT_RANDOM or streak * log(share) < log(BY_CHANCE)
 
     def is_on_trial(self, ok: int) -> bool:
         """Whether it has returned from an ejection and has not succeeded since."""
@@ -157,6 +182,7 @@ class Record:
         self._returned_at = now
         self._ok_at_return = self._ok_at_failure = ok
         self._streak = self.slow_for = 0
+        self._failed = self._ended = 0.0
         self.forget_rate()
         self.rate = (0, 0)
 

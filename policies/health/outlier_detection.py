@@ -47,7 +47,8 @@ class Ejection:
         is_connection = is_without_answer(outcome)
         is_unanswered = is_connection or (outcome.kind is OutcomeKind.TIMEOUT and outcome.status is None)
         streak = record.streak(ok, outcome.ended_at, is_connection=is_connection, is_unanswered=is_unanswered)
-        if streak < rules.failures and not record.is_on_trial(ok):
+        is_enough = streak >= rules.failures and record.exceeds_chance(streak)
+        if not is_enough and not record.is_on_trial(ok):
             return None
         if outcome.kind is OutcomeKind.REFUSED:
             return Cause.UNREACHABLE

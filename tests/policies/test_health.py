@@ -31,6 +31,28 @@ def test_five_failures_in_a_row_eject() -> None:
     assert pool["a1"].record.cause is Cause.FAILURES
 
 
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
+def test_failures_in_a_row_by_chance_do_not_eject(share: float) -> None:
+    """An endpoint that fails a share of its requests at random is left to its success rate; without that it is ejected
+    only when it fails all of them, and soon then."""
+    pool, rng = Pool(4, rules=EjectionRules(success_rate=0.0)), Random(2)
+    for _ in range(20_000):
+        pool.ends("a0", RESET if rng.random() < share else OK)
+    assert pool.unavailable == set()
+    pool.ends("a0", *[RESET] * 19)
+    assert pool.unavailable == {"a0"}
+
+
+def test_random_failures_are_forgotten_with_an_ejection() -> None:
+    pool = Pool(4, rules=EjectionRules(success_rate=0.0))
+    pool.ends("a0", *[RESET, OK, OK] * 20, *[RESET] * 20)
+    pool.pass_time(30)
+    pool.ends("a0", OK, *[RESET] * 4)
+    assert pool.unavailable == set()
+    pool.ends("a0", RESET)
+    assert pool.unavailable == {"a0"}
+
+
 @pytest.mark.parametrize("kind", [OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED])
 def test_abandoned_and_tunnelled_requests_do_not_eject(kind: OutcomeKind) -> None:
     """A client that leaves is never counted against the endpoint."""
