@@ -28,6 +28,7 @@ HOT = [
     "policies/routing/active_policy.py",
     "policies/stats/latency.py",
     "policies/stats/progress.py",
+    "policies/stats/resets.py",
     "policies/stats/usual_service.py",
     "policies/stats/service.py",
     "policies/overload/shedding.py",

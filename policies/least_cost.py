@@ -13,6 +13,7 @@ from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.shedding import DEEP, SHORT, UNBOUNDED, Shedding
 from policies.stats.latency import FORGET_AFTER
+from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
 from policies.stats.usual_service import RegionService
 from policies.two_choices import LESS_LOADED, relative_load
@@ -20,6 +21,7 @@ from policies.two_choices import LESS_LOADED, relative_load
 _OK: Final = OutcomeKind.OK
 _ABANDONED: Final = OutcomeKind.ABANDONED
 _TIMEOUT: Final = OutcomeKind.TIMEOUT
+_RESET: Final = OutcomeKind.RESET
 
 COSTS: Final = "costs"
 """Reason: the expected costs of the endpoints compared, in seconds; the region of the least is chosen."""
@@ -87,6 +89,11 @@ HANGING: Final = 0.4
 Simulated, 100 random scenarios in which requests hang, geometric mean of p99: 0.980 [0.945, 1.017] of that with 0;
 0.986 with 1."""
 
+RESET_PRICE: Final = 3.0
+"""Cost in seconds of one second until a connection broke, where the request is retried: the client waits for it, and it
+occupied the endpoint. Simulated, 52 random scenarios in which endpoints break connections, geometric mean of p99: 0.981
+[0.960, 1.001] of that where each costs as much as a failure that is passed on."""
+
 FULL: Final = 503
 """Status with which a worker rejects a request because its queue is full."""
 
@@ -136,10 +143,14 @@ class LeastCost:
         self._trials = 1.0
         self._explorations = random()
         self._shedding = Shedding()
+        self._retried = RetriedResets()
+        self._least = 0.0
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(regions × choices). Raises Overloaded."""
         self._shedding.requests += 1
+        if facts.attempt:
+            self._count_retry(facts)
         state = self._choose(facts, available, now)
         service = self._service(state)
         if now < self._shedding.until and self._would_wait(state, SHORT, now):
@@ -172,12 +183,25 @@ class LeastCost:
             service.reject(state.in_flight, now)
             self._count_lost(state, UNBOUNDED, now)
             return
+        elif outcome.kind is _RESET:
+            service.fail(now)
+            service.resets.reset(outcome.ended_at - outcome.sent_at)
+            self._retried.count_reset()
         elif outcome.kind.is_failure:
             service.fail(now)
+            service.resets.fail()
         else:
             return
         self._bad[state.id] = state
         self._trial_at = min(self._trial_at, service.trial_at)
+
+    def _count_retry(self, facts: RequestFacts) -> None:
+        """Count the retry of a request on a connection that broke."""
+        for id_ in facts.tried:
+            service = self._services.get(id_)
+            if service is not None and service.resets.is_open:
+                service.resets.is_open = False
+                self._retried.count_retry()
 
     def _count_given_up(
         self, state: EndpointState, service: EndpointService, outcome: Outcome, now: float
@@ -299,6 +323,7 @@ class LeastCost:
                 services.append(service)
                 if cost < least:
                     least, cheapest = cost, state
+        self._least = least
         if self.trace is not None:
             self.trace.note(COSTS, drawn, [service.cost for service in services])
         region, most = cheapest.region, least + EQUAL * least
@@ -350,7 +375,9 @@ class LeastCost:
             cost += connections.connect_time
         latency = state.latency
         if latency.failures and now - service.rejected_at > FULL_FOR:
-            cost += latency.charge * self._failure_share(state, now)
+            resets = service.resets
+            price = self._retried.price(resets, latency.charge, RESET_PRICE * resets.seconds + self._least)
+            cost += price * self._failure_share(state, now)
         hanging = state.overtaken.hanging
         if hanging:
             cost += HANGING * latency.charge * hanging / (hanging + latency.successes)

@@ -11,6 +11,7 @@ from math import exp, inf, log, sqrt
 from typing import Final
 
 from policies.stats.progress import Progress
+from policies.stats.resets import EndpointResets
 from policies.stats.usual_service import FEW, LEAST_OFTEN, LEAST_SHARE, RegionService, UsualService
 
 GRAIN: Final = 0.003
@@ -52,7 +53,8 @@ class EndpointService(UsualService):
     then `held` (a logarithm) slower, and gets a trial at `trial_at`. `failing_since`: its first failure after the last
     answer. `room` limits its requests in flight after its recovery. `rejected_at`: when its queue was last full. `cost`
     is that of the last comparison. `answered_at`: its last answer that was learned from. `picked_at`: when a request
-    was last sent there. `stuck` requests were overtaken: no answer is expected to them, and none waits for them.
+    was last sent there. `resets`: its broken connections. `stuck` requests were overtaken: no answer is expected to
+    them, and none waits for them.
     """
 
     __slots__ = (
@@ -71,6 +73,7 @@ class EndpointService(UsualService):
         "picked_at",
         "progress",
         "rejected_at",
+        "resets",
         "room",
         "slow_since",
         "stuck",
@@ -80,6 +83,7 @@ class EndpointService(UsualService):
     def __init__(self, region: RegionService) -> None:
         super().__init__(region)
         self.progress = Progress()
+        self.resets = EndpointResets()
         self.stuck = 0
         self.slow_since: float | None = None
         self.failing_since: float | None = None
@@ -104,6 +108,7 @@ class EndpointService(UsualService):
         region, latency = self.region, max(latency, 1e-5)
         self._update_distance(round_trip, latency)
         self.failing_since = None
+        self.resets.in_a_row = 0
         self.answered_at, self._present_at = now, -inf
         if self.slow_since is not None:
             self._judge_slow(latency, met, now)

@@ -15,6 +15,7 @@ from policies.insight.explanation import Trace
 from policies.least_cost import EXPLORED, FAR, HANGING, expected_wait
 from policies.routing.assignment import Assignment
 from policies.stats.latency import FAILURE_COST
+from policies.stats.resets import PASSED_ON
 from policies.steelyard import Steelyard
 
 HOME = RequestFacts(region="near")
@@ -74,13 +75,19 @@ def picks(r: Router, number: int = 40) -> Counter[str]:
 
 def costs(r: Router) -> tuple[float, ...]:
     """The costs that the policy compares for a request, which ends at once."""
+    return tuple(costs_by_name(r).values())
+
+
+def costs_by_name(r: Router) -> dict[str, float]:
+    """The same, with the endpoints' names."""
     trace = Trace()
     r.explain(trace)
     assignment = r.route(HOME)
     r.settle(assignment, outcome(assignment.routed_at, assignment.routed_at, OutcomeKind.ABANDONED))
     r.explain(None)
     assert trace.last is not None
-    return tuple(trace.last.steps[0].scores)
+    compared = trace.last.steps[0].as_dict()["candidates"]
+    return {candidate["id"]: candidate["score"] for candidate in compared}
 
 
 def connect(r: Router, *warm: str) -> None:
@@ -227,6 +234,52 @@ def test_full_queue_limits_the_requests_in_flight() -> None:
         r.settle(assignment, outcome(assignment.routed_at, clock.time))
     assert r.find("near").latency.failures
     assert set(picks(r)) == {"near"}  # the rejection is not charged as a failure
+
+
+def fail(r: Router, clock: ManualClock, name: str, kind: OutcomeKind, *, is_retried: bool) -> None:
+    """Have a request to the endpoint fail after 5 ms, and a retry answered elsewhere after 20 ms."""
+    others = frozenset(state.id for state in r.states if state.id != name)
+    assignment = r.route(RequestFacts(region="near", tried=others))
+    clock.time += 0.005
+    r.settle(assignment, outcome(clock.time - 0.005, clock.time, kind))
+    if is_retried:
+        retry = r.route(RequestFacts(region="near", attempt=1, tried=frozenset({name})))
+        assert retry.state.id != name
+        clock.time += 0.02
+        r.settle(retry, outcome(clock.time - 0.02, clock.time))
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_retried", "least", "most"),
+    [
+        (OutcomeKind.RESET, True, 0.001, 0.1),
+        (OutcomeKind.RESET, False, 0.2 * FAILURE_COST, FAILURE_COST),
+        (OutcomeKind.ERROR_STATUS, True, 0.2 * FAILURE_COST, FAILURE_COST),
+    ],
+)
+def test_broken_connection_costs_what_its_retry_costs(
+    kind: OutcomeKind, is_retried: bool, least: float, most: float
+) -> None:
+    """Each third request to an endpoint fails. A failure that is passed on costs FAILURE_COST."""
+    r, clock = router(endpoint("breaks"), endpoint("sound"), explore=0.0)
+    measure(r, clock, breaks=0.02, sound=0.02)
+    for _ in range(20):
+        answer(r, clock, "breaks", 0.02)
+        answer(r, clock, "breaks", 0.02)
+        fail(r, clock, "breaks", kind, is_retried=is_retried)
+    found = costs_by_name(r)
+    assert least < found["breaks"] - found["sound"] < most
+
+
+def test_endpoint_that_breaks_every_connection_costs_as_much_as_any_failure() -> None:
+    """Although each request is retried."""
+    r, clock = router(endpoint("breaks"), endpoint("sound"), explore=0.0)
+    measure(r, clock, breaks=0.02, sound=0.02)
+    for _ in range(PASSED_ON - 1):
+        fail(r, clock, "breaks", OutcomeKind.RESET, is_retried=True)
+    assert costs_by_name(r)["breaks"] < 0.1 * FAILURE_COST
+    fail(r, clock, "breaks", OutcomeKind.RESET, is_retried=True)
+    assert costs_by_name(r)["breaks"] > 0.1 * FAILURE_COST
 
 
 def test_rejections_by_an_endpoint_with_few_requests_are_failures() -> None:
