@@ -70,7 +70,7 @@ async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 def server() -> Iterator[Server]:
     """`server(serve)` runs a server on loopback in another thread and returns its URL."""
     loop, writers = asyncio.new_event_loop(), list[asyncio.StreamWriter]()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     servers: list[asyncio.Server] = []
 
@@ -95,6 +95,8 @@ def server() -> Iterator[Server]:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             for writer in writers:  # a handler adds its own when it starts
                 writer.transport.abort()
+            for task in others:  # an accept may wait for a TLS handshake
+                task.cancel()
             await asyncio.wait(others, timeout=0.01)
 
     yield start

@@ -121,7 +121,7 @@ def unit() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
     handler = type("Handler", (MadeUpUnit,), {"put": found, "policy": {"name": "old"}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", found
         server.shutdown()
