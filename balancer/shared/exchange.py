@@ -119,6 +119,7 @@ class Exchange:
         self._least: dict[int, tuple[WindowedMinimum, WindowedMinimum]] = {}
         self._task: asyncio.Task[None] | None = None
         self._echoed_at = self._began_at = 0.0
+        self._is_silent = asyncio.Event()
         self._lost_at: float | None = None
         self._has_said_ignored = False
         self.is_connected = False
@@ -141,10 +142,12 @@ class Exchange:
         self._units.forget()
 
     def sweep(self, now: float) -> None:
-        """Expire what is too old, whatever the task waits for; call it every quarter second."""
+        """Expire what is too old, and close the channel of a store that is silent; call it every quarter second."""
         self._units.sweep(now)
-        if self.is_connected and now - self._echoed_at > SILENCE:
-            self._lose(NO_ANSWER)
+        if now - max(self._echoed_at, self._began_at) > SILENCE:
+            self._is_silent.set()
+            if self.is_connected:
+                self._lose(NO_ANSWER)
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -160,9 +163,13 @@ class Exchange:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
 
     async def _converse(self, channel: Channel) -> None:
-        """Publish and listen until one of them fails. Raises `StoreLost`."""
+        """Publish and listen until one of them fails or the store is silent. Raises `StoreLost`."""
         self._began_at = self._now()
-        tasks = [asyncio.ensure_future(work(channel)) for work in (self._publish, self._listen)]
+        self._is_silent.clear()
+        tasks = [
+            asyncio.ensure_future(work)
+            for work in (self._publish(channel), self._listen(channel), self._is_silent.wait())
+        ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -172,14 +179,13 @@ class Exchange:
         for error in ended:
             if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
                 raise error
+        raise StoreLost(NO_ANSWER)
 
     async def _publish(self, channel: Channel) -> None:
         """Publish the report when it has changed, within its share of a processor."""
         identity, published, paid_until = self._identity, None, self._now()
         while True:
             now, interval = self._now(), self.interval
-            if now - max(self._echoed_at, self._began_at) > SILENCE:
-                raise StoreLost(NO_ANSWER)
             report, pause = self._units.report(now), self._every
             if not self.is_connected:  # it may arrive late, and others cannot know that
                 report = Report({}, None if report.latencies is None else {})

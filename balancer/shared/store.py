@@ -6,6 +6,7 @@ is lost.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -18,9 +19,9 @@ from redis.backoff import NoBackoff
 from balancer.config.shared import SharedConfig
 from balancer.shared.exchange import StoreLost
 
-TIMEOUT = 1.0
-"""Seconds for a connect, and for each answer. Longer than the exchange waits before it counts the store as lost: this
-only ends what waits for a store that is."""
+CONNECT_WITHIN = 1.0
+"""Seconds for a connect with login and subscription. Later answers have no timeout of their own, which would cost more
+than the message: the exchange closes the channel of a store that does not answer."""
 
 LONGEST_REASON = 120
 """Characters of a store's error message that are shown."""
@@ -72,8 +73,11 @@ class Store:
         ]
         try:
             try:
-                publisher, listener = [await _connected(client) for client in clients]
-                await listener.send_command("SUBSCRIBE", name)
+                async with asyncio.timeout(CONNECT_WITHIN):
+                    publisher, listener = [await _connected(client) for client in clients]
+                    await listener.send_command("SUBSCRIBE", name)
+            except TimeoutError:
+                raise StoreLost(f"no connection within {CONNECT_WITHIN:g} s") from None
             except Exception as error:
                 raise _lost(error) from None
             yield StoreChannel(publisher, listener, name)
@@ -89,8 +93,8 @@ class Store:
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "socket_connect_timeout": TIMEOUT,
-            "socket_timeout": TIMEOUT,
+            "socket_connect_timeout": CONNECT_WITHIN,  # of a close, too
+            "socket_timeout": None,
             "protocol": 2,  # which servers of every version speak
             "retry": Retry(NoBackoff(), 0),  # the exchange connects again
         }
