@@ -111,7 +111,7 @@ UNTRIED: Final = 0.05
 """Assumed service time in seconds where no endpoint of a region has answered."""
 
 UNTRIED_ROOM: Final = 16.0
-"""Requests that an endpoint is assumed to serve at a time where no endpoint of its region has answered."""
+"""Requests that an endpoint of mean weight is assumed to serve at a time where none of its region has answered."""
 
 FAR: Final = 0.1
 """Assumed distance in seconds of a region other than home to which no connection was opened."""
@@ -145,6 +145,7 @@ class LeastCost:
         self._shedding = Shedding()
         self._retried = RetriedResets()
         self._least = 0.0
+        self._mean_weight = 1.0
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(regions × choices). Raises Overloaded."""
@@ -240,6 +241,8 @@ class LeastCost:
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Forget removed endpoints, and those that have moved to another region."""
+        if states:
+            self._mean_weight = sum(state.weight for state in states) / len(states)
         kept = {state.id: state for state in states}
         self._bad = {id_: state for id_, state in self._bad.items() if kept.get(id_) is state}
         before = self._services
@@ -369,7 +372,8 @@ class LeastCost:
             if in_flight or state.region != home:
                 age = now - state.busy_since if in_flight else 0.0
                 cost += (1.0 + OCCUPANCY_PRICE) * max(UNTRIED, age)
-                cost += self._wait_price * UNTRIED * max(0.0, in_flight / UNTRIED_ROOM - 1.0)
+                room = UNTRIED_ROOM * state.weight / self._mean_weight
+                cost += self._wait_price * UNTRIED * max(0.0, in_flight / room - 1.0)
         connections = state.connections
         if connections is not None and not connections.has_idle:
             cost += connections.connect_time

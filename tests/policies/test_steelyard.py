@@ -115,6 +115,13 @@ def test_burst_before_the_first_answer_stays_at_home_only_as_far_as_home_may_ser
     assert Counter(regions[40:])["away"] > 25
 
 
+def test_burst_before_the_first_answer_follows_the_weights() -> None:
+    """An endpoint of a thirtieth of the weight is assumed to serve as much less."""
+    r, _ = router(endpoint("near", "near", 1.0), endpoint("away", "away", 30.0))
+    regions = Counter(r.route(HOME).state.region for _ in range(100))
+    assert 2 <= regions["near"] < 20
+
+
 def test_far_endpoint_is_priced_by_its_handshake_before_the_first_answer() -> None:
     """Home takes 80 ms: an endpoint 10 ms away is worth a try until it is silent, one at an unknown distance is not."""
     r, clock = router(endpoint("near"), endpoint("close", "a"), endpoint("unknown", "b"), explore=0.0)
