@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -43,7 +43,9 @@ def local_processes(count: int) -> Iterator[Computers]:
     pool = ProcessPoolExecutor(count, mp_context=spawning, initializer=end_with_parent)
     try:
         with sigint_ignored():
-            pool.submit(int)  # starts all processes, which inherit that they ignore Ctrl-C
+            # Each of these starts a process, as none is idle yet: all inherit that they ignore Ctrl-C, and the pool
+            # notices the death only of processes that were there when it last had a result.
+            wait([pool.submit(int) for _ in range(count)])
         yield Computers(pool, lambda: count)
     except BaseException:
         for process in set(multiprocessing.active_children()) - others:

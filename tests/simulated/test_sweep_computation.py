@@ -1,8 +1,11 @@
-"""Local processes of a sweep that die: a cell that ends its process fails, and no other cell does."""
+"""Local processes of a sweep: how they start, and that a cell that ends its process fails, and no other cell does."""
 
 from __future__ import annotations
 
 import os
+from multiprocessing import active_children
+from pathlib import Path
+from signal import SIGINT
 
 import pytest
 
@@ -37,3 +40,19 @@ def test_only_the_cell_that_ends_its_process_fails() -> None:
     messages = {cell.seed: outcome.message for cell, outcome in ended}
     assert messages == {seed: DIED if seed == FATAL else None for seed in range(1, 7)}
     assert len(ended) == len(cells)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the state of signals is Linux's")
+def test_all_processes_are_started_and_ignore_ctrl_c() -> None:
+    """A terminal sends it to them, too; the driver alone handles it."""
+    before = {process.pid for process in active_children()}
+    with local_processes(3) as computers:
+        started = [process.pid for process in active_children() if process.pid not in before]
+        ignored = [
+            int(line.split()[1], 16)
+            for pid in started
+            for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+            if line.startswith("SigIgn:")
+        ]
+        assert computers.count() == 3
+    assert [mask >> (SIGINT - 1) & 1 for mask in ignored] == [1, 1, 1]
