@@ -294,6 +294,8 @@ class Simulation:
         """All clients have left: each request was settled, and nothing refers to a connection."""
         proxy, timeline = self.proxy, self.timeline
         proxy.pools.routes.watch.stop()
+        while not self._is_stopped and any(state.record.ends_by_connect for state in proxy.router.states):
+            timeline.run_until(timeline.now() + 1.0, self._check)  # until then connects are tried
         timeline.run_until(
             timeline.now() + proxy.pools.limits.idle + 2 * proxy.timeouts.linger + 1.0, self._check
         )
