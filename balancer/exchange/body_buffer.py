@@ -20,6 +20,11 @@ class BodyBuffer:
         self.size = 0
         self.is_spent = False
 
+    @property
+    def may_be_sent_twice(self) -> bool:
+        """Whether the body is still here, and will be after it was sent."""
+        return not self.is_spent and self.size <= self._limit
+
     def add(self, data: bytes) -> None:
         """Append received data, unless the body is spent."""
         if not self.is_spent:

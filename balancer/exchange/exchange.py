@@ -209,7 +209,7 @@ class Exchange:
         """Return whether the request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
         downstream, kept = self.downstream, self.body_buffer
         is_sent = self.is_complete and not downstream.is_held and downstream.pending_upgrade is None
-        is_repeatable = kept is None or not kept.is_spent
+        is_repeatable = kept is None or kept.may_be_sent_twice
         is_waited_for = self._attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
         return is_sent and is_repeatable and is_waited_for and self._attempts == 1
 

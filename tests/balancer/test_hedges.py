@@ -253,6 +253,21 @@ async def test_requests_that_are_not_hedged(stage: Stage, hedged: Hedged, reques
     await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
+@pytest.mark.parametrize(("kept", "hedges"), [(4, 1), (3, 0)])
+def test_body_that_is_not_kept_is_not_hedged_before_it_is_sent(kept: int, hedges: int) -> None:
+    """The first attempt has no connection yet: it would send the head alone after the hedge has used the body."""
+    with Wireless(2, hedging=(("enabled", True),), retry=(("body", kept),)) as stage:
+        stage.dialling = "hang"
+        client = stage.client()
+        client.send(post(b"body", method=b"PUT"))
+        stage.dialling = "accept"
+        stage.loop.advance(LATE)
+        assert stage.proxy.counts.hedged == hedges
+        stage.leave()
+        stage.advance(90.0)
+        assert stage.left_behind() == []
+
+
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"])
 async def test_idempotent_requests_are_hedged(stage: Stage, hedged: Hedged, method: bytes) -> None:
     """Idempotent methods, with a buffered body."""
