@@ -260,9 +260,10 @@ def test_body_that_is_not_kept_is_not_hedged_before_it_is_sent(kept: int, hedges
         stage.dialling = "hang"
         client = stage.client()
         client.send(post(b"body", method=b"PUT"))
+        stage.turn()
         stage.dialling = "accept"
         stage.loop.advance(LATE)
-        assert stage.proxy.counts.hedged == hedges
+        assert (stage.proxy.counts.hedged, len(stage.workers)) == (hedges, hedges)
         stage.leave()
         stage.advance(90.0)
         assert stage.left_behind() == []
