@@ -206,6 +206,8 @@ class Simulation:
         proxy.tunnels.abort()
         for downstream in list(proxy.downstreams):
             downstream.abort()
+        if proxy.hedges is not None:
+            proxy.hedges.close()
         self._sweep.stop()  # before the pools close: it opens connections to unreachable endpoints
         self.control_plane.checks.stop()
         for pool in self._pools:
