@@ -144,7 +144,7 @@ class LeastCost:
         self._explorations = random()
         self._shedding = Shedding()
         self._retried = RetriedResets()
-        self._least = 0.0
+        self._least = 0.0  # the cost of the cheapest endpoint at the last comparison: what a retry costs
         self._mean_weight = 1.0
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

@@ -20,8 +20,12 @@ from balancer.config.shared import SharedConfig
 from balancer.shared.exchange import StoreLost
 
 CONNECT_WITHIN = 1.0
-"""Seconds for a connect with login and subscription. Later answers have no timeout of their own, which would cost more
-than the message: the exchange closes the channel of a store that does not answer."""
+"""Seconds for a connect, and for a close."""
+
+OPEN_WITHIN = 5.0
+"""Seconds for both connections with login and subscription: about twelve round trips, each as long as the exchange
+allows. Later answers have no timeout of their own, which would cost more than the message: the exchange closes the
+channel of a store that does not answer."""
 
 LONGEST_REASON = 120
 """Characters of a store's error message that are shown."""
@@ -73,11 +77,11 @@ class Store:
         ]
         try:
             try:
-                async with asyncio.timeout(CONNECT_WITHIN):
+                async with asyncio.timeout(OPEN_WITHIN):
                     publisher, listener = [await _connected(client) for client in clients]
                     await listener.send_command("SUBSCRIBE", name)
             except TimeoutError:
-                raise StoreLost(f"no connection within {CONNECT_WITHIN:g} s") from None
+                raise StoreLost(f"no connection within {OPEN_WITHIN:g} s") from None
             except Exception as error:
                 raise _lost(error) from None
             yield StoreChannel(publisher, listener, name)
@@ -93,7 +97,7 @@ class Store:
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "socket_connect_timeout": CONNECT_WITHIN,  # of a close, too
+            "socket_connect_timeout": CONNECT_WITHIN,
             "socket_timeout": None,
             "protocol": 2,  # which servers of every version speak
             "retry": Retry(NoBackoff(), 0),  # the exchange connects again

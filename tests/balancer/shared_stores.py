@@ -64,6 +64,8 @@ class FakeStore:
         self.port = 0
         self.garbage = b""
         """What is answered to PUBLISH instead of a number."""
+        self.delay = 0.0
+        """Seconds until each answer."""
         self._password = password
         self._listeners: dict[asyncio.StreamWriter, bytes] = {}
         self._open: set[asyncio.StreamWriter] = set()
@@ -87,6 +89,7 @@ class FakeStore:
                 for _ in range(count):
                     size = int((await reader.readuntil(b"\r\n"))[1:])
                     command.append((await reader.readexactly(size + 2))[:-2])
+                await asyncio.sleep(self.delay)
                 self._answer(command, writer)
         self._open.discard(writer)
         self._listeners.pop(writer, None)

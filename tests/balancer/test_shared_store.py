@@ -114,6 +114,14 @@ async def test_units_share_and_reconnect(store: FakeStore | RealStore) -> None:
         assert not any("hush" in line for line in units.lines)
 
 
+async def test_a_slow_store_can_be_connected_to(fake: FakeStore) -> None:
+    """The logins are about eight round trips."""
+    fake.delay = 0.2
+    async with shared(f"redis://:{QUOTED}@127.0.0.1:{fake.port}") as units:
+        units.start()
+        await units.until(connected=True)
+
+
 async def test_a_wrong_password_is_reported_without_it(fake: FakeStore) -> None:
     async with shared(f"redis://user:wrong-{QUOTED}@127.0.0.1:{fake.port}") as units:
         units.start()
