@@ -42,8 +42,8 @@ class SharedConfig(Section):
             is_good = False
         if not is_good or parts.query or parts.fragment or parts.path not in ("", "/", "/0"):
             raise ValueError("must be redis://host:port or rediss://host:port, without a path or a query")
-        if find_spec("redis") is None:
-            raise ValueError("needs redis, which is not installed: pip install 'steelyard[shared]'")
+        if find_spec("hiredis") is None:
+            raise ValueError("needs hiredis, which is not installed: pip install 'steelyard[shared]'")
         return url
 
     @property

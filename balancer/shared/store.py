@@ -1,118 +1,81 @@
-"""Channel of a Redis or Valkey server, by its asyncio client. Imported only where a store is configured.
-
-A server that answers what is not of the protocol makes the client raise errors of many kinds: all mean that the store
-is lost.
-"""
+"""Channel of a Redis or Valkey server, over two connections: a connection that listens cannot publish."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
-
-import redis.asyncio
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import unquote, urlsplit
 
 from balancer.config.shared import SharedConfig
+from balancer.shared.connection import Connection, connected
 from balancer.shared.exchange import StoreLost
 
-CONNECT_WITHIN = 1.0
-"""Seconds for a connect, and for a close."""
-
 OPEN_WITHIN = 5.0
-"""Seconds for both connections with login and subscription: about twelve round trips, each as long as the exchange
-allows. Later answers have no timeout of their own, which would cost more than the message: the exchange closes the
-channel of a store that does not answer."""
-
-LONGEST_REASON = 120
-"""Characters of a store's error message that are shown."""
+"""Seconds for both connections with TLS, login and subscription: nine round trips, and a report may take 0.35 s. Later
+answers have no timeout of their own: the exchange closes the channel of a store that does not answer."""
 
 
 class StoreChannel:
-    """The channel of one group: publishes over one connection, listens on another.
+    """The channel of one group."""
 
-    Both use the client's connections without its commands and its `PubSub`, which take three times as long for each
-    message."""
-
-    def __init__(self, publisher: AbstractConnection, listener: AbstractConnection, name: str) -> None:
+    def __init__(self, publisher: Connection, listener: Connection, name: str) -> None:
         self._publisher = publisher
         self._listener = listener
         self._name = name
 
     async def publish(self, data: bytes) -> None:
         """Send to all listeners. Raises `StoreLost`."""
-        try:
-            await self._publisher.send_command("PUBLISH", self._name, data)
-            await self._publisher.read_response()
-        except Exception as error:
-            raise _lost(error) from None
+        await self._publisher.ask("PUBLISH", self._name, data)
 
-    async def heard(self) -> AsyncIterator[object]:
-        """Iterate over what all senders publish. Raises `StoreLost`."""
-        while True:
-            try:
-                response = await self._listener.read_response(disable_decoding=True)
-            except Exception as error:
-                raise _lost(error) from None
-            if isinstance(response, list) and response[:1] == [b"message"]:
-                yield response[-1]
+    async def ended(self) -> None:
+        """Wait until nothing can be heard any more. Raises `StoreLost`."""
+        await self._listener.ended()
 
 
 class Store:
     """Opens the channel of the store that `config` names."""
 
     def __init__(self, config: SharedConfig) -> None:
-        self._config = config
+        url = config.url
+        self._url = urlsplit("" if url is None else url.get_secret_value())
+        self._channel = f"steelyard:{config.group}"
+        self._tls: ssl.SSLContext | None = None
+        if self._url.scheme == "rediss":
+            self._tls = ssl.create_default_context()
+            if not config.verify:
+                self._tls.check_hostname = False
+                self._tls.verify_mode = ssl.CERT_NONE
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[StoreChannel]:
-        """Connect twice, and close both connections at the end. Raises `StoreLost`."""
-        name = f"steelyard:{self._config.group}"
-        clients = [
-            redis.asyncio.Redis.from_url(self._url, single_connection_client=True, **self._options())
-            for _ in range(2)
-        ]
+    async def opened(self, hear: Callable[[object], None]) -> AsyncIterator[StoreChannel]:
+        """Connect twice, and close both connections at the end; `hear` gets all that is published, and may raise
+        `StoreLost`, which closes the channel. Raises `StoreLost`."""
+        connections = list[Connection]()
         try:
             try:
                 async with asyncio.timeout(OPEN_WITHIN):
-                    publisher, listener = [await _connected(client) for client in clients]
-                    await listener.send_command("SUBSCRIBE", name)
+                    for _ in range(2):
+                        connections.append(await self._connected(hear))
+                    publisher, listener = connections
+                    await listener.ask("SUBSCRIBE", self._channel)
             except TimeoutError:
                 raise StoreLost(f"no connection within {OPEN_WITHIN:g} s") from None
-            except Exception as error:
-                raise _lost(error) from None
-            yield StoreChannel(publisher, listener, name)
+            yield StoreChannel(publisher, listener, self._channel)
         finally:
-            for client in clients:
-                with suppress(Exception):
-                    await client.aclose()
+            for connection in connections:
+                connection.close()
 
-    @property
-    def _url(self) -> str:
-        url = self._config.url
-        return "" if url is None else url.get_secret_value()
-
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "socket_connect_timeout": CONNECT_WITHIN,
-            "socket_timeout": None,
-            "protocol": 2,  # which servers of every version speak
-            "retry": Retry(NoBackoff(), 0),  # the exchange connects again
-        }
-        if self._url.startswith("rediss:") and not self._config.verify:
-            options |= {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
-        return options
-
-
-async def _connected(client: redis.asyncio.Redis) -> AbstractConnection:
-    """Connect, and return the client's only connection."""
-    await client.ping()
-    assert client.connection is not None
-    return client.connection
-
-
-def _lost(error: Exception) -> StoreLost:
-    return StoreLost(str(error).rstrip(".")[:LONGEST_REASON] or type(error).__name__)
+    async def _connected(self, hear: Callable[[object], None]) -> Connection:
+        """Connect and log in. Raises `StoreLost`."""
+        url = self._url
+        connection = await connected(url.hostname or "", url.port or 6379, self._tls, hear)
+        login = [unquote(part) for part in (url.username, url.password) if part]
+        if login:
+            try:
+                await connection.ask("AUTH", *login)
+            except BaseException:
+                connection.close()
+                raise
+        return connection

@@ -122,7 +122,9 @@ class OtherUnits:
         members = self._members()
         if report.latencies is not None:
             heard.latencies = {key: told for key, told in report.latencies.items() if key in members}
-        self._count(heard, {key: count for key, count in report.in_flight.items() if key in members})
+        self._count(
+            heard, {key: count for key, count in report.in_flight.items() if count and key in members}
+        )
         total, mean_age = self._total, age + interval / 2.0
         for key, state in members.items():
             state.update_units(total.get(key, 0), now, mean_age)

@@ -8,6 +8,7 @@ import socket
 from asyncio.subprocess import DEVNULL, Process
 from contextlib import suppress
 from pathlib import Path
+from ssl import SSLContext
 
 import pytest
 
@@ -60,18 +61,19 @@ class RealStore:
 class FakeStore:
     """The commands SUBSCRIBE and PUBLISH of a Redis server, in RESP2; `password` is what AUTH requires."""
 
-    def __init__(self, password: str = "") -> None:
+    def __init__(self, password: str = "", tls: SSLContext | None = None) -> None:
         self.port = 0
         self.garbage = b""
         """What is answered to PUBLISH instead of a number."""
         self.delay = 0.0
         """Seconds until each answer."""
         self._password = password
+        self._tls = tls
         self._listeners: dict[asyncio.StreamWriter, bytes] = {}
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -97,9 +99,7 @@ class FakeStore:
 
     def _answer(self, command: list[bytes], writer: asyncio.StreamWriter) -> None:
         name = command[0].upper()
-        if name == b"HELLO":
-            writer.write(b"-ERR unknown command 'HELLO'\r\n")
-        elif name == b"AUTH" and command[-1] != self._password.encode():
+        if name == b"AUTH" and command[-1] != self._password.encode():
             writer.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
         elif name == b"SUBSCRIBE":
             self._listeners[writer] = command[1]
@@ -110,7 +110,7 @@ class FakeStore:
                 listener.write(array(b"message", command[1], command[2]))
             writer.write(self.garbage or b":%d\r\n" % len(heard))
         else:
-            writer.write(b"+PONG\r\n" if name == b"PING" else b"+OK\r\n")
+            writer.write(b"+OK\r\n")
 
 
 def array(*values: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -45,7 +45,7 @@ class Store:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self._queues: list[asyncio.Queue[bytes | None]] = []
+        self._channels: list[StoreChannel] = []
         self.delay = 0.001
         self.is_down = self.is_stalled = self.loses = False
         self.connects = 0
@@ -54,31 +54,44 @@ class Store:
     def publish(self, data: bytes) -> None:
         self.published.append(data)
         if not self.is_stalled and not self.loses:
-            for queue in self._queues:
-                self._loop.call_later(self.delay, queue.put_nowait, data)
+            for channel in self._channels:
+                self._loop.call_later(self.delay, channel.take, data)
 
     def kill(self) -> None:
         self.is_down = True
-        for queue in self._queues:
-            queue.put_nowait(None)
+        for channel in self._channels:
+            channel.lose("gone")
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Channel]:
+    async def opened(self, hear: Callable[[object], None]) -> AsyncIterator[Channel]:
         self.connects += 1
         if self.is_down:
             raise StoreLost("refused")
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._queues.append(queue)
+        channel = StoreChannel(self, hear)
+        self._channels.append(channel)
         try:
-            yield StoreChannel(self, queue)
+            yield channel
         finally:
-            self._queues.remove(queue)
+            self._channels.remove(channel)
 
 
 class StoreChannel:
-    def __init__(self, store: Store, queue: asyncio.Queue[bytes | None]) -> None:
+    def __init__(self, store: Store, hear: Callable[[object], None]) -> None:
         self._store = store
-        self._queue = queue
+        self._hear = hear
+        self._reason = ""
+        self._is_lost = asyncio.Event()
+
+    def take(self, data: bytes) -> None:
+        if not self._reason:
+            try:
+                self._hear(data)
+            except StoreLost as error:
+                self.lose(str(error))
+
+    def lose(self, reason: str) -> None:
+        self._reason = reason
+        self._is_lost.set()
 
     async def publish(self, data: bytes) -> None:
         if self._store.is_down:
@@ -88,10 +101,9 @@ class StoreChannel:
             await asyncio.Event().wait()
         await asyncio.sleep(self._store.delay)
 
-    async def heard(self) -> AsyncIterator[object]:
-        while (data := await self._queue.get()) is not None:
-            yield data
-        raise StoreLost("gone")
+    async def ended(self) -> None:
+        await self._is_lost.wait()
+        raise StoreLost(self._reason)
 
 
 class Unit:
@@ -301,7 +313,7 @@ def test_a_change_is_published_at_once_and_nothing_else_is(units: Units) -> None
 
 def test_reports_are_limited_to_their_share_of_a_processor(units: Units) -> None:
     one, two = units.start()
-    for sender in range(20):
+    for sender in range(40):
         one.exchange.hear(
             encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, Report({}))), units.loop.now()
         )

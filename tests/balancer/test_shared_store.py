@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
+import trustme
 
 from balancer.admin.metrics import metrics_text
 from balancer.config.shared import SharedConfig
+from balancer.shared.connection import LARGEST
 from balancer.shared.exchange import Exchange, Identity
 from balancer.shared.store import Store
 from policies import registry
@@ -32,8 +35,8 @@ QUOTED = "hush-hush%2F%23"
 class Units:
     """Units that share through one store."""
 
-    def __init__(self, url: str) -> None:
-        self._config = SharedConfig(url=url, every=0.01)  # type: ignore[arg-type]
+    def __init__(self, url: str, verify: bool = True) -> None:
+        self._config = SharedConfig(url=url, every=0.01, verify=verify)  # type: ignore[arg-type]
         self.exchanges: list[Exchange] = []
         self.routers: list[Router] = []
         self.lines: list[str] = []
@@ -87,9 +90,9 @@ async def fake() -> AsyncIterator[FakeStore]:
 
 
 @asynccontextmanager
-async def shared(url: str) -> AsyncIterator[Units]:
+async def shared(url: str, verify: bool = True) -> AsyncIterator[Units]:
     """Units on a store; they are stopped at the end."""
-    made = Units(url)
+    made = Units(url, verify)
     try:
         yield made
     finally:
@@ -115,8 +118,8 @@ async def test_units_share_and_reconnect(store: FakeStore | RealStore) -> None:
 
 
 async def test_a_slow_store_can_be_connected_to(fake: FakeStore) -> None:
-    """The logins are about eight round trips."""
-    fake.delay = 0.2
+    """Each of the answers to login and subscription takes nearly as long as a report may."""
+    fake.delay = 0.3
     async with shared(f"redis://:{QUOTED}@127.0.0.1:{fake.port}") as units:
         units.start()
         await units.until(connected=True)
@@ -130,7 +133,35 @@ async def test_a_wrong_password_is_reported_without_it(fake: FakeStore) -> None:
         assert "hush" not in units.lines[0]
 
 
-@pytest.mark.parametrize("garbage", [b"nonsense\r\n", b"*1\r\n:x\r\n", b"\xff\xfe\r\n"])
+async def test_a_password_that_is_missing_is_reported(fake: FakeStore) -> None:
+    fake.garbage = b"-NOAUTH Authentication required.\r\n"
+    async with shared(f"redis://127.0.0.1:{fake.port}") as units:
+        units.start()
+        await units.logged()
+        assert "is lost: NOAUTH Authentication required; this unit" in units.lines[0]
+
+
+@pytest.mark.parametrize("is_verified", [True, False])
+async def test_certificates_are_verified_unless_that_is_off(is_verified: bool) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("store.test").configure_cert(context)
+    secure = FakeStore(PASSWORD, context)
+    await secure.start()
+    async with shared(f"rediss://user:{QUOTED}@127.0.0.1:{secure.port}", verify=is_verified) as units:
+        units.start()
+        if is_verified:
+            await units.logged()
+            assert "certificate verify failed" in units.lines[0]
+        else:
+            await units.until(connected=True)
+    await secure.stop()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"nonsense\r\n", b"*1\r\n:x\r\n", b"\xff\xfe\r\n", b"$9000000\r\n" + bytes(LARGEST + 1)],
+    ids=["nonsense", "no number", "no text", "too large"],
+)
 async def test_a_hostile_server_ends_nothing(fake: FakeStore, garbage: bytes) -> None:
     """An answer that is not of the protocol is a loss of the store."""
     fake.garbage = garbage

@@ -6,6 +6,8 @@ from math import inf, nan
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policies import registry
 from policies.contract import ManualClock
@@ -88,6 +90,18 @@ def test_endpoints_match_by_id_and_address() -> None:
     other.router.route(FACTS)
     one.hear(other)
     assert one.router.states[0].in_flight == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.lists(st.integers(0, 2), max_size=2)), max_size=12))
+def test_the_total_is_that_of_the_last_reports(reports: list[tuple[int, list[int]]]) -> None:
+    """Also where a report names endpoints without requests, which none has to."""
+    one, _ = pair(endpoint(0), endpoint(1))
+    keys = [key_of(state.endpoint) for state in one.router.states]
+    last: dict[int, list[int]] = {}
+    for sender, counts in reports:
+        last[sender] = counts
+        assert one.units.hear(sender, Report(dict(zip(keys, counts, strict=False))), one.clock.now(), 0.0)
+    assert one.units.in_flight == sum(map(sum, last.values()))
 
 
 def test_latencies_and_failures_are_pooled() -> None:
