@@ -43,6 +43,7 @@ HOT = [
     "policies/endpoint/overtaken.py",
     "policies/endpoint/state.py",
     "policies/least_cost.py",
+    "policies/trials.py",
     "policies/two_choices.py",
     "balancer/exchange/attempt.py",
     "balancer/http1/body.py",

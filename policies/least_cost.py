@@ -16,6 +16,7 @@ from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
 from policies.stats.usual_service import RegionService
+from policies.trials import EXPLORED, Trials
 from policies.two_choices import LESS_LOADED, relative_load
 
 _OK: Final = OutcomeKind.OK
@@ -25,9 +26,6 @@ _RESET: Final = OutcomeKind.RESET
 
 COSTS: Final = "costs"
 """Reason: the expected costs of the endpoints compared, in seconds; the region of the least is chosen."""
-
-EXPLORED: Final = "explored"
-"""Reason: an endpoint whose measurements are stale, or that was slow or failed, to measure it again."""
 
 CHOICES: Final = 16
 """Endpoints of each region that are compared. A region of so many or fewer is compared completely.
@@ -64,18 +62,6 @@ MARGIN: Final = 0.01
 
 EQUAL: Final = 0.05
 """Relative difference in cost within which endpoints of one region count as equal."""
-
-EXPLORE: Final = 0.003
-"""Largest share of requests that goes to an endpoint whose measurements are stale, to measure it again.
-
-Such a request mostly opens a new connection, so at low request rates a larger share would dominate the p99."""
-
-TRIALS: Final = 0.02
-"""Largest share of requests that goes to endpoints that were slow or failed, as trials; those that show a recovery
-do not count."""
-
-SAVED_TRIALS: Final = 5.0
-"""Trials that may be saved up."""
 
 NO_ROOM: Final = 5.0
 """Seconds that one more request costs than may be in flight at an endpoint that is new or has recovered."""
@@ -134,14 +120,10 @@ class LeastCost:
         self._choices = choices
         self._wait_price = wait_price
         self._margin = margin
-        self._explore = explore
         self._sheds = sheds
         self._regions: dict[Region, RegionService] = {}
         self._services: dict[str, EndpointService] = {}
-        self._bad: dict[str, EndpointState] = {}
-        self._trial_at = inf
-        self._trials = 1.0
-        self._explorations = random()
+        self._trials = Trials(self._services, explore, random())
         self._shedding = Shedding()
         self._retried = RetriedResets()
         self._least = 0.0  # the cost of the cheapest endpoint at the last comparison: what a retry costs
@@ -177,8 +159,7 @@ class LeastCost:
             met = max(1, state.latency.last_ahead + 1 - service.stuck)
             service.learn(latency, met, round_trip(state, 0.0), now)
             if service.slow_since is None:
-                if self._bad and self._bad.pop(state.id, None) is not None:
-                    self._recovered(state, now)
+                self._trials.answered(state, now)
                 return
         elif outcome.status == FULL and state.in_flight > ABOVE * service.region.concurrency:
             service.reject(state.in_flight, now)
@@ -193,8 +174,7 @@ class LeastCost:
             service.resets.fail()
         else:
             return
-        self._bad[state.id] = state
-        self._trial_at = min(self._trial_at, service.trial_at)
+        self._trials.suspect(state, service)
 
     def _count_retry(self, facts: RequestFacts) -> None:
         """Count the retry of a request on a connection that broke."""
@@ -229,24 +209,16 @@ class LeastCost:
 
     def doubts(self, state: EndpointState) -> bool:
         """Whether the endpoint is suspected to be slow, or has failed and not answered since."""
-        return state.id in self._bad
-
-    def _recovered(self, state: EndpointState, now: float) -> None:
-        """Have the other bad endpoints of its region tried now: what disturbed it may have disturbed them."""
-        self._trials += 1.0
-        for other in self._bad.values():
-            if other.region == state.region:
-                self._services[other.id].trial_at = now
-                self._trial_at = now
+        return state.id in self._trials.bad
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Forget removed endpoints, and those that have moved to another region."""
         if states:
             self._mean_weight = sum(state.weight for state in states) / len(states)
         kept = {state.id: state for state in states}
-        self._bad = {id_: state for id_, state in self._bad.items() if kept.get(id_) is state}
-        before = self._services
-        self._services = {}
+        self._trials.keep(kept)
+        before = dict(self._services)
+        self._services.clear()
         for region in self._regions.values():
             region.members.clear()
         for state in states:
@@ -270,39 +242,12 @@ class LeastCost:
             if self.trace is not None:
                 self.trace.note(ONLY_ONE, available)
             return available[0]
-        if self._trials < SAVED_TRIALS:
-            self._trials += TRIALS
-        self._explorations += self._explore
-        explored = self._due_trial(available, now) if now >= self._trial_at else None
-        if explored is None and self._explorations >= 1.0:
-            explored = self._stalest(available, now)
+        explored = self._trials.take(available, now)
         if explored is not None:
             if self.trace is not None:
                 self.trace.note(EXPLORED, (explored,))
             return explored
         return self._cheapest(facts.region, available, now)
-
-    def _due_trial(self, available: Available, now: float) -> EndpointState | None:
-        """Return an idle endpoint that was slow or failed and whose next trial is due."""
-        if self._trials < 1.0:
-            return None
-        due: EndpointState | None = None
-        next_at = inf
-        for id_, state in self._bad.items():
-            service = self._services[id_]
-            if due is None and now >= service.trial_at and not state.in_flight and state in available:
-                due = state
-                self._trials -= 1.0
-                service.plan_trial(now)
-            next_at = min(next_at, service.trial_at)
-        self._trial_at = next_at
-        return due
-
-    def _stalest(self, available: Available, now: float) -> EndpointState | None:
-        """Return the idle endpoint that was not measured for the longest time, if its measurements are stale."""
-        self._explorations = 0.0
-        idle = [state for state in available if not state.in_flight and not state.is_measured(now)]
-        return min(idle, key=lambda state: state.latency.measured_at) if idle else None
 
     def _cheapest(self, home: Region | None, available: Available, now: float) -> EndpointState:
         """Return the least loaded of those that cost about as much as the cheapest, then the one picked longest ago.
@@ -391,7 +336,7 @@ class LeastCost:
         """Return the failure share of recent requests. One that has not succeeded since its last failure gets no
         request without penalty other than its trials, which are a part of all requests; after a success the share is
         `failure_penalty`."""
-        if state.id in self._bad and now - state.latency.measured_at < FORGET_AFTER:
+        if state.id in self._trials.bad and now - state.latency.measured_at < FORGET_AFTER:
             return state.latency.failure_share
         return state.failure_penalty(now)
 

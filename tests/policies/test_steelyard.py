@@ -12,11 +12,12 @@ import pytest
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.insight.explanation import Trace
-from policies.least_cost import EXPLORED, FAR, HANGING, expected_wait
+from policies.least_cost import FAR, HANGING, expected_wait
 from policies.routing.assignment import Assignment
 from policies.stats.latency import FAILURE_COST
 from policies.stats.resets import PASSED_ON
 from policies.steelyard import Steelyard
+from policies.trials import EXPLORED
 
 HOME = RequestFacts(region="near")
 
