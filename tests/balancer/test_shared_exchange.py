@@ -313,7 +313,7 @@ def test_a_change_is_published_at_once_and_nothing_else_is(units: Units) -> None
 
 def test_reports_are_limited_to_their_share_of_a_processor(units: Units) -> None:
     one, two = units.start()
-    for sender in range(40):
+    for sender in range(50):
         one.exchange.hear(
             encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, Report({}))), units.loop.now()
         )
