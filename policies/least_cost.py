@@ -307,7 +307,8 @@ class LeastCost:
             cost += distance + seconds + RISK_PRICE * region.deviation * seconds
             cost += OCCUPANCY_PRICE * (service.seconds or seconds)
             cost += self._wait_price * service.pause
-            cost += self._wait_price * expected_wait(in_flight, seconds, distance, region.concurrency)
+            wait = expected_wait(in_flight, seconds, distance, region.concurrency)
+            cost += self._wait_price * region.certainty * wait
             if in_flight >= room:
                 cost += NO_ROOM
             if in_flight >= service.limit(now):

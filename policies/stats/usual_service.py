@@ -45,6 +45,20 @@ BETTER: Final = 4.0
 AS_GOOD: Final = 2.0
 """Log likelihood within which the least concurrency is preferred."""
 
+AS_MUCH: Final = 0.01
+"""Log likelihood within which the next concurrency explains the latencies as well as the chosen one: no endpoint had
+more in flight."""
+
+PRECISE: Final = 0.01
+"""Variance of the logarithm of latencies up to which a wait would show at once."""
+
+UNPROVEN: Final = 0.5
+"""Probability that a request beyond the concurrency waits, where a greater one explains precise latencies as well.
+
+Simulated, geometric mean of p99 relative to 1: 1.000 [0.996, 1.005] in 399 random scenarios; of services of one length
+behind several balancers, three are 0.51, 0.71 and 0.73, none is above 1.4. With 0.25, of 107 such scenarios three are
+above 1.1, one of them 2.1; without the bound of PRECISE 600 scenarios are 1.006."""
+
 BY_CHANCE: Final = 4.0
 """Squared difference in standard errors from its region up to which an endpoint's own mean may be chance. Of FEW
 samples the squared error is taken as twice as large, since their variance is not well known."""
@@ -89,7 +103,8 @@ class RegionService:
     e^`log_mean` times `mean_factor` is the arithmetic mean, `dispersion` the squared coefficient of variation, or 1 if
     that is less. `deviation` is the coefficient of variation, or 1 if that is more: of very unequal services the
     largest decide the p99 wherever they are. `spread` is the variance among the endpoints, `choice` the position of
-    `concurrency` in CONCURRENCIES. Sums decay; each has an element per possible concurrency.
+    `concurrency` in CONCURRENCIES, `certainty` the probability that a request beyond it waits. Sums decay; each has an
+    element per possible concurrency.
     """
 
     __slots__ = (
@@ -105,6 +120,7 @@ class RegionService:
         "_squares",
         "_work_squares",
         "_works",
+        "certainty",
         "choice",
         "concurrency",
         "deviation",
@@ -124,6 +140,7 @@ class RegionService:
         self._count = self._excesses = self._works = self._work_squares = self._paused = 0.0
         self._credit = FEW
         self.noise, self.spread = 1.0, SPREAD
+        self.certainty = 1.0
         self.mean_factor = self.dispersion = 1.0
         self.deviation = 0.0
         self._settled_at = -inf
@@ -213,7 +230,10 @@ class RegionService:
             self._count = self._excesses = self._works = self._work_squares = 0.0
             for member in self.members:
                 member.settle()
-        self.noise = self._variance(self.choice)
+        self.noise, self.certainty = self._variance(self.choice), 1.0
+        more = self.choice + 1
+        if self.noise < PRECISE and more < len(misfits) and misfits[more] < misfits[self.choice] + AS_MUCH:
+            self.certainty = UNPROVEN
 
     def settle(self, now: float) -> None:
         """Estimate once a second how much the endpoints' service times differ beyond chance, and so each of them."""

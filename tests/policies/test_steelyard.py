@@ -162,6 +162,34 @@ def test_wait_price_decides_when_home_is_left(price: float, leaves_at: int | Non
     assert (gone.index("far") + 1 if "far" in gone else None) == leaves_at
 
 
+def overlap(r: Router, clock: ManualClock, number: int, seconds: float) -> None:
+    """Let "near" answer 60 requests, each after `seconds` and sent while it has `number` − 1 others."""
+    facts = RequestFacts(region="near", tried=frozenset({"far"}))
+    sent = [(r.route(facts), OutcomeKind.ABANDONED) for _ in range(number)]
+    for _ in range(60 + number):
+        clock.time += seconds / number
+        assignment, kind = sent.pop(0)
+        r.settle(assignment, outcome(assignment.routed_at, clock.time, kind))
+        sent.append((r.route(facts), OutcomeKind.OK))
+    for assignment, _ in sent:
+        r.settle(assignment, outcome(assignment.routed_at, clock.time, OutcomeKind.ABANDONED))
+
+
+@pytest.mark.parametrize(("has_waited", "leaves_at"), [(False, 5), (True, 4)])
+def test_a_wait_that_was_never_seen_costs_half(has_waited: bool, leaves_at: int) -> None:
+    """Home serves two requests at a time in 20 ms. Where it never had more, it may as well serve more."""
+    r, clock = router(endpoint("near"), endpoint("far", "away"), wait_price=8.0, explore=0.0)
+    r.find("far").connections = Connections(True, 0.1)
+    for _ in range(3):
+        measure(r, clock, near=0.02)
+        overlap(r, clock, 2, 0.02)
+        if has_waited:
+            overlap(r, clock, 4, 0.04)
+    measure(r, clock, far=0.12)
+    gone = [r.route(HOME).state.id for _ in range(10)]
+    assert gone.index("far") + 1 == leaves_at
+
+
 @pytest.mark.parametrize("distance", [0.0, 0.002, 0.02, 0.2])
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_expected_wait_is_that_of_a_binomial_number_at_the_endpoint(
