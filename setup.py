@@ -83,7 +83,6 @@ HOT = [
     "balancer/upstream/connection.py",
     "balancer/exchange/affinity.py",
     "balancer/exchange/wait_queue.py",
-    "balancer/shared/exchange.py",
     "balancer/shared/message.py",
     "experiments/simulator/attempt.py",
     "experiments/simulator/client.py",
