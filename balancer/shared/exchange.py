@@ -35,7 +35,7 @@ and logged, rarely."""
 
 FIXED_COST, COST_PER_ENDPOINT, COST_SHARE = 45e-6, 0.6e-6, 0.02
 """Seconds of CPU time that a report takes to hear or to publish, and the share of a processor that all together may
-take. Measured under load, in the compiled build: 46 to 48 µs in total with four endpoints and four units with 41 reports
+take. Measured under load, in the compiled build: 46 to 48 µs with four endpoints and four units with 41 reports
 of each per second, of which the data takes 8; with 80 endpoints the data takes 60. With four processes of other units
 and four endpoints a process may publish 70 reports per second."""
 
