@@ -122,7 +122,7 @@ class LeastCost:
         self._margin = margin
         self._sheds = sheds
         self._regions: dict[Region, RegionService] = {}
-        self._services: dict[str, EndpointService] = {}
+        self._services: dict[str, EndpointService] = {}  # always this one, which `_trials` reads
         self._trials = Trials(self._services, explore, random())
         self._shedding = Shedding()
         self._retried = RetriedResets()

@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._is_lost.is_set():
             raise StoreLost(self._reason)
         answer = self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(hiredis.pack_command(command))  # type: ignore[arg-type]
+        self._transport.write(hiredis.pack_command(command))  # type: ignore[arg-type]  # its stub allows one element
         return await answer
 
     async def ended(self) -> None:

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 import trustme
+from pydantic import SecretStr
 
 from balancer.admin.metrics import metrics_text
 from balancer.config.shared import SharedConfig
@@ -36,7 +37,7 @@ class Units:
     """Units that share through one store."""
 
     def __init__(self, url: str, verify: bool = True) -> None:
-        self._config = SharedConfig(url=url, every=0.01, verify=verify)  # type: ignore[arg-type]
+        self._config = SharedConfig(url=SecretStr(url), every=0.01, verify=verify)
         self.exchanges: list[Exchange] = []
         self.routers: list[Router] = []
         self.lines: list[str] = []
