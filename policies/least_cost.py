@@ -11,6 +11,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
+from policies.overload.congestion import QUEUE, Congestion
 from policies.overload.shedding import DEEP, SHORT, UNBOUNDED, Shedding
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
@@ -125,6 +126,7 @@ class LeastCost:
         self._services: dict[str, EndpointService] = {}  # always this one, which `_trials` reads
         self._trials = Trials(self._services, explore, random())
         self._shedding = Shedding()
+        self._congestion = Congestion()
         self._retried = RetriedResets()
         self._least = 0.0  # the cost of the cheapest endpoint at the last comparison: what a retry costs
         self._mean_weight = 1.0
@@ -141,7 +143,7 @@ class LeastCost:
             raise Overloaded()
         service.picked_at = now
         if not state.in_flight:
-            service.advance(state.waited(now), state.overtaken.stuck, state.elsewhere, 0, now)
+            service.advance(state.waited(now), 0, state.overtaken.stuck, state.elsewhere, 0, now)
         return state
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
@@ -152,7 +154,9 @@ class LeastCost:
             return
         if outcome.kind is _TIMEOUT or outcome.kind is _ABANDONED:
             self._count_given_up(state, service, outcome, now)
-        service.advance(state.waited(now), state.overtaken.stuck, state.elsewhere, int(is_answer), now)
+        service.advance(
+            state.waited(now), state.awaiting + 1, state.overtaken.stuck, state.elsewhere, int(is_answer), now
+        )
         if is_answer:
             first = outcome.first_byte_at
             latency = (outcome.ended_at if first is None else first) - outcome.sent_at
@@ -204,7 +208,7 @@ class LeastCost:
         if not service.seconds:
             return False
         count, concurrency = in_service(state, service), service.region.concurrency
-        seconds = service.present_seconds(state.awaiting, state.elsewhere, now)
+        seconds = service.present_seconds(state.waited(now), state.awaiting, state.elsewhere, now)
         return expected_wait(count, seconds, service.distance, concurrency) >= services * seconds
 
     def doubts(self, state: EndpointState) -> bool:
@@ -272,6 +276,8 @@ class LeastCost:
                 if cost < least:
                     least, cheapest = cost, state
         self._least = least
+        service = self._service(cheapest)
+        self._congestion.update(service.wait > QUEUE * service.seconds, now)
         if self.trace is not None:
             self.trace.note(COSTS, drawn, [service.cost for service in services])
         region, most = cheapest.region, least + EQUAL * least
@@ -298,7 +304,7 @@ class LeastCost:
         seconds, distance = service.seconds, service.distance
         cost = -self._margin if state.region == home else 0.0
         if seconds:
-            seconds = service.present_seconds(state.awaiting, state.elsewhere, now)
+            seconds = service.present_seconds(state.waited(now), state.awaiting, state.elsewhere, now)
         else:
             distance = round_trip(state, 0.0 if home is None or state.region == home else FAR)
             if region.samples:
@@ -308,15 +314,18 @@ class LeastCost:
             cost += OCCUPANCY_PRICE * (service.seconds or seconds)
             cost += self._wait_price * service.pause
             wait = expected_wait(in_flight, seconds, distance, region.concurrency)
-            cost += self._wait_price * region.certainty * wait
+            cost += self._wait_price * self._congestion.price * region.certainty * wait
+            service.wait = wait
             if in_flight >= room:
                 cost += NO_ROOM
             if in_flight >= service.limit(now):
                 cost += REJECTION
         else:
+            service.wait = 0.0
             cost += distance
             if in_flight or state.region != home:
-                age = now - state.busy_since if in_flight else 0.0
+                way = distance + (0.0 if state.connections is None else state.connections.connect_time)
+                age = now - state.busy_since - way if in_flight else 0.0
                 cost += (1.0 + OCCUPANCY_PRICE) * max(UNTRIED, age)
                 room = UNTRIED_ROOM * state.weight / self._mean_weight
                 cost += self._wait_price * UNTRIED * max(0.0, in_flight / room - 1.0)

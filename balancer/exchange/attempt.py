@@ -105,6 +105,7 @@ class Attempt:
         """Send the request on an idle connection of the endpoint, or wait for a new one."""
         upstream = pool.lease() if is_idempotent else pool.lease_quiet()
         if upstream is None:
+            self.assignment.connecting()
             pool.wait(self)
         else:
             self._send(cast("Exchange", self.exchange), upstream)
@@ -116,6 +117,7 @@ class Attempt:
             upstream.release()
         else:
             self.sent_at = exchange.proxy.now()
+            self.assignment.connected(self.sent_at)
             self._send(exchange, upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from balancer.upstream.route import Route
 
 CONNECT_TIME_WEIGHT: Final = 0.3
-"""Weight of the last connect in `connect_time`. It is small, because one repeated SYN takes a second."""
+"""Weight of the last connect in the moving average. It is small, because one repeated SYN takes a second."""
 
 C = TypeVar("C")
 
@@ -44,19 +44,25 @@ class ConnectorOwner(Protocol[C]):
 
 class Connector(Generic[C]):
     """Connects of one pool. `opening`: connects in progress; `unclaimed`: those not bound to a lease waiter. `trip`:
-    seconds of the last TCP connect. `connect_time`: moving average of the seconds until a request can be sent, TLS
-    included. `last_error`: of the last failed connect."""
+    seconds of the last TCP connect. `last_error`: of the last failed connect."""
 
     def __init__(self, owner: ConnectorOwner[C], route: Route, counts: PoolCounts, pools: Pools) -> None:
         self.opening = self.unclaimed = 0
-        self.trip = self.connect_time = 0.0
+        self.trip = self._mean = 0.0
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
         self.last_error: ConnectFailed | None = None
         self._owner = owner
         self._route = route
         self._counts = counts
         self._pools = pools
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of start
+        self._tasks: dict[asyncio.Task[None], float] = {}  # with their start times, in that order
+
+    @property
+    def connect_time(self) -> float:
+        """Moving average of the seconds until a request can be sent, TLS included, 0 if unknown; or those that the
+        oldest connect in progress has taken, if they are more: it may hang."""
+        began_at = next(iter(self._tasks.values()), None)
+        return self._mean if began_at is None else max(self._mean, self._pools.now() - began_at)
 
     @property
     def may_open(self) -> bool:
@@ -72,7 +78,7 @@ class Connector(Generic[C]):
         self.unclaimed += waiter is None
         self._pools.open_connections += 1
         task = asyncio.get_running_loop().create_task(self._open(waiter, tls))
-        self._tasks[task] = None
+        self._tasks[task] = self._pools.now()
         task.add_done_callback(self._tasks.pop)
 
     def fail_in_backoff(self, waiter: LeaseWaiter) -> None:
@@ -87,8 +93,8 @@ class Connector(Generic[C]):
         self._counts.count_opened(phases)
         self.backoff.succeeded()
         self.trip = phases.trip or elapsed
-        weight = CONNECT_TIME_WEIGHT if self.connect_time else 1.0
-        self.connect_time += ((phases.appconnect or self.trip) - self.connect_time) * weight
+        weight = CONNECT_TIME_WEIGHT if self._mean else 1.0
+        self._mean += ((phases.appconnect or self.trip) - self._mean) * weight
 
     def record_failed(self, error: ConnectFailed) -> None:
         """Count a failed connect and keep its error."""

@@ -96,7 +96,7 @@ class Pool:
 
     @property
     def connect_time(self) -> float:
-        """Moving average of the seconds until a request can be sent on a new connection, TLS included; 0 if unknown."""
+        """Seconds until a request can be sent on a new connection, TLS included; 0 if unknown."""
         return self.connector.connect_time
 
     @property

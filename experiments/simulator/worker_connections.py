@@ -115,11 +115,13 @@ class WorkerConnections:
         """Send the attempt on a connection, now or when one is ready."""
         self.worker.sent(attempt, now + self.setup + self.late + self.worker.half)
         if attempt.is_fresh:
+            attempt.assignment.connecting()
             self._open(attempt, now)
         elif self._idle.lease(now):
             self.reused += 1
             self._depart(attempt, now, 0.0)
         else:
+            attempt.assignment.connecting()
             if len(self._waiting) >= self._unclaimed:
                 self._unclaimed += 1
                 self._open(None, now)
@@ -187,6 +189,7 @@ class WorkerConnections:
 
     def _depart(self, attempt: Attempt, now: float, late: float) -> None:
         attempt.sent_at = now
+        attempt.assignment.connected(now)
         at = now + late + self.worker.half
         self.worker.sent(attempt, at)
         self.agenda.add(at, attempt)

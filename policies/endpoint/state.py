@@ -206,6 +206,12 @@ class EndpointState:
         self._waited_until = now
         self.awaiting += change
 
+    def await_none(self, now: float) -> None:
+        """Count one request less that waits for a response head, because it is not sent yet."""
+        self._waited = self.waited(now)
+        self._waited_until = now
+        self.awaiting -= 1
+
     def waited(self, now: float) -> float:
         """Return the sum of the seconds that requests of this process have waited for their response heads."""
         return self._waited + self.awaiting * (now - self._waited_until)

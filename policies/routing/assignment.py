@@ -12,7 +12,16 @@ class Assignment:
     `number` counts the requests to the endpoint in the order in which they were sent.
     """
 
-    __slots__ = ("facts", "in_flight_at_send", "is_answered", "is_settled", "number", "routed_at", "state")
+    __slots__ = (
+        "facts",
+        "in_flight_at_send",
+        "is_answered",
+        "is_connecting",
+        "is_settled",
+        "number",
+        "routed_at",
+        "state",
+    )
 
     def __init__(self, state: EndpointState, facts: RequestFacts, in_flight: int, routed_at: float) -> None:
         self.state = state
@@ -20,12 +29,26 @@ class Assignment:
         self.in_flight_at_send = in_flight
         self.number = state.overtaken.send()
         self.routed_at = routed_at
-        self.is_answered = self.is_settled = False
+        self.is_answered = self.is_settled = self.is_connecting = False
+
+    def connecting(self) -> None:
+        """Expect no answer until `connected`: the request waits for a new connection. Call it right after `route`."""
+        self.is_connecting = True
+        self.state.await_none(self.routed_at)
+
+    def connected(self, now: float) -> None:
+        """Expect an answer from now on."""
+        if self.is_connecting:
+            self.is_connecting = False
+            self.number = self.state.overtaken.send()
+            self.state.await_one(1, now)
 
     def answered(self, now: float) -> None:
         """Count the request as answered: its response head is here, or it has ended. A repeated call does nothing."""
         if not self.is_answered:
             self.is_answered = True
+            if self.is_connecting:
+                return
             self.state.await_one(-1, now)
             self.state.overtaken.answer(self.number)
 

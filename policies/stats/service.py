@@ -2,7 +2,7 @@
 
 An endpoint that answers more slowly than it used to is suspected: its usual service time is kept, and what it takes at
 present is held until an answer comes that is nearer to the former. It then gets one request at a time, two after the
-next answer, and so on.
+next answer, and so on. One that was silent and answers again is tried at once: most pauses end so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import exp, inf, log, sqrt
 from typing import Final
 
+from policies.stats.delayed import DelayedSum
 from policies.stats.progress import Progress
 from policies.stats.resets import EndpointResets
 from policies.stats.usual_service import FEW, LEAST_OFTEN, LEAST_SHARE, RegionService, UsualService
@@ -39,6 +40,13 @@ TRIALS_AT_LEAST: Final = 10.0
 NORMAL_AFTER: Final = 20.0
 """Seconds after which a suspected endpoint's latency becomes its usual one, or a recovered one has no more limit."""
 
+SILENT: Final = 8.0
+"""Answers that were to be expected since the last one, as a multiple of `dispersion`, from which an endpoint is silent.
+By chance that is one in 3,000 silences (Poisson).
+
+Simulated, 600 random scenarios, geometric mean of p99: 0.9977 [0.9918, 1.0037]; 0.21 in `random-329058`, where all
+requests go to the faster one of two endpoints when it pauses for 1.6 s."""
+
 LOWER: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
 
@@ -52,20 +60,21 @@ class EndpointService(UsualService):
     `progress` tells how much slower it is than usual. `slow_since`: when it became suspected, None if it is not; it is
     then `held` (a logarithm) slower, and gets a trial at `trial_at`. `failing_since`: its first failure after the last
     answer. `room` limits its requests in flight after its recovery. `rejected_at`: when its queue was last full. `cost`
-    is that of the last comparison. `answered_at`: its last answer that was learned from. `picked_at`: when a request
-    was last sent there. `resets`: its broken connections. `stuck` requests were overtaken: no answer is expected to
-    them, and none waits for them.
+    is that of the last comparison, and `wait` its expected wait. `answered_at`: its last answer that was learned from;
+    `was_silent`: it was silent before that. `picked_at`: when a request was last sent there. `resets`: its broken
+    connections. `stuck` requests were overtaken: no answer is expected to them, and none waits for them.
     """
 
     __slots__ = (
-        "_lagged",
         "_normal_at",
         "_present",
         "_present_at",
+        "_reached",
         "_rejected",
         "_round_trip",
         "_shortest",
         "_waited",
+        "_waits",
         "answered_at",
         "cost",
         "failing_since",
@@ -78,6 +87,8 @@ class EndpointService(UsualService):
         "slow_since",
         "stuck",
         "trial_at",
+        "wait",
+        "was_silent",
     )
 
     def __init__(self, region: RegionService) -> None:
@@ -89,8 +100,10 @@ class EndpointService(UsualService):
         self.failing_since: float | None = None
         self.room = self.trial_at = self._rejected = self._shortest = inf
         self.picked_at = self._present_at = self.answered_at = self.rejected_at = -inf
-        self.held = self._present = self._normal_at = self._waited = self._lagged = self._round_trip = 0.0
-        self.cost = 0.0
+        self.held = self._present = self._normal_at = self._reached = self._round_trip = self._waited = 0.0
+        self._waits = DelayedSum()
+        self.cost = self.wait = 0.0
+        self.was_silent = False
 
     def is_busy(self, now: float) -> bool:
         """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
@@ -122,7 +135,7 @@ class EndpointService(UsualService):
         slowdown = self.progress.slowdown(0.0, self.region.dispersion, now)
         if slowdown > SUSPECTED:
             self.slow_since, self.held, self.room = now, slowdown, inf
-            self.trial_at = now + TRIALS_AFTER
+            self.trial_at = now if self.was_silent else now + TRIALS_AFTER
         elif self.room < inf:
             self.room += 1.0
             if now > self._normal_at or self.room > LIMITED:
@@ -153,7 +166,7 @@ class EndpointService(UsualService):
         if now - since > NORMAL_AFTER:
             self.slow_down(self.held)
             self._end_suspicion()
-        else:
+        elif now - latency > since:  # sent before, it tells nothing new
             self.plan_trial(now)
 
     def _work(self, latency: float, met: int) -> float:
@@ -214,27 +227,36 @@ class EndpointService(UsualService):
         super().settle()
         self._present_at = -inf
 
-    def advance(self, waited: float, stuck: int, elsewhere: int, answers: int, now: float) -> None:
+    def advance(
+        self, waited: float, awaiting: int, stuck: int, elsewhere: int, answers: int, now: float
+    ) -> None:
         """Count `answers`, and expect those that requests waited for: `waited` is the sum of their waiting times so far
-        in seconds. `elsewhere` others are in flight from other balancers."""
-        elapsed, awaiting = now - self.progress.at, 0.0
-        if elapsed > 0.0:
-            mean = max(0.0, (waited - self._waited) / elapsed - self.stuck)
-            awaiting = self._reached(mean, elapsed)
-            if self.distance:
-                self._lagged = mean + (self._lagged - mean) * exp(-elapsed / self.distance)
-        self._waited, self.stuck = waited, stuck
-        self.progress.advance(self._rate(awaiting, elsewhere), answers, now)
+        in seconds. `awaiting` have waited until now, `stuck` of them hang, and `elsewhere` others are in flight from
+        other balancers."""
+        self.was_silent = self._is_silent(waited, awaiting, elsewhere, now)
+        reached = self._waits.before(waited, self.distance, now)
+        rate = self._rate(self._awaiting(reached, now), elsewhere)
+        self._waited, self._reached, self.stuck = waited, reached, stuck
+        self.progress.advance(rate, answers, now)
+        self._waits.store(waited, self.distance, now)
 
-    def _reached(self, awaiting: float, elapsed: float) -> float:
-        """Return how many of `awaiting` requests could have been answered, in the mean of the last `elapsed` seconds.
+    def _awaiting(self, reached: float, now: float) -> float:
+        """Return how many requests could have been answered, in the mean since the last `advance`: `reached` is the sum
+        of their waiting times up to a round trip ago, because none sent later can have been answered."""
+        elapsed = now - self.progress.at
+        return max(0.0, (reached - self._reached) / elapsed - self.stuck) if elapsed > 0.0 else 0.0
 
-        No answer comes before a round trip, so their number follows `awaiting` with a time constant of `distance`.
-        """
-        distance = self.distance
-        if not distance or elapsed <= 0.0:
-            return awaiting
-        return awaiting + (self._lagged - awaiting) * (1.0 - exp(-elapsed / distance)) * distance / elapsed
+    def _is_silent(self, waited: float, awaiting: int, elsewhere: int, now: float) -> bool:
+        """Whether `awaiting` requests have had no answer for so long that it is not by chance. Their waiting times
+        count beyond a round trip each, as far as the endpoint could have served them."""
+        awaiting -= self.stuck
+        seconds = self.seconds * self.region.mean_factor
+        if awaiting <= 0 or self.progress.pending or not seconds:
+            return False
+        silence = now - self.progress.at
+        reached = waited - self._waited - self.stuck * silence - awaiting * self.distance
+        served = self.region.concurrency * silence * awaiting / (awaiting + elsewhere)
+        return min(reached, served) > SILENT * self.region.dispersion * seconds
 
     def _rate(self, awaiting: float, elsewhere: int) -> float:
         """Return the answers per second that `awaiting` requests of this balancer may expect."""
@@ -245,11 +267,14 @@ class EndpointService(UsualService):
         served = min(region.concurrency, total * seconds / (seconds + self.distance))
         return served * awaiting / (total * seconds)
 
-    def present_seconds(self, awaiting: int, elsewhere: int, now: float) -> float:
-        """Return the expected service time at present. Without answers it ages towards the region's mean."""
+    def present_seconds(self, waited: float, awaiting: int, elsewhere: int, now: float) -> float:
+        """Return the expected service time at present. Without answers it ages towards the region's mean.
+
+        `waited` is the sum of the requests' waiting times so far in seconds."""
         if now - self._present_at < GRAIN:
             return self._present
-        rate = self._rate(self._reached(max(0, awaiting - self.stuck), now - self.progress.at), elsewhere)
+        reached = self._waits.before(waited, self.distance, now)
+        rate = self._rate(self._awaiting(reached, now), elsewhere)
         change = self.progress.slowdown(rate, self.region.dispersion, now)
         if self.slow_since is not None:
             change = max(change, self.held)
@@ -260,5 +285,7 @@ class EndpointService(UsualService):
         seconds = self.seconds * self.region.mean_factor
         if change:
             seconds *= exp(change)
+        if self._is_silent(waited, awaiting, elsewhere, now):
+            seconds = max(seconds, self.seconds * self.region.mean_factor + now - self.progress.at)
         self._present, self._present_at = seconds, now
         return seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -190,6 +191,24 @@ async def test_connect_timeout_is_retried_elsewhere(stage: Stage) -> None:
 async def test_connect_timeout_without_another_endpoint_is_answered_504(stage: Stage) -> None:
     await stage.serve(stage.deaf_port(), timeouts={"connect": 0.05})
     check(await stage.ask(get()), 504, "connect_timeout")
+
+
+async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage) -> None:
+    """It is no sign of slow service; that connecting takes so long is shown by `connect_time`."""
+    await stage.serve(stage.deaf_port(), timeouts={"connect": 100})
+    (state,) = stage.proxy.router.states
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: state.in_flight == 1)
+    assert state.awaiting == 0
+    pool: Any = state.connections
+    assert pool.connect_time < 1.0
+    stage.advance(1.5)
+    assert pool.connect_time >= 1.5
+    client.reset()
+    await stage.eventually(lambda: state.in_flight == 0)
+    assert state.awaiting == 0
+    await asyncio.wait(pool.connector.cancel())
 
 
 async def test_idle_connection_is_closed_after_idle_timeout(stage: Stage) -> None:

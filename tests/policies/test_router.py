@@ -435,3 +435,20 @@ def test_inner_policy_may_probe(wrap: Any) -> None:
     assert probed == ["here-1", "here-2"]
     assert children[-1].calls == [("probes", 1, 0.0), ("probed", "here-1", 3, 0.02, 0.5)]
     assert not hasattr(wrap(Random(1), **options), "probes")
+
+
+def test_request_awaits_an_answer_only_once_it_is_sent() -> None:
+    clock = ManualClock()
+    router = Router(endpoints(1), First(), clock, Random(1))
+    (state,) = router.states
+    first, second = router.route(FACTS), router.route(FACTS)
+    for assignment in first, second:
+        assignment.connecting()
+    assert (state.in_flight, state.awaiting) == (2, 0)
+    clock.time += 1.0
+    first.connected(clock.time)
+    clock.time += 0.5
+    assert (state.awaiting, state.waited(clock.time)) == (1, 0.5)
+    for assignment in first, second:
+        router.settle(assignment, outcome(OutcomeKind.ABANDONED, ended=clock.time))
+    assert (state.in_flight, state.awaiting, state.waited(clock.time)) == (0, 0, 0.5)

@@ -130,7 +130,7 @@ def test_far_endpoint_is_priced_by_its_handshake_before_the_first_answer() -> No
     r.find("close").connections = Connections(True, 0.01)
     assert FAR > 0.01
     assert [r.route(HOME).state.id for _ in range(2)] == ["close", "close"]
-    clock.time += 0.1
+    clock.time += Connections.connect_time + 0.1
     assert r.route(HOME).state.id == "near"
 
 
@@ -496,6 +496,34 @@ def test_traffic_returns_soon_after_an_endpoint_recovers() -> None:
     assert share(3.0, 5.0) == pytest.approx(1 / 3, abs=0.05)
     assert share(6.0, 10.0) < 0.1
     assert share(12.0, 14.0) == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_pause_is_noticed_and_its_end_too() -> None:
+    """The faster of two endpoints answers nothing for 1.6 s, and then all at once; 130 requests per second. Eight
+    answers are expected in 62 ms, and it is tried as soon as it answers again."""
+    r, clock = router(*map(endpoint, "ab"), explore=0.0)
+    for state in r.states:
+        state.connections = Connections(has_idle=True, round_trip=0.005)
+    under_way: list[tuple[float, Assignment]] = []
+    found: list[tuple[float, str]] = []
+    for step in range(1300):
+        clock.time = step / 130
+        for ended_at, assignment in sorted(under_way, key=lambda item: item[0]):
+            if ended_at <= clock.time:
+                under_way.remove((ended_at, assignment))
+                r.settle(assignment, outcome(assignment.routed_at, ended_at))
+        assignment = r.route(HOME)
+        name = assignment.state.id
+        found.append((clock.time, name))
+        ends_at = clock.time + (0.035 if name == "a" else 0.055)
+        under_way.append((8.6 if name == "a" and 7.0 <= ends_at < 8.6 else ends_at, assignment))
+
+    def sent(since: float, until: float) -> Counter[str]:
+        return Counter(name for at, name in found if since <= at < until)
+
+    assert sent(6.0, 7.0) == {"a": 130}
+    assert sent(7.0, 8.6)["a"] < 25
+    assert sent(9.0, 9.5)["a"] > 50
 
 
 def test_stale_endpoint_is_explored() -> None:

@@ -116,6 +116,6 @@ def test_nothing_is_rejected_where_no_request_fails_in_a_queue(
 
 def test_retries_of_attempts_that_time_out_do_not_keep_the_pool_overloaded(tmp_path: Path) -> None:
     """At 70 % of the capacity: retried after 1 s in a queue of a short slowdown, they would be more than it serves."""
-    sheds, waits = both(tmp_path, 0.7, SLOW.format(value=1.6), more=ATTEMPTS)
+    sheds, waits = both(tmp_path, 0.7, SLOW.format(value=2.0), more=ATTEMPTS)
     assert sheds["goodput"] > 0.6
     assert waits["goodput"] < 0.45
