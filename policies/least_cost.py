@@ -324,8 +324,7 @@ class LeastCost:
             service.wait = 0.0
             cost += distance
             if in_flight or state.region != home:
-                way = distance + (0.0 if state.connections is None else state.connections.connect_time)
-                age = now - state.busy_since - way if in_flight else 0.0
+                age = now - state.busy_since if in_flight else 0.0
                 cost += (1.0 + OCCUPANCY_PRICE) * max(UNTRIED, age)
                 room = UNTRIED_ROOM * state.weight / self._mean_weight
                 cost += self._wait_price * UNTRIED * max(0.0, in_flight / room - 1.0)
