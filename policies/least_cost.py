@@ -12,7 +12,7 @@ from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.congestion import QUEUE, Congestion
-from policies.overload.shedding import DEEP, SHORT, UNBOUNDED, Shedding
+from policies.overload.shedding import DEEP, IN_QUEUE, SHORT, UNBOUNDED, Shedding
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
@@ -192,9 +192,11 @@ class LeastCost:
         self, state: EndpointState, service: EndpointService, outcome: Outcome, now: float
     ) -> None:
         """Count a request ended by its client or by a timeout as lost in a queue, unless its answer had begun,
-        requests that took longer have succeeded, or the endpoint has answered none since."""
+        requests that took longer have succeeded, or none that took nearly as long, or the endpoint has answered none
+        since."""
         age, has_begun = outcome.ended_at - outcome.sent_at, outcome.first_byte_at is not None
-        if not has_begun and age >= state.overtaken.longest and service.answered_at > outcome.sent_at:
+        longest = state.overtaken.longest
+        if not has_begun and IN_QUEUE * age <= longest <= age and service.answered_at > outcome.sent_at:
             self._count_lost(state, DEEP, now)
 
     def _count_lost(self, state: EndpointState, least: float, now: float) -> None:

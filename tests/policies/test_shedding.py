@@ -117,6 +117,19 @@ def test_endpoint_that_answers_nothing_hangs_and_is_not_overloaded() -> None:
     assert queue.send() == "near"
 
 
+def test_requests_that_hang_beside_a_queue_do_not_count() -> None:
+    """They time out after four seconds, where others wait for two."""
+    queue = busy()
+    hanging = [queue.requests.pop() for _ in range(20)]
+    for _ in range(220):
+        queue.clock.time += SERVICE
+        queue.end(1, OK)
+        queue.requests.append(queue.router.route(TO_NEAR))
+    for request in hanging:
+        queue.router.settle(request, outcome(request.routed_at, queue.clock.time, TIMEOUT))
+    assert queue.send() == "near"
+
+
 def test_clients_that_leave_a_short_queue_do_not_count() -> None:
     queue = Queue(0)
     for _ in range(40):
