@@ -1,7 +1,7 @@
 """Price of a wait while a load exceeds the capacity: it rises while even the cheapest endpoint has a queue.
 
 A request in a queue delays all that come until the queue is empty. In a short queue these are few, and a fixed price
-tells them. Under a load above the capacity the queue does not empty, and what one more request costs the others grows
+covers them. Under a load above the capacity the queue does not empty, and what one more request costs the others grows
 with the time for which that lasts: as long again, for all that can be known. So the price rises with that time, and
 falls three times as fast once the cheapest endpoint has no queue (the multiplier of a capacity constraint, found by
 dual ascent). Endpoints that are avoided for their distance or their failures then take what exceeds the capacity of
