@@ -21,6 +21,7 @@ class Endpoint:
     """Configuration of one endpoint; it holds no state.
 
     `weight` is relative (> 0). `max_in_flight` is the most requests it may hold at once; None is unlimited.
+    `round_trip` is its distance in seconds where handshakes do not show it, else 0.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Endpoint:
     region: Region
     weight: float = 1.0
     max_in_flight: int | None = None
+    round_trip: float = 0.0
 
 
 class AdminState(Enum):

@@ -3,7 +3,7 @@
 One sum in seconds decides, over endpoints of all regions alike, and each of its parts is measured:
 
     connecting     recent time to open a connection, if none is idle for the request
-    distance       one round trip, from the last TCP handshake
+    distance       one round trip, from the last TCP handshake or as configured
     service        what it takes there at present (`stats/usual_service.py`, `stats/service.py`, `stats/progress.py`)
     2 × usual      service, because the request occupies the endpoint for others
     risk           2 × standard deviation of the service

@@ -58,6 +58,10 @@ class DnsDiscovery(Section):
     max_in_flight: int | None = Field(
         default=None, ge=1, description="maximum requests in flight at each endpoint. None: no limit"
     )
+    round_trip: Seconds | None = Field(
+        default=None,
+        description="seconds of a round trip, where TCP handshakes do not show it. None: those of handshakes",
+    )
     servers: Servers = Field(
         default=(),
         description="name servers, as address or address:port. Empty: those of the operating system",

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from balancer.config.section import MOST_WEIGHT, Name, Section
+from balancer.config.section import MOST_WEIGHT, Name, Seconds, Section
 from balancer.config.transports import Transport, check_installed
 from policies.facts import Endpoint
 
@@ -79,6 +79,11 @@ class EndpointConfig(Section):
     max_in_flight: int | None = Field(
         default=None, ge=1, description="maximum requests in flight; more wait in the queue. None: no limit"
     )
+    round_trip: Seconds | None = Field(
+        default=None,
+        description="seconds of a round trip, where TCP handshakes do not show it because a sidecar or tunnel "
+        "completes them. None: those of handshakes",
+    )
     transport: Transport = Field(
         default="native", description="transport to the worker: own HTTP/1.1, HTTP/2, libcurl or aiohttp"
     )
@@ -107,4 +112,5 @@ class EndpointConfig(Section):
 
     def endpoint(self) -> Endpoint:
         """Return the endpoint as the plain value that the policies use."""
-        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight)
+        round_trip = self.round_trip or 0.0
+        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight, round_trip)

@@ -112,6 +112,7 @@ class DnsSource:
             region=config.region,
             weight=config.weight if weight is None else max(weight, 1),
             max_in_flight=config.max_in_flight,
+            round_trip=config.round_trip,
             tls=tls if config.scheme == "https" else None,
         )
 

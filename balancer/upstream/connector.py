@@ -43,12 +43,12 @@ class ConnectorOwner(Protocol[C]):
 
 
 class Connector(Generic[C]):
-    """Connects of one pool. `opening`: connects in progress; `unclaimed`: those not bound to a lease waiter. `trip`:
-    seconds of the last TCP connect. `last_error`: of the last failed connect."""
+    """Connects of one pool. `opening`: connects in progress; `unclaimed`: those not bound to a lease waiter.
+    `last_error`: of the last failed connect."""
 
     def __init__(self, owner: ConnectorOwner[C], route: Route, counts: PoolCounts, pools: Pools) -> None:
         self.opening = self.unclaimed = 0
-        self.trip = self._mean = 0.0
+        self._trip = self._mean = 0.0
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
         self.last_error: ConnectFailed | None = None
         self._owner = owner
@@ -58,11 +58,21 @@ class Connector(Generic[C]):
         self._tasks: dict[asyncio.Task[None], float] = {}  # with their start times, in that order
 
     @property
+    def round_trip(self) -> float:
+        """Seconds of the last TCP connect, or the configured round trip if that is longer; 0 if unknown."""
+        return max(self._trip, self._route.endpoint.round_trip)
+
+    @property
     def connect_time(self) -> float:
         """Moving average of the seconds until a request can be sent, TLS included, 0 if unknown; or those that the
-        oldest connect in progress has taken, if they are more: it may hang."""
+        oldest connect in progress has taken, if they are more: it may hang.
+
+        It is at least the configured round trip: where a proxy completes handshakes, the first request waits for
+        another one.
+        """
         began_at = next(iter(self._tasks.values()), None)
-        return self._mean if began_at is None else max(self._mean, self._pools.now() - began_at)
+        mean = max(self._mean, self._route.endpoint.round_trip)
+        return mean if began_at is None else max(mean, self._pools.now() - began_at)
 
     @property
     def may_open(self) -> bool:
@@ -92,9 +102,9 @@ class Connector(Generic[C]):
         """Count an opened connection and end the backoff; `elapsed` replaces a phase that was not measured."""
         self._counts.count_opened(phases)
         self.backoff.succeeded()
-        self.trip = phases.trip or elapsed
+        self._trip = phases.trip or elapsed
         weight = CONNECT_TIME_WEIGHT if self._mean else 1.0
-        self._mean += ((phases.appconnect or self.trip) - self._mean) * weight
+        self._mean += ((phases.appconnect or self._trip) - self._mean) * weight
 
     def record_failed(self, error: ConnectFailed) -> None:
         """Count a failed connect and keep its error."""

@@ -101,8 +101,8 @@ class Pool:
 
     @property
     def round_trip(self) -> float:
-        """Seconds of the last TCP connect; 0 if unknown."""
-        return self.connector.trip
+        """Seconds of the last TCP connect, or the configured round trip if that is longer; 0 if unknown."""
+        return self.connector.round_trip
 
     @property
     def last_fault(self) -> str | None:

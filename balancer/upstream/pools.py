@@ -105,7 +105,10 @@ class Pools:
         pool = self.by_id.get(endpoint.id)
         if pool is None or pool.endpoint.address != endpoint.address:
             return None
-        return pool if pool.transport == self.transports.get(endpoint.id, NATIVE) else None
+        if pool.transport != self.transports.get(endpoint.id, NATIVE):
+            return None
+        pool.endpoint = pool.route.endpoint = endpoint
+        return pool
 
     def _new(self, endpoint: Endpoint) -> Pool:
         transport = self.transports.get(endpoint.id, NATIVE)

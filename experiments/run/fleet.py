@@ -92,7 +92,7 @@ class Fleet:
     def endpoint(self, worker: int) -> dict[str, Any]:
         """Endpoint of a worker as in the balancer's configuration."""
         region, number = numbered_workers(self._scenario)[worker]
-        return endpoint_of(self.places[worker], region, number, self.workers[worker].address)
+        return endpoint_of(self._scenario, self.places[worker], region, number, self.workers[worker].address)
 
     async def end(self, worker: int, gently: bool) -> None:
         """End a worker's process with SIGTERM (`gently`) or SIGKILL."""

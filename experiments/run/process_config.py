@@ -51,15 +51,23 @@ def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequ
     return "\n".join(lines) + "\n"
 
 
-def endpoint_of(place: Place, region: Region, number: int, address: tuple[str, int]) -> dict[str, Any]:
-    """Worker `number` of its region as an endpoint of the balancer's configuration."""
+def endpoint_of(
+    scenario: Scenario, place: Place, region: Region, number: int, address: tuple[str, int]
+) -> dict[str, Any]:
+    """Worker `number` of its region as an endpoint of the balancer's configuration.
+
+    It states the round trip, which handshakes would show if the kernel did not complete those of loopback connections
+    at once (see `workers/link.py`)."""
     scheme = "https" if region.setup_rtts in TLS else "http"
-    return {
+    endpoint = {
         "id": place.worker,
         "region": place.region,
         "address": f"{scheme}://{address[0]}:{address[1]}",
         "weight": region.weight_of(number),
     }
+    if region.rtt:
+        endpoint["round_trip"] = scenario.time_scale * region.rtt
+    return endpoint
 
 
 def toml(value: object) -> str:

@@ -62,7 +62,7 @@ class WorkerConnections:
         self._waiting: deque[Attempt] = deque()
         self._unclaimed = 0
         self.opened_in_all = self.reused = 0
-        self._round_trip = 0.0
+        self._round_trip = self._stated = worker.rtt if worker.is_emulated else 0.0
         self.relink()
 
     def relink(self) -> None:
@@ -82,12 +82,12 @@ class WorkerConnections:
 
     @property
     def connect_time(self) -> float:
-        """Seconds that opening a connection took; 0 before the first."""
-        return self.setup if self.opened_in_all else 0.0
+        """Seconds that opening a connection took; 0 before the first. At least the round trip that is configured."""
+        return max(self._stated, self.setup if self.opened_in_all else 0.0)
 
     @property
     def round_trip(self) -> float:
-        """Seconds of the last TCP handshake; 0 before the first, and where workers emulate the distance."""
+        """Seconds of the last TCP handshake; 0 before the first. Emulated distances are configured."""
         return self._round_trip
 
     def entered(self, now: float) -> None:

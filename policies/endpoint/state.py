@@ -63,7 +63,7 @@ class Connections(Protocol):
 
     @property
     def round_trip(self) -> float:
-        """Seconds of the last TCP handshake; 0 if unknown."""
+        """Seconds of the last TCP handshake, or a configured round trip if that is longer; 0 if unknown."""
         ...
 
 

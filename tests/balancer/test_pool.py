@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+from balancer.upstream.connect_phases import Phases
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
 
 
@@ -123,6 +125,21 @@ async def test_idle_connection_makes_way_at_the_limit(stage: Stage) -> None:
     assert stage.proxy.pools.open_connections == 1
     assert [len(worker.connections) for worker in workers] == [2, 2]
     assert sum(pool.counts.lost_idle for pool in stage.proxy.pools.by_id.values()) == 0
+
+
+async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stage: Stage) -> None:
+    """It does from the start and after a reload, for opening a connection too. A longer handshake counts."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    pool = stage.pool()
+    for stated in (0.25, 0.125):
+        stage.proxy.pools.put(replace(pool.endpoint, round_trip=stated))
+        assert stage.pool() is pool
+        assert (pool.round_trip, pool.connect_time) == (stated, stated)
+        await stage.ask(get())
+        assert (pool.round_trip, pool.connect_time) == (stated, stated)
+    pool.connector.record_opened(Phases(0.0, 0.5, 0.5), 0.5)
+    assert (pool.round_trip, pool.connect_time) == (0.5, 0.5)
 
 
 async def test_stop_cancels_dialling(stage: Stage) -> None:

@@ -33,7 +33,7 @@ def endpoints_of(scenario: Scenario) -> list[dict[str, Any]]:
     """Every worker, on ports from 9000 on."""
     pairs = zip(places_of(scenario), numbered_workers(scenario), strict=True)
     return [
-        endpoint_of(place, region, number, ("127.0.0.1", 9000 + index))
+        endpoint_of(scenario, place, region, number, ("127.0.0.1", 9000 + index))
         for index, (place, (region, number)) in enumerate(pairs)
     ]
 
@@ -219,7 +219,17 @@ def test_the_balancer_s_configuration() -> None:
         "region": "us",
         "address": "http://127.0.0.1:9002",
         "weight": 1,
+        "round_trip": 0.45,
     }
+
+
+def test_the_balancer_is_told_the_round_trips() -> None:
+    """Handshakes on loopback do not show them. Where there is no distance, nothing is stated."""
+    raw = {**load_scenario("regions").model_dump(mode="json"), "time_scale": 0.5}
+    raw["regions"][0]["rtt"] = 0
+    scenario = Scenario.model_validate(raw)
+    stated = {endpoint["region"]: endpoint.get("round_trip") for endpoint in endpoints_of(scenario)}
+    assert stated == {"emea": None, "us": 0.225, "asia": 0.29}
 
 
 def test_balancer_settings_of_an_entry_are_merged_with_the_scenario_s() -> None:

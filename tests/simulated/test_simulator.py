@@ -121,7 +121,7 @@ def test_setup_takes_the_configured_round_trips() -> None:
 
 def test_emulated_link_charges_the_handshake_to_the_first_request() -> None:
     """As in `workers/link.py`: a connection is open at once, so a second request opens another instead of waiting;
-    the first on each takes a round trip more. TLS crosses the link before any request."""
+    the first on each takes a round trip more. TLS crosses the link before any request. The round trip is configured."""
     near = worker(rtt=0.2, slots=2, is_emulated=True)
     assert run(model(near), 0.0, 0.45, 1.0).latencies == pytest.approx([0.5, 0.5, 0.3])
     assert run(model(replace(near, setup_rtts=2)), 0.0).latencies == pytest.approx([0.7])
@@ -130,7 +130,8 @@ def test_emulated_link_charges_the_handshake_to_the_first_request() -> None:
         connections_of(replace(model(replace(worker(rtt=0.2), is_emulated=is_emulated)), policy=policy), 0.0)
         for is_emulated in (False, True)
     ]
-    assert [connections.connect_time for connections in worker_connections] == pytest.approx([0.2, 0.0])
+    assert [connections.connect_time for connections in worker_connections] == pytest.approx([0.2, 0.2])
+    assert [connections.round_trip for connections in worker_connections] == pytest.approx([0.2, 0.2])
     assert [connections.state.latency.mean for connections in worker_connections] == pytest.approx([0.3, 0.5])
 
 
