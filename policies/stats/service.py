@@ -136,6 +136,7 @@ class EndpointService(UsualService):
         if slowdown > SUSPECTED:
             self.slow_since, self.held, self.room = now, slowdown, inf
             self.trial_at = now if self.was_silent else now + TRIALS_AFTER
+            region.revert(self)
         elif self.room < inf:
             self.room += 1.0
             if now > self._normal_at or self.room > LIMITED:

@@ -96,6 +96,33 @@ PAUSES: Final = 4.0
 slowdown, which `progress` shows by then."""
 
 
+MATURE: Final = 200.0
+"""Samples from which a region returns to an earlier estimate when one of its endpoints becomes slow."""
+
+
+class RegionSums:
+    """Sums of a region as they were at one time; see `RegionService`."""
+
+    __slots__ = (
+        "choice",
+        "count",
+        "errors",
+        "excesses",
+        "logs",
+        "samples",
+        "squares",
+        "work_squares",
+        "works",
+    )
+
+    def __init__(
+        self, choice: int, samples: float, logs: list[float], errors: list[float], squares: list[float]
+    ) -> None:
+        self.choice, self.samples = choice, samples
+        self.logs, self.errors, self.squares = logs[:], errors[:], squares[:]
+        self.count = self.excesses = self.works = self.work_squares = 0.0
+
+
 class RegionService:
     """Concurrency and mean service time of the endpoints of one region.
 
@@ -109,11 +136,13 @@ class RegionService:
 
     __slots__ = (
         "_at",
+        "_before",
         "_count",
         "_credit",
         "_credited_at",
         "_errors",
         "_excesses",
+        "_last",
         "_logs",
         "_paused",
         "_settled_at",
@@ -144,6 +173,8 @@ class RegionService:
         self.mean_factor = self.dispersion = 1.0
         self.deviation = 0.0
         self._settled_at = -inf
+        self._before: RegionSums | None = None
+        self._last: RegionSums | None = None
         self._logs = [0.0] * len(CONCURRENCIES)
         self._errors = [0.0] * len(CONCURRENCIES)
         self._squares = [0.0] * len(CONCURRENCIES)
@@ -212,6 +243,32 @@ class RegionService:
             return 0.0
         return max(0.0, member.paused / member.samples - self._paused / self.samples)
 
+    def _keep(self) -> None:
+        """Keep the sums of region and members, and those that were kept before, for `revert`."""
+        sums = RegionSums(self.choice, self.samples, self._logs, self._errors, self._squares)
+        sums.count, sums.excesses = self._count, self._excesses
+        sums.works, sums.work_squares = self._works, self._work_squares
+        self._before, self._last = self._last, sums
+        for member in self.members:
+            member.keep()
+
+    def revert(self, slow: UsualService) -> None:
+        """Return to the estimate of one or two seconds ago: the member `slow` has become slow since, and answers that
+        take longer while more are in flight look like a low concurrency. The policy would then send it so few requests
+        that nothing could show the error."""
+        slow.revert()
+        sums = self._before
+        if sums is None or sums.samples < MATURE:
+            return
+        self._last = sums
+        self.choice, self.samples = sums.choice, sums.samples
+        self._logs, self._errors, self._squares = sums.logs[:], sums.errors[:], sums.squares[:]
+        self._count, self._excesses = sums.count, sums.excesses
+        self._works, self._work_squares = sums.works, sums.work_squares
+        self.concurrency, self.log_mean = CONCURRENCIES[self.choice], self._logs[self.choice] / self.samples
+        for member in self.members:
+            member.settle()
+
     def _variance(self, i: int) -> float:
         mean = self._errors[i] / self.samples
         return max(1e-4, self._squares[i] / self.samples - mean * mean)
@@ -240,6 +297,7 @@ class RegionService:
         if now - self._settled_at <= LEAST_OFTEN:
             return
         self._settled_at = now
+        self._keep()
         beyond, count = 0.0, 0
         for member in self.members:
             if member.samples > 2.0:
@@ -261,6 +319,10 @@ class UsualService:
     """
 
     __slots__ = (
+        "_logs_before",
+        "_logs_last",
+        "_samples_before",
+        "_samples_last",
         "aged_at",
         "distance",
         "log_seconds",
@@ -278,7 +340,9 @@ class UsualService:
         self.region = region
         self.samples = self.weight = self.distance = self.seconds = self.log_seconds = self.aged_at = 0.0
         self.pauses = self.paused = self.pause = 0.0
+        self._samples_before = self._samples_last = 0.0
         self.logs = [0.0] * len(CONCURRENCIES)
+        self._logs_before = self._logs_last = self.logs[:]
         region.members.append(self)
 
     def age(self, now: float) -> float:
@@ -294,9 +358,20 @@ class UsualService:
         self.logs = [total * keep for total in self.logs]
         return self.samples
 
+    def keep(self) -> None:
+        """Keep the sums, and those that were kept before, for `revert`."""
+        self._samples_before, self._logs_before = self._samples_last, self._logs_last
+        self._samples_last, self._logs_last = self.samples, self.logs[:]
+
+    def revert(self) -> None:
+        """Return to the sums of one or two seconds ago, if there are any."""
+        if self._samples_before >= FEW:
+            self.samples, self.logs = self._samples_before, self._logs_before[:]
+            self._samples_last, self._logs_last = self._samples_before, self._logs_before
+
     def forget(self) -> None:
         """Forget the endpoint's own service times; the region's count until it has answered again."""
-        self.samples = 0.0
+        self.samples = self._samples_before = self._samples_last = 0.0
         self.logs = [0.0] * len(CONCURRENCIES)
 
     def forget_pauses(self) -> None:
@@ -308,6 +383,7 @@ class UsualService:
         keep = min(1.0, FEW / self.samples)
         self.logs = [keep * (total + self.samples * by) for total in self.logs]
         self.samples *= keep
+        self._samples_before = self._samples_last = 0.0
         self.settle()
 
     def settle(self) -> None:

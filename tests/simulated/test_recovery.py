@@ -88,6 +88,24 @@ def test_traffic_returns_within_two_seconds(
     assert share(end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
 
 
+def test_a_region_that_was_slow_is_not_taken_for_one_with_fewer_slots() -> None:
+    """Workers serve two at a time. While they become slow, answers take the longer, the more are in flight, as if one
+    were served at a time; with one in flight each, nothing would show the error afterwards."""
+    scenario = load_scenario("region-brownout")
+    entry = next(entry for entry in scenario.entries if entry.policy.name == "steelyard")
+    runs = [simulate(scenario, entry, 1, 0, seed).samples for seed in range(8)]
+    times = np.concatenate([run.sent_at for run in runs])
+    at_home = np.concatenate([run.worker for run in runs]) < 3
+    end = scenario.events[0].at + (scenario.events[0].lasts or 0.0)
+
+    def share(start: float, stop: float) -> float:
+        return float(at_home[(times >= start) & (times < stop)].mean())
+
+    before = share(3.0, scenario.events[0].at)
+    assert share(scenario.events[0].at + 3.0, end) < 0.3 * before
+    assert share(end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
+
+
 def test_the_first_second_is_spent_at_home(tmp_path: Any) -> None:
     """Nothing has been measured, and home has room: at least 95 % go there."""
     times, inside = home_share(tmp_path, "", 2.0, "home")
