@@ -28,6 +28,7 @@ from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
 from policies.routing.affinity import StickyCounts
+from policies.routing.doubted import Doubted
 
 if TYPE_CHECKING:
     from balancer.config.policy_spec import PolicySpec
@@ -91,6 +92,7 @@ class ControlPlane:
         proxy.pools.replace([state.endpoint for state in proxy.router.states])
         self._link_pools()
         self.checks = Checks(proxy.router, proxy.pools, check_plan(config))
+        self._doubted = Doubted(proxy.router)
         self.state_log = StateLog(proxy.router, proxy.pools, self.checks)
         self.state_log.policy_key = policy_key(self.policy)
         self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
@@ -167,9 +169,17 @@ class ControlPlane:
         proxy.journal = journal_of(proxy.access_log, self.recorder)
         proxy.reads_load = self.recorder is not None or hasattr(self._inner, "observe")
 
+    def _measure_doubted(self) -> None:
+        """Measure the round trip to endpoints that the policy begins to doubt, where a connection may be opened."""
+        pools = self.proxy.pools
+        for state in self._doubted.look():
+            if pools.room != 0:
+                pools.by_id[state.id].open_ahead()
+
     def sweep(self, now: float) -> None:
         """Run periodic work; called with every sweep of the data path."""
         self.checks.sweep(now)
+        self._measure_doubted()
         self.state_log.sweep(now)
         self.discovery.tick(now)
         self.load_probes.sweep(now)

@@ -152,13 +152,6 @@ class ConnectionPool(Pool):
         else:
             self.connector.fail_in_backoff(waiter)
 
-    def open_ahead(self) -> bool:
-        """Preconnect: open a connection that no request waits for. Returns whether that is allowed."""
-        may_open = self.connector.may_open and self._takes_back and not self.route.is_down
-        if may_open:
-            self.connector.open(None)
-        return may_open
-
     def give_back(self, upstream: UpstreamConnection) -> None:
         """Take back a leased connection: keep it if it can be reused, else close it."""
         now = self._pools.cached_time

@@ -248,11 +248,7 @@ class MultiplexedPool(Pool):
             else:
                 connection.prune(now, limits)
         if limits.warm and not (self._connections or self.opening) and self.pools.room != 0:
-            self._open_ahead()
-
-    def _open_ahead(self) -> None:
-        if self.connector.may_open and self.keeps_alive and not (self.is_retired or self.route.is_down):
-            self.connector.open(None)
+            self.open_ahead()
 
     def _is_surplus(self, connection: MultiplexedConnection, now: float) -> bool:
         limits = self.pools.limits

@@ -133,6 +133,15 @@ class Pool:
 
     # --- leasing
 
+    def open_ahead(self) -> bool:
+        """Open a connection that no request waits for. Returns whether that is allowed."""
+        may_open = (
+            self.connector.may_open and self.keeps_alive and not (self.is_retired or self.route.is_down)
+        )
+        if may_open:
+            self.connector.open(None)
+        return may_open
+
     @abstractmethod
     def lease(self) -> UpstreamRequest | None:
         """Lease an open connection, or a stream on one, for a request that may be retried; else None."""

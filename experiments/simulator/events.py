@@ -18,6 +18,7 @@ from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint
 from policies.health.active_checks import CheckState
+from policies.routing.doubted import LOOK_EVERY, Doubted
 from policies.routing.units import Report
 
 PROBE_WINDOW_EVERY = 2.0
@@ -65,6 +66,20 @@ class Tick(Event):
             connections.check(now, needs_new=True)
             connections.checked(now)
             self._balancer.router.readmit(endpoint_id)
+
+
+class Look(Event):
+    """Regular look of a balancer at the endpoints that its policy doubts."""
+
+    def __init__(self, balancer: SimulatedBalancer, agenda: EventQueue) -> None:
+        self._balancer = balancer
+        self._doubted = Doubted(balancer.router)
+        self._agenda = agenda
+
+    def fire(self, now: float) -> None:
+        for state in self._doubted.look():
+            self._balancer.worker_connections[state.order].open_ahead(now)
+        self._agenda.add(now + LOOK_EVERY, self)
 
 
 class Gossip(Event):

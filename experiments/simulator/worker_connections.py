@@ -142,6 +142,12 @@ class WorkerConnections:
         if self.is_linked:
             self.give_back(now)
 
+    def open_ahead(self, now: float) -> None:
+        """Open a connection that no request waits for."""
+        if self.is_linked:
+            self._unclaimed += 1
+            self._open(None, now)
+
     def _open(self, attempt: Attempt | None, now: float) -> None:
         self.agenda.add(now + self.setup, Opening(self, attempt))
 

@@ -72,6 +72,11 @@ class ActivePolicy:
         if members_changed is not None:
             self.call(members_changed, states, now)
 
+    @property
+    def has_doubts(self) -> bool:
+        """Whether the policy has the hook `doubts`."""
+        return self._doubts is not None
+
     def doubts(self, state: EndpointState) -> bool:
         """Whether the policy doubts that the endpoint is as fast as usual; False where it has no such hook."""
         return self._doubts is not None and bool(self.call(self._doubts, state))

@@ -157,6 +157,11 @@ class Router(EndpointSet):
         if self._active.observe_probe is not None and state.is_member:
             self._active.call(self._active.observe_probe, state, load, latency, now)
 
+    @property
+    def has_doubts(self) -> bool:
+        """Whether the policy tells which endpoints it doubts."""
+        return self._active.has_doubts
+
     def doubts(self, state: EndpointState) -> bool:
         """Whether the policy doubts that the endpoint it picked is as fast as usual."""
         return self._active.doubts(state)

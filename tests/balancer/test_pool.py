@@ -142,6 +142,25 @@ async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stag
     assert (pool.round_trip, pool.connect_time) == (0.5, 0.5)
 
 
+async def test_round_trip_to_a_doubted_endpoint_is_measured_anew(stage: Stage) -> None:
+    """A connection is opened once, when the doubt begins, and kept for the next request."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()  # and close without a response
+
+    worker = await stage.worker(script)
+    await stage.serve(worker, policy="steelyard", retries=0)
+    stage.control_plane.sweep(stage.clock.at)
+    assert (await stage.ask(get())).status == 502
+    pool = stage.pool()
+    assert (pool.counts.opened, pool.standing) == (1, 0)
+    for _ in range(2):
+        stage.control_plane.sweep(stage.clock.at)
+        await stage.eventually(lambda: pool.idle == 1)
+    await stage.turn()
+    assert (pool.counts.opened, pool.standing) == (2, 1)
+
+
 async def test_stop_cancels_dialling(stage: Stage) -> None:
     """The dial is cancelled and counted out, and the request is abandoned."""
     server = await stage.serve(stage.deaf_port(), timeouts={"connect": 60, "shutdown": 0.01})

@@ -143,6 +143,17 @@ def connections_of(wanted: Model, *instants: float) -> WorkerConnections:
     return connections
 
 
+def test_round_trip_of_a_worker_that_moves_away_is_measured_anew() -> None:
+    """Its connections are open and suffice, so that no request shows another handshake."""
+    steps = (Step(10.0, 0, FaultState(rtt=0.5)),)
+    workers = (worker("moves", rtt=0.01), worker("stays", rtt=0.01))
+    simulation = Simulation(replace(model(*workers, steps=steps), policy={"name": "steelyard"}), 1)
+    simulation.begin_steps()
+    simulation.open(np.arange(0.0, 20.0, 0.1))
+    moved, stayed = simulation.fleet.all_connections()
+    assert (moved.round_trip, stayed.round_trip) == (0.5, 0.01)
+
+
 def test_full_queue_of_a_worker_gives_503() -> None:
     """One is served, one waits, the third gets 503."""
     columns = run(model(worker(queue=1)), 0.0, 0.0, 0.0)
