@@ -10,7 +10,7 @@ from policies.endpoint.state import EndpointState
 from policies.routing.router import Router
 
 LOOK_EVERY = 0.25
-"""Seconds between two looks."""
+"""Seconds between two looks in the simulator, as between two sweeps of the balancer."""
 
 
 class Doubted:

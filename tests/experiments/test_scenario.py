@@ -223,7 +223,7 @@ def test_the_balancer_s_configuration() -> None:
     }
 
 
-def test_the_balancer_is_told_the_round_trips() -> None:
+def test_endpoints_state_their_round_trips() -> None:
     """Handshakes on loopback do not show them. Where there is no distance, nothing is stated."""
     raw = {**load_scenario("regions").model_dump(mode="json"), "time_scale": 0.5}
     raw["regions"][0]["rtt"] = 0
