@@ -70,6 +70,13 @@ NO_ROOM: Final = 5.0
 NEW_ROOM: Final = 2.0
 """Requests that may be in flight at a new endpoint."""
 
+HERD: Final = 3
+"""Requests of other balancers that are assumed to come to an endpoint with each own one where those rise suddenly: what
+makes one balancer send more makes others send more, and none sees it before answers take longer.
+
+Simulated, 400 random scenarios, geometric mean of p99: 0.9970 [0.9940, 1.0000] of that with 0; 23 scenarios with the
+greatest losses 0.892 [0.793, 1.004], 0.942 with 8."""
+
 HANGING: Final = 0.4
 """What a request that hangs costs, as a part of what a failure costs: it may still be answered.
 
@@ -315,7 +322,8 @@ class LeastCost:
             cost += distance + seconds + RISK_PRICE * region.deviation * seconds
             cost += OCCUPANCY_PRICE * (service.seconds or seconds)
             cost += self._wait_price * service.pause
-            wait = expected_wait(in_flight, seconds, distance, region.concurrency)
+            sudden = service.sudden(state.in_flight - state.overtaken.stuck, now) if in_flight else 0
+            wait = expected_wait(in_flight + HERD * sudden, seconds, distance, region.concurrency)
             cost += self._wait_price * self._congestion.price * region.certainty * wait
             service.wait = wait
             if in_flight >= room:

@@ -47,6 +47,9 @@ By chance that is one in 3,000 silences (Poisson).
 Simulated, 600 random scenarios, geometric mean of p99: 0.9977 [0.9918, 1.0037]; 0.21 in `random-329058`, where all
 requests go to the faster one of two endpoints when it pauses for 1.6 s."""
 
+LATELY: Final = 1.0
+"""Seconds of a period, at least: the most requests in flight are kept of this one and the last; see `sudden`."""
+
 LOWER: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
 
@@ -66,6 +69,9 @@ class EndpointService(UsualService):
     """
 
     __slots__ = (
+        "_met",
+        "_met_before",
+        "_met_since",
         "_normal_at",
         "_present",
         "_present_at",
@@ -104,6 +110,8 @@ class EndpointService(UsualService):
         self._waits = DelayedSum()
         self.cost = self.wait = 0.0
         self.was_silent = False
+        self._met = self._met_before = 0
+        self._met_since = 0.0
 
     def is_busy(self, now: float) -> bool:
         """Whether an answer is only to be counted, because the last one was learned from within GRAIN seconds."""
@@ -123,6 +131,7 @@ class EndpointService(UsualService):
         self.failing_since = None
         self.resets.in_a_row = 0
         self.answered_at, self._present_at = now, -inf
+        self._count_met(met, now)
         if self.slow_since is not None:
             self._judge_slow(latency, met, now)
             return
@@ -141,6 +150,21 @@ class EndpointService(UsualService):
             self.room += 1.0
             if now > self._normal_at or self.room > LIMITED:
                 self.room = inf
+
+    def sudden(self, in_flight: int, now: float) -> int:
+        """Return by how many requests `in_flight`, without those that hang, and one more exceed a gradual rise: up to
+        twice as many as any request met that was answered lately."""
+        most = self._met if self._met > self._met_before else self._met_before
+        if now - self.answered_at > 2.0 * LATELY:
+            most = 1
+        return max(0, in_flight + 1 - 2 * most)
+
+    def _count_met(self, met: int, now: float) -> None:
+        """Count an answer to a request that was one of `met` in flight."""
+        if now - self._met_since > LATELY:
+            self._met_before, self._met, self._met_since = self._met, 0, now
+        if met > self._met:
+            self._met = met
 
     def _update_distance(self, round_trip: float, latency: float) -> None:
         """Update the distance from the last handshake.

@@ -180,12 +180,27 @@ def test_a_wait_that_was_never_seen_costs_half(has_waited: bool, leaves_at: int)
     """Home serves two requests at a time in 20 ms. Where it never had more, it may as well serve more."""
     r, clock = router(endpoint("near"), endpoint("far", "away"), wait_price=8.0, explore=0.0)
     r.find("far").connections = Connections(True, 0.1)
+    measure(r, clock, far=0.12)
     for _ in range(3):
         measure(r, clock, near=0.02)
         overlap(r, clock, 2, 0.02)
         if has_waited:
             overlap(r, clock, 4, 0.04)
+    gone = [r.route(HOME).state.id for _ in range(10)]
+    assert gone.index("far") + 1 == leaves_at
+
+
+@pytest.mark.parametrize(("alone", "leaves_at"), [(0, 4), (10, 4), (30, 3)])
+def test_sudden_rise_leaves_home_earlier(alone: int, leaves_at: int) -> None:
+    """Home has had four requests in flight; then one at a time, `alone` tenths of a second. A rise to more than twice
+    what was lately answered may be one at other balancers, too."""
+    r, clock = router(endpoint("near"), endpoint("far", "away"), wait_price=8.0, explore=0.0)
+    r.find("far").connections = Connections(True, 0.1)
     measure(r, clock, far=0.12)
+    for _ in range(3):
+        measure(r, clock, near=0.02)
+        overlap(r, clock, 4, 0.04)
+    measure(r, clock, alone, near=0.02)
     gone = [r.route(HOME).state.id for _ in range(10)]
     assert gone.index("far") + 1 == leaves_at
 
