@@ -322,7 +322,7 @@ class LeastCost:
             cost += distance + seconds + RISK_PRICE * region.deviation * seconds
             cost += OCCUPANCY_PRICE * (service.seconds or seconds)
             cost += self._wait_price * service.pause
-            sudden = service.sudden(state.in_flight - state.overtaken.stuck, now) if in_flight else 0
+            sudden = service.sudden(state.in_flight - state.overtaken.stuck, now) if in_flight > 1 else 0
             wait = expected_wait(in_flight + HERD * sudden, seconds, distance, region.concurrency)
             cost += self._wait_price * self._congestion.price * region.certainty * wait
             service.wait = wait
