@@ -75,7 +75,7 @@ HERD: Final = 3
 makes one balancer send more makes others send more, and none sees it before answers take longer.
 
 Simulated, 400 random scenarios, geometric mean of p99: 0.9970 [0.9940, 1.0000] of that with 0; 23 scenarios with the
-greatest losses 0.892 [0.793, 1.004], 0.942 with 8."""
+greatest losses 0.892 [0.793, 1.004]."""
 
 HANGING: Final = 0.4
 """What a request that hangs costs, as a part of what a failure costs: it may still be answered.
