@@ -18,14 +18,14 @@ from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint
 from policies.health.active_checks import CheckState
-from policies.routing.doubted import LOOK_EVERY, Doubted
+from policies.routing.doubted import Doubted
 from policies.routing.units import Report
 
 PROBE_WINDOW_EVERY = 2.0
 """Seconds between checks of an unreachable endpoint, as in the balancer."""
 
-UNITS_SWEEP = 0.25
-"""Seconds between sweeps of what other balancers have reported, as in the balancer."""
+SWEEP = 0.25
+"""Seconds between two looks at doubted endpoints, or at what other balancers have reported, as in the balancer."""
 
 
 class Tick(Event):
@@ -79,7 +79,7 @@ class Look(Event):
     def fire(self, now: float) -> None:
         for state in self._doubted.look():
             self._balancer.worker_connections[state.order].open_ahead(now)
-        self._agenda.add(now + LOOK_EVERY, self)
+        self._agenda.add(now + SWEEP, self)
 
 
 class Gossip(Event):
@@ -121,7 +121,7 @@ class ReportsToOthers(Event):
         model, balancer = self._model, self._balancer
         report = balancer.units.report(now)
         self._agenda.add(now + model.delay, Heard(id(balancer), report, self._others, model))
-        if now >= self._swept_at + UNITS_SWEEP:
+        if now >= self._swept_at + SWEEP:
             self._swept_at = now
             balancer.units.sweep(now)
         self._agenda.add(now + model.every, self)

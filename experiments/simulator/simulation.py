@@ -15,11 +15,10 @@ from typing import Final
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
-from experiments.simulator.events import Change, Check, Gossip, Look, ReportsToOthers, Tick
+from experiments.simulator.events import SWEEP, Change, Check, Gossip, Look, ReportsToOthers, Tick
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import Model, SharedModel
 from experiments.stats.samples import Floats
-from policies.routing.doubted import LOOK_EVERY
 
 TOLERANCE: Final = 1e-6
 """Relative tolerance for sums of millions of floats."""
@@ -44,7 +43,7 @@ class Simulation:
             if model.mechanisms.need_ticks or hasattr(balancer.router.policy, "tick"):
                 self.agenda.add(1.0, Tick(balancer, fleet.workers, checks, self.agenda))
             if balancer.router.has_doubts:
-                self.agenda.add(LOOK_EVERY, Look(balancer, self.agenda))
+                self.agenda.add(SWEEP, Look(balancer, self.agenda))
             if model.mechanisms.checks is not None:
                 rng, rules = Random(f"{self._seed}:checks:{number}"), model.mechanisms.checks
                 for worker in fleet.workers.values():

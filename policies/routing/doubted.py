@@ -9,9 +9,6 @@ from __future__ import annotations
 from policies.endpoint.state import EndpointState
 from policies.routing.router import Router
 
-LOOK_EVERY = 0.25
-"""Seconds between two looks in the simulator, as between two sweeps of the balancer."""
-
 
 class Doubted:
     """Endpoints that the router's policy doubted at the last look."""
