@@ -30,6 +30,7 @@ HOT = [
     "policies/stats/delayed.py",
     "policies/stats/progress.py",
     "policies/stats/resets.py",
+    "policies/stats/region_sums.py",
     "policies/stats/usual_service.py",
     "policies/stats/service.py",
     "policies/overload/congestion.py",

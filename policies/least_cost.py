@@ -316,7 +316,7 @@ class LeastCost:
             seconds = service.present_seconds(state.waited(now), state.awaiting, state.elsewhere, now)
         else:
             distance = round_trip(state, 0.0 if home is None or state.region == home else FAR)
-            if region.samples:
+            if region.sums.samples:
                 seconds, room = exp(region.log_mean) * region.mean_factor, NEW_ROOM
         if seconds:
             cost += distance + seconds + RISK_PRICE * region.deviation * seconds

@@ -48,7 +48,8 @@ Simulated, 600 random scenarios, geometric mean of p99: 0.9977 [0.9918, 1.0037];
 requests go to the faster one of two endpoints when it pauses for 1.6 s."""
 
 LATELY: Final = 1.0
-"""Seconds of a period, at least: the most requests in flight are kept of this one and the last; see `sudden`."""
+"""Least seconds of a period. The greatest number of requests in flight that an answered one met is kept for this period
+and the last; see `sudden`."""
 
 LOWER: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""

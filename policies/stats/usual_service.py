@@ -24,6 +24,7 @@ from math import exp, inf, log, sqrt
 from typing import Final
 
 from policies.stats.latency import FORGET_AFTER
+from policies.stats.region_sums import RegionSums
 
 CONCURRENCIES: Final = tuple(
     float(c) for c in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
@@ -95,32 +96,8 @@ PAUSES: Final = 4.0
 """Outliers of an endpoint from which they count as pauses that will come again. Fewer may be the beginning of a lasting
 slowdown, which `progress` shows by then."""
 
-
 MATURE: Final = 200.0
 """Samples from which a region returns to an earlier estimate when one of its endpoints becomes slow."""
-
-
-class RegionSums:
-    """Sums of a region as they were at one time; see `RegionService`."""
-
-    __slots__ = (
-        "choice",
-        "count",
-        "errors",
-        "excesses",
-        "logs",
-        "samples",
-        "squares",
-        "work_squares",
-        "works",
-    )
-
-    def __init__(
-        self, choice: int, samples: float, logs: list[float], errors: list[float], squares: list[float]
-    ) -> None:
-        self.choice, self.samples = choice, samples
-        self.logs, self.errors, self.squares = logs[:], errors[:], squares[:]
-        self.count = self.excesses = self.works = self.work_squares = 0.0
 
 
 class RegionService:
@@ -129,28 +106,19 @@ class RegionService:
     `log_mean` is the mean logarithm of service times, `noise` the variance of latencies about their prediction.
     e^`log_mean` times `mean_factor` is the arithmetic mean, `dispersion` the squared coefficient of variation, or 1 if
     that is less. `deviation` is the coefficient of variation, or 1 if that is more: of very unequal services the
-    largest decide the p99 wherever they are. `spread` is the variance among the endpoints, `choice` the position of
-    `concurrency` in CONCURRENCIES, `certainty` the probability that a request beyond it waits. Sums decay; each has an
-    element per possible concurrency.
+    largest decide the p99 wherever they are. `spread` is the variance among the endpoints, `certainty` the probability
+    that a request beyond `concurrency` waits. All are estimated from `sums`.
     """
 
     __slots__ = (
         "_at",
         "_before",
-        "_count",
         "_credit",
         "_credited_at",
-        "_errors",
-        "_excesses",
         "_last",
-        "_logs",
         "_paused",
         "_settled_at",
-        "_squares",
-        "_work_squares",
-        "_works",
         "certainty",
-        "choice",
         "concurrency",
         "deviation",
         "dispersion",
@@ -158,26 +126,23 @@ class RegionService:
         "mean_factor",
         "members",
         "noise",
-        "samples",
         "spread",
+        "sums",
     )
 
     def __init__(self) -> None:
         self.members: list[UsualService] = []
-        self.choice, self.concurrency = 0, CONCURRENCIES[0]
-        self.samples = self.log_mean = self._at = self._credited_at = 0.0
-        self._count = self._excesses = self._works = self._work_squares = self._paused = 0.0
+        self.concurrency = CONCURRENCIES[0]
+        self.log_mean = self._at = self._credited_at = self._paused = 0.0
         self._credit = FEW
         self.noise, self.spread = 1.0, SPREAD
         self.certainty = 1.0
         self.mean_factor = self.dispersion = 1.0
         self.deviation = 0.0
         self._settled_at = -inf
+        self.sums = RegionSums(len(CONCURRENCIES))
         self._before: RegionSums | None = None
         self._last: RegionSums | None = None
-        self._logs = [0.0] * len(CONCURRENCIES)
-        self._errors = [0.0] * len(CONCURRENCIES)
-        self._squares = [0.0] * len(CONCURRENCIES)
 
     def is_due(self, now: float) -> bool:
         """Whether to learn from one more sample now: at most MOST_PER_SECOND."""
@@ -192,9 +157,10 @@ class RegionService:
         """Learn from an answer of `member` after `latency` seconds, as one of `met` requests in flight."""
         elapsed = max(0.0, now - self._at)
         self._at += elapsed
-        keep, known, before = exp(-elapsed / TAU), member.age(now), self.samples
-        samples = self.samples = before * keep + 1.0
-        logs, errors, squares, own = self._logs, self._errors, self._squares, member.logs
+        sums = self.sums
+        keep, known, before = exp(-elapsed / TAU), member.age(now), sums.samples
+        samples = sums.samples = before * keep + 1.0
+        logs, errors, squares, own = sums.logs, sums.errors, sums.squares, member.logs
         distance, weight, log_latency = member.distance, member.weight, log(latency)
         beyond, least = max(LEAST_SHARE * latency, latency - distance), LEAST_SHARE * latency
         outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > FEW else inf
@@ -207,7 +173,7 @@ class RegionService:
                 usual = own[i] / known
                 relative = weight * (usual - logs[i] / before)
                 if work > usual + outlier:
-                    if i == self.choice:
+                    if i == sums.choice:
                         paused = exp(work) - exp(usual + outlier)
                     work = usual + outlier
             own[i] += work
@@ -216,7 +182,7 @@ class RegionService:
             error = log_latency - log(max(distance + service, met * service / concurrency))
             errors[i] = errors[i] * keep + error
             squares[i] = squares[i] * keep + error * error
-            if i == self.choice:
+            if i == sums.choice:
                 excess = work - relative
         self._paused = self._paused * keep + paused
         if paused:
@@ -225,15 +191,15 @@ class RegionService:
         member.samples = known + 1.0
         if samples >= FEW:
             self._choose()
-        self.log_mean = logs[self.choice] / samples
+        self.log_mean = logs[sums.choice] / samples
         work = exp(excess)
-        count = self._count = self._count * keep + 1.0
-        self._excesses = self._excesses * keep + excess
-        self._works = self._works * keep + work
-        self._work_squares = self._work_squares * keep + work * work
-        mean = self._works / count
-        self.mean_factor = mean / exp(self._excesses / count)
-        variation = self._work_squares / count / (mean * mean) - 1.0
+        count = sums.count = sums.count * keep + 1.0
+        sums.excesses = sums.excesses * keep + excess
+        sums.works = sums.works * keep + work
+        sums.work_squares = sums.work_squares * keep + work * work
+        mean = sums.works / count
+        self.mean_factor = mean / exp(sums.excesses / count)
+        variation = sums.work_squares / count / (mean * mean) - 1.0
         self.dispersion = max(1.0, min(MOST_DISPERSION, variation))
         self.deviation = sqrt(max(0.0, min(1.0, variation)))
 
@@ -241,14 +207,11 @@ class RegionService:
         """Return the mean seconds of a member's pauses, beyond those of the region."""
         if member.pauses < PAUSES:
             return 0.0
-        return max(0.0, member.paused / member.samples - self._paused / self.samples)
+        return max(0.0, member.paused / member.samples - self._paused / self.sums.samples)
 
     def _keep(self) -> None:
         """Keep the sums of region and members, and those that were kept before, for `revert`."""
-        sums = RegionSums(self.choice, self.samples, self._logs, self._errors, self._squares)
-        sums.count, sums.excesses = self._count, self._excesses
-        sums.works, sums.work_squares = self._works, self._work_squares
-        self._before, self._last = self._last, sums
+        self._before, self._last = self._last, self.sums.copy()
         for member in self.members:
             member.keep()
 
@@ -257,39 +220,31 @@ class RegionService:
         take longer while more are in flight look like a low concurrency. The policy would then send it so few requests
         that nothing could show the error."""
         slow.revert()
-        sums = self._before
-        if sums is None or sums.samples < MATURE:
+        if self._before is None or self._before.samples < MATURE:
             return
-        self._last = sums
-        self.choice, self.samples = sums.choice, sums.samples
-        self._logs, self._errors, self._squares = sums.logs[:], sums.errors[:], sums.squares[:]
-        self._count, self._excesses = sums.count, sums.excesses
-        self._works, self._work_squares = sums.works, sums.work_squares
-        self.concurrency, self.log_mean = CONCURRENCIES[self.choice], self._logs[self.choice] / self.samples
+        self._last, sums = self._before, self._before.copy()
+        self.sums = sums
+        self.concurrency, self.log_mean = CONCURRENCIES[sums.choice], sums.logs[sums.choice] / sums.samples
         for member in self.members:
             member.settle()
 
-    def _variance(self, i: int) -> float:
-        mean = self._errors[i] / self.samples
-        return max(1e-4, self._squares[i] / self.samples - mean * mean)
-
     def _choose(self) -> None:
         """Choose the least concurrency that explains the latencies about as well as the best."""
-        half, chosen = self.samples / 2.0, self.choice
-        misfits = [half * log(self._variance(i)) for i in range(len(CONCURRENCIES))]
+        sums = self.sums
+        half, chosen = sums.samples / 2.0, sums.choice
+        misfits = [half * log(sums.variance(i)) for i in range(len(CONCURRENCIES))]
         best = min(misfits)
         i = 0
         while misfits[i] > best + AS_GOOD:
             i += 1
         if i != chosen and misfits[chosen] > best + BETTER:
-            self.choice, self.concurrency = i, CONCURRENCIES[i]
-            self.log_mean = self._logs[i] / self.samples
-            self._count = self._excesses = self._works = self._work_squares = 0.0
+            sums.choose(i)
+            self.concurrency, self.log_mean = CONCURRENCIES[i], sums.logs[i] / sums.samples
             for member in self.members:
                 member.settle()
-        self.noise, self.certainty = self._variance(self.choice), 1.0
-        more = self.choice + 1
-        if self.noise < PRECISE and more < len(misfits) and misfits[more] < misfits[self.choice] + AS_MUCH:
+        self.noise, self.certainty = sums.variance(sums.choice), 1.0
+        more = sums.choice + 1
+        if self.noise < PRECISE and more < len(misfits) and misfits[more] < misfits[sums.choice] + AS_MUCH:
             self.certainty = UNPROVEN
 
     def settle(self, now: float) -> None:
@@ -301,7 +256,7 @@ class RegionService:
         beyond, count = 0.0, 0
         for member in self.members:
             if member.samples > 2.0:
-                apart = member.logs[self.choice] / member.samples - self.log_mean
+                apart = member.logs[self.sums.choice] / member.samples - self.log_mean
                 beyond += apart * apart - self.noise / member.samples - MODEL_ERROR
                 count += 1
         self.spread = max(0.0, beyond / count) if count > 1 else SPREAD
@@ -392,7 +347,7 @@ class UsualService:
         if not self.samples:
             return
         by_chance = region.noise / self.samples * (1.0 + FEW / self.samples) + MODEL_ERROR
-        apart = self.logs[region.choice] / self.samples - region.log_mean
+        apart = self.logs[region.sums.choice] / self.samples - region.log_mean
         weight, squared = region.spread / (region.spread + by_chance), apart * apart / by_chance
         if squared > BY_CHANCE:
             weight = max(weight, 1.0 - BY_CHANCE / squared)
