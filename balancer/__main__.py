@@ -20,7 +20,9 @@ from balancer.build import version_line
 from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
 from balancer.config.load import Settings, endpoints_from_workers
+from balancer.config.named_pools import PoolSettings
 from balancer.config.problems import ConfigError
+from balancer.config.routes import listed, warnings_about
 from balancer.configuration import load, load_with_sources
 from balancer.errors import ListenFailed, LogFailed
 from balancer.lifecycle import serve
@@ -198,14 +200,26 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     say(
         f"{file or 'the environment'} is valid: policy {settings.policy.label}, listening on {settings.listen}"
     )
-    for endpoint in settings.endpoints:
+    say_endpoints(settings)
+    for name, pool in settings.pools.items():
+        say(f"pool {name}: policy {pool.policy.label}")
+        say_endpoints(pool)
+    for line in listed(settings.routes, has_default=settings.has_endpoints):
+        say(line)
+    for line in warnings_about(settings.routes, settings.pools, settings.http.allow):
+        say(f"warning: {line}")
+
+
+def say_endpoints(pool: PoolSettings) -> None:
+    """Print the endpoints of a pool and the sources of further ones."""
+    for endpoint in pool.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
-    if settings.discovery.file is not None:
-        for endpoint in FileSource(settings.discovery.file).first():
+    if pool.discovery.file is not None:
+        for endpoint in FileSource(pool.discovery.file).first():
             say(
                 f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
             )
-    for name in settings.discovery.dns:
+    for name in pool.discovery.dns:
         say(f"  {name.source}, looked up while it runs")
 
 

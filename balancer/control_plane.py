@@ -7,12 +7,15 @@ and load probes, access log and recording, explanations. A request never waits f
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
+from balancer.config.routes import DEFAULT
 from balancer.config.transports import transports_of
+from balancer.errors import UnknownPool
 from balancer.exchange.explaining import Explanations
 from balancer.log.journal import journal_of
 from balancer.membership.active_checks import CheckPlan, Checks
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
+    from balancer.membership.dns_source import DnsSource
     from balancer.recording.recorder import Recorder
     from balancer.shared.exchange import Exchange
     from policies.clock import Clock
@@ -60,8 +64,9 @@ class ControlPlane:
     """Configuration, membership and observation of one `proxy`.
 
     `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
-    and `policy_loaded_at` is when it was put in force.
-    `recorder` is None unless a recording runs, `shared` unless knowledge is shared with other units.
+    and `policy_loaded_at` is when it was put in force. `recorder` is None unless a recording runs, `shared` unless
+    knowledge is shared with other units, and `sweep_siblings` unless this is one of several processes. `named` are the
+    control planes of the named pools, by name, if this one is that of the pool without a name.
     """
 
     def __init__(
@@ -82,6 +87,8 @@ class ControlPlane:
         self.shadows: tuple[Shadow, ...] = ()
         self.recorder: Recorder | None = None
         self.shared: Exchange | None = None
+        self.sweep_siblings: Callable[[float], None] | None = None
+        self.named: dict[str, ControlPlane] = {}
         self._rng = rng
         self._inner = proxy.router.policy
         self._sticky: StickyConfig | None = None
@@ -102,7 +109,32 @@ class ControlPlane:
         self.explanations = Explanations(proxy.router, clock.now)
         self._apply(config)
 
+    def pool(self, name: str | None) -> ControlPlane:
+        """Return the control plane of a pool; of None or `DEFAULT` this one. Raises `UnknownPool`."""
+        if name is None or (name == DEFAULT and self.named):
+            return self
+        try:
+            return self.named[name]
+        except KeyError:
+            known = [DEFAULT, *self.named] if self.named else []
+            raise UnknownPool(
+                f"pool: must be one of {', '.join(known) or 'none'}, got '{name:.60}'"
+            ) from None
+
     # --- configuration
+
+    def reload(self, config: RuntimeConfig) -> list[DnsSource]:
+        """Apply a runtime configuration with its endpoints and policy. Returns the names that need no lookup any more.
+
+        Raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything changes.
+        """
+        self.registry.warm(config)
+        if not config.policy.is_same_as(self.policy):
+            self.apply_policy(config.policy)
+        gone = self.discovery.apply(config.discovery, config.upstream_tls_config)
+        self.apply(config)
+        self.registry.apply(config)
+        return gone
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
@@ -133,7 +165,7 @@ class ControlPlane:
         self.policy_loaded_at = datetime.now(UTC)
         access_log = self.proxy.access_log
         if access_log is not None:
-            access_log.policy_changed(self.proxy.now(), spec.label)
+            access_log.policy_changed(self.proxy.now(), spec.label, self.proxy.name)
         if self.recorder is not None:
             self.recorder.policy_changed(self.proxy.now(), {"name": spec.name, **spec.options})
 
@@ -157,6 +189,8 @@ class ControlPlane:
     def set_access_log(self, log: AccessLog | None) -> None:
         """Set the access log; None turns it off."""
         self.proxy.access_log = log
+        if log is not None and self.proxy.name:
+            log.policy_changed(self.proxy.now(), self.policy.label, self.proxy.name)
         self._update_observers()
 
     def set_recorder(self, recorder: Recorder | None) -> None:
@@ -176,8 +210,28 @@ class ControlPlane:
             if pools.room != 0:
                 pools.by_id[state.id].open_ahead()
 
+    async def start(self) -> None:
+        """Look up the endpoints once."""
+        await self.discovery.start(self.proxy.now())
+
+    def begin(self) -> None:
+        """Begin what runs in the background: the route watch, active checks, sharing with other units."""
+        now = self.proxy.now()
+        self.proxy.pools.routes.sweep(now)
+        self.checks.sweep(now)
+        if self.shared is not None:
+            self.shared.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in flight, waiting or tunnelled."""
+        proxy = self.proxy
+        return not (proxy.router.in_flight or len(proxy.queue) or len(proxy.tunnels))
+
     def sweep(self, now: float) -> None:
         """Run periodic work; called with every sweep of the data path."""
+        if self.sweep_siblings is not None:
+            self.sweep_siblings(now)
         self.checks.sweep(now)
         self._measure_doubted()
         self.state_log.sweep(now)
@@ -187,6 +241,21 @@ class ControlPlane:
         self.explanations.tick(now)
         if self.shared is not None:
             self.shared.sweep(now)
+
+    async def stop(self) -> None:
+        """Close what is waiting, tunnelled or hedged, and stop everything that runs in the background."""
+        proxy = self.proxy
+        proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
+        proxy.tunnels.abort()
+        if proxy.hedges is not None:
+            proxy.hedges.close()
+        self.checks.stop()
+        self.load_probes.stop()
+        if self.shared is not None:
+            await self.shared.stop()
+        await self.discovery.stop()
+        await proxy.pools.close()
+        self.recording.close()
 
     # --- endpoints
 

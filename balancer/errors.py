@@ -59,6 +59,17 @@ class BodyTooLarge(MalformedBody):
     """The body exceeds the size limit."""
 
 
+class UnknownPool(Exception):
+    """No pool has this name. The text is one line."""
+
+
+class NoRoute(ForwardingError):
+    """No route matches the request."""
+
+    status = 404
+    reason = "no_route"
+
+
 class NoEndpoint(ForwardingError):
     """No endpoint can take the request."""
 

@@ -54,7 +54,7 @@ class Reloads:
     ) -> None:
         self._control_plane = control_plane
         self._started_with = settings
-        self._log, self._file = settings.log, settings.discovery.file
+        self._log = settings.log
         self._read = read
         self._put_in_force = put_in_force
         self._turn = asyncio.Lock()
@@ -71,7 +71,7 @@ class Reloads:
                 counts.refused += 1
                 counts.problem = str(error)
                 raise ConfigError(str(error)) from None
-            self._log, self._file = settings.log, settings.discovery.file
+            self._log = settings.log
             counts.done += 1
             counts.problem = None
             counts.waiting = self._waiting(settings)
@@ -89,9 +89,13 @@ class Reloads:
     def _prepare(self, files: Sequence[Source]) -> Prepared:
         settings = self._read(files)
         config = runtime_config_of(settings)
-        self._control_plane.registry.warm(config)
-        if config.discovery.file is not None and config.discovery.file != self._file:
-            FileSource(config.discovery.file).first()
+        for name, one in {"": config, **config.named}.items():
+            pool = self._control_plane if not name else self._control_plane.named.get(name)
+            if pool is not None:
+                pool.registry.warm(one)
+            file = one.discovery.file
+            if file is not None and (pool is None or file != pool.config.discovery.file):
+                FileSource(file).first()
         is_new = settings.log.access != "off" and settings.log != self._log
         return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
 

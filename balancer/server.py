@@ -6,6 +6,8 @@ It only assembles; each part is implemented in its own module.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from balancer.admin.application import AdminApplication
@@ -22,12 +24,13 @@ from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
-from balancer.exchange.runtime_config import runtime_config_of
+from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.membership.dns_source import DnsSource
 from balancer.membership.sibling_conditions import SiblingConditions
+from balancer.named_pools import NamedPools
 from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
@@ -45,18 +48,28 @@ A request in that time is answered with Connection: close; the other clients see
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> ControlPlane:
-    """Build the proxy that `settings` describe, with its control plane."""
-    rng = Random(settings.seed)
+    """Build the proxy that `settings` describe, with its control plane, but without named pools."""
     config = runtime_config_of(settings)
+    access_log, log = None, config.log
+    if log.access != "off":
+        access_log = open_log(log, LogOutput(log.path), clock, config.policy.label, Random(settings.seed))
+    return build_pool(config, clock, upstream_limit, access_log)
+
+
+def build_pool(
+    config: RuntimeConfig,
+    clock: Clock,
+    upstream_limit: int | None = None,
+    access_log: AccessLog | None = None,
+    name: str = "",
+) -> ControlPlane:
+    """Build the proxy and the control plane of one pool."""
+    rng = Random(config.seed)
     endpoints = [endpoint.endpoint() for endpoint in config.endpoints]
     router = Router(
         endpoints, config.policy.make(rng), clock, rng, concurrency=config.concurrency, health=config.health
     )
-    log = config.log
-    access_log = None
-    if log.access != "off":
-        access_log = open_log(log, LogOutput(log.path), clock, config.policy.label, Random(settings.seed))
-    return ControlPlane(Proxy(router, clock, config, upstream_limit), clock, rng, config, access_log)
+    return ControlPlane(Proxy(router, clock, config, upstream_limit, name), clock, rng, config, access_log)
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
@@ -87,6 +100,7 @@ class Server:
         member: Member | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
+        self._shared = settings.shared, settings.home_region
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
         self.control_plane = build(settings, self._clock, self._allowed.upstreams)
         self.proxy = self.control_plane.proxy
@@ -107,21 +121,35 @@ class Server:
         )
         self._page = None if member is None else member.board.pages[member.index]
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
-        self._siblings: Siblings | None = None
-        if member is not None:
-            self.control_plane.state_log.siblings = SiblingConditions(member.board, member.index)
-            if member.index:  # the first process reports for all
-                self.control_plane.state_log.say = _in_silence
-            self._siblings = Siblings(self.proxy.router, member.board, member.index, complain)
-        self.control_plane.shared = exchange_of(
-            settings,
-            self.proxy.router,
-            self._clock.now,
-            complain if member is None or not member.index else _in_silence,
-            None if member is None else str(member.directory),
-        )
+        self._member = member
+        self._connect_others(self.control_plane)
+        self.named_pools = NamedPools(self.control_plane, self._build_pool)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
+
+    def _build_pool(self, name: str, config: RuntimeConfig) -> ControlPlane:
+        """Return the control plane of a named pool, with its sources of endpoints."""
+        control_plane = build_pool(config, self._clock, self._allowed.upstreams, self.proxy.access_log, name)
+        self._connect_others(control_plane)
+        control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
+        return control_plane
+
+    def _connect_others(self, control_plane: ControlPlane) -> None:
+        """Let a pool know what sibling processes and other units report about its endpoints."""
+        member, name = self._member, control_plane.proxy.name
+        state_log, router = control_plane.state_log, control_plane.proxy.router
+        say = (
+            complain if member is None or not member.index else _in_silence
+        )  # the first process reports for all
+        if name:
+            control_plane.discovery.say = partial(_of_pool, name, control_plane.discovery.say)
+        state_log.say = partial(_of_pool, name, say) if name else say
+        if member is not None:
+            state_log.siblings = SiblingConditions(member.board, member.index, name)
+            siblings = Siblings(router, member.board, member.index, complain, name)
+            control_plane.sweep_siblings = siblings.sweep
+        directory = None if member is None else str(member.directory)
+        control_plane.shared = exchange_of(self._shared, router, self._clock.now, say, directory, name)
 
     @property
     def address(self) -> ListenAddress:
@@ -131,27 +159,27 @@ class Server:
     async def start(self) -> None:
         if self.proxy.access_log is not None:
             self.proxy.access_log.start()
-        await self.control_plane.discovery.start(self.proxy.now())
+        await self.control_plane.start()
+        config = self.control_plane.config
+        self.named_pools.apply(config, await self.named_pools.prepare(config))
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
-        self.proxy.pools.routes.sweep(self.proxy.now())
-        self.control_plane.checks.sweep(self.proxy.now())
+        self.control_plane.begin()
+        for one in self.named_pools.every:
+            one.begin()
         self._acceptor = Acceptor(
             self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._balance
         )
         self._sweep = Sweep(self.proxy, self._look)
         self._sweep.start()
-        if self.control_plane.shared is not None:
-            self.control_plane.shared.start()
         self._acceptor.start()
 
     def _look(self, now: float) -> None:
         """Run periodic work; called with every sweep."""
         if self._acceptor is not None:
             self._acceptor.sweep(now)
-        if self._siblings is not None:
-            self._siblings.sweep(now)
         self.control_plane.sweep(now)
+        self.named_pools.sweep(now)
 
     def _publish_grace(self) -> None:
         """Publish the shutdown timeout to the supervisor, which kills a slower process and does not reload
@@ -164,7 +192,7 @@ class Server:
         return None if tls is None else tls.handshake(self._front)
 
     def _downstream(self) -> DownstreamConnection:
-        return DownstreamConnection(self.proxy, self._admin.exchange)
+        return DownstreamConnection(self.proxy, self._admin.exchange, self.named_pools.routes)
 
     @property
     def _client_limit(self) -> int:
@@ -187,7 +215,16 @@ class Server:
     async def _apply(self, prepared: Prepared) -> None:
         """Apply a prepared configuration at once, except for connected clients, which are updated in slices."""
         is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
-        gone = self._apply_prepared(prepared)
+        new = await self.named_pools.prepare(prepared.config)
+        try:
+            gone = self._apply_prepared(prepared)
+        except BaseException:
+            for one in new.values():
+                await one.stop()
+            raise
+        gone += self.named_pools.apply(prepared.config, new)
+        for one in new.values():
+            one.begin()
         await self.control_plane.discovery.close(gone)
         if not is_met_alike:
             await self._update_clients(list(self.proxy.downstreams))
@@ -199,13 +236,8 @@ class Server:
         `PoliciesError` before anything else changes.
         """
         control_plane, config = self.control_plane, prepared.config
-        control_plane.registry.warm(config)
-        if not config.policy.is_same_as(control_plane.policy):
-            control_plane.apply_policy(config.policy)
-        gone = control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
+        gone = control_plane.reload(config)
         self._apply_log(config.log, prepared.output)
-        control_plane.apply(config)
-        control_plane.registry.apply(config)
         self.arrivals.tls, self.arrivals.proxies = self._handshake(config.server_tls), config.proxy_protocol
         self._admin.token = config.token
         self._publish_grace()
@@ -257,24 +289,18 @@ class Server:
             self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
-        proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
-        proxy.tunnels.abort()
+        for each in proxy.every:
+            each.queue.close()  # first: an exchange that ends would make room for the next waiting request
+            each.tunnels.abort()
         for downstream in list(proxy.downstreams):
             downstream.abort()
-        if proxy.hedges is not None:
-            proxy.hedges.close()
         if self._sweep is not None:
             self._sweep.stop()
-        control_plane.checks.stop()
-        control_plane.load_probes.stop()
-        if control_plane.shared is not None:
-            await control_plane.shared.stop()
         await self._admin.stop()
-        await control_plane.discovery.stop()
-        await proxy.pools.close()
+        await self.named_pools.stop()
+        await control_plane.stop()
         if proxy.access_log is not None:
             proxy.access_log.stop()
-        control_plane.recording.close()
         return is_finished
 
     async def _drained(self, grace: float) -> bool:
@@ -300,6 +326,11 @@ class Server:
     @property
     def _is_empty(self) -> bool:
         return not (self.proxy.downstreams or len(self.arrivals))
+
+
+def _of_pool(name: str, say: Callable[[str], None], line: str) -> None:
+    """Print a line about a named pool."""
+    say(f"pool {name}: {line}")
 
 
 def _in_silence(line: str) -> None:

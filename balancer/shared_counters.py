@@ -29,11 +29,12 @@ NUMBERS = len(SharedLatency._fields)
 WORD = 8
 
 
-def key_of(endpoint_id: str) -> int:
-    """Return the endpoint's key, the same in every process and never 0. Among a million ids two collide with a
-    probability of 10⁻⁷.
+def key_of(endpoint_id: str, pool: str = "") -> int:
+    """Return the key of an endpoint of a pool, the same in every process and never 0. Among a million ids two collide
+    with a probability of 10⁻⁷.
     """
-    digest = blake2b(endpoint_id.encode(), digest_size=WORD).digest()
+    name = f"{pool}/{endpoint_id}" if pool else endpoint_id
+    digest = blake2b(name.encode(), digest_size=WORD).digest()
     return int.from_bytes(digest, "little", signed=True) or 1
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import HttpVersion11, web
@@ -26,12 +27,14 @@ from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
 from balancer.admin.page.routes import PageRoutes
-from balancer.admin.policy_order import ORDER_LIMIT, encoded, files_in
+from balancer.admin.policy_order import ORDER_LIMIT, files_in, reload_order
 from balancer.admin.policy_routes import PolicyRoutes
+from balancer.admin.pools import FRONT, pool_of
 from balancer.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.admin.sockets import AdminSockets
 from balancer.admin.status import process_status, proxy_status, reload_status
 from balancer.config.problems import ConfigError
+from balancer.errors import UnknownPool
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
@@ -66,7 +69,7 @@ class AdminApplication:
         self.token = token
         self._channel = channel
         self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
-        self._policy = PolicyRoutes(control_plane, channel)
+        self._policy = PolicyRoutes(channel)
         self._page = PageRoutes(control_plane, channel)
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
@@ -77,6 +80,7 @@ class AdminApplication:
         limit = ORDER_LIMIT if entrance is Entrance.PROCESS else BODY_LIMIT
         app = web.Application(middlewares=[self._guard], client_max_size=limit)
         app[ENTRANCE] = entrance
+        app[FRONT] = self._control_plane
         app.add_routes(self._routes())
         return web.AppRunner(
             app, access_log=None, shutdown_timeout=1.0, auto_decompress=False, lingering_time=DRAIN_TIME
@@ -90,14 +94,14 @@ class AdminApplication:
             web.get("/-/metrics", self._metrics),
         ]
         if self._channel is not None and self._orders is not None:
-            reload = self._channel.everywhere(reload, self._policy.order)
+            reload = self._channel.everywhere(reload, self._reload_order)
             routes.append(web.get(ORDERS, self._orders.tell))
         return [
             *routes,
             web.post("/-/reload", reload),
             *self._policy.routes(),
-            *EndpointRoutes(self._control_plane, self._channel).routes(),
-            *LiveRoutes(self._control_plane, self._channel).routes(),
+            *EndpointRoutes(self._channel).routes(),
+            *LiveRoutes(self._channel).routes(),
             *self._page.routes(),
         ]
 
@@ -140,7 +144,7 @@ class AdminApplication:
         assert channel is not None  # one of several processes
         async with channel.turn():
             await self._reloads.run()
-            answers = await channel.ask("POST", "/-/reload", encoded(self._control_plane.policy))
+            answers = await channel.ask("POST", "/-/reload", reload_order(self._control_plane))
         return [
             f"process {answer.process + 1} keeps the configuration that it has: {answer.problem}"
             for answer in answers
@@ -205,6 +209,10 @@ class AdminApplication:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer 404 to every request that is not admitted."""
         began_at = self._proxy.now()
+        try:
+            pool_of(request)
+        except UnknownPool as error:
+            handler = partial(unknown_pool, str(error))
         if not self._may(request):
             handler = not_found
         elif "Content-Encoding" in request.headers:
@@ -280,6 +288,9 @@ class AdminApplication:
             body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
         return web.Response(body=body, headers={"Content-Type": content_type})
 
+    async def _reload_order(self, request: web.Request) -> bytes:
+        return reload_order(self._control_plane)
+
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the whole configuration, as on SIGHUP; no body. A sibling sends its policy with the files."""
         try:
@@ -302,6 +313,11 @@ def _factory(server: web.Server | None) -> web.Server:
 async def not_found(request: web.Request) -> web.StreamResponse:
     """Answer a request that is not admitted."""
     return web.Response(status=404, text="404: Not Found")
+
+
+async def unknown_pool(line: str, request: web.Request) -> web.StreamResponse:
+    """Answer a request about a pool that does not exist."""
+    return problem(404, line)
 
 
 async def unsupported_encoding(request: web.Request) -> web.StreamResponse:

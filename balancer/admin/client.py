@@ -9,7 +9,7 @@ import json
 import socket
 import ssl
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from balancer.admin.socket_path import found_socket
 from balancer.printable import one_line
@@ -111,3 +111,10 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+def target_of(path: str, pool: str | None) -> str:
+    """Return the target of an admin request about a pool; None is the one without a name."""
+    if pool is None:
+        return path
+    return f"{path}{'&' if '?' in path else '?'}pool={quote(pool, safe='')}"

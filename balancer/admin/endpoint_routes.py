@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from aiohttp import web
 from pydantic import Field, ValidationError, model_validator
 
 from balancer.admin.channel import Channel, Handler
+from balancer.admin.pools import pool_of
 from balancer.admin.status import endpoint_status, leaving_status, panic_status, process_endpoint_status
 from balancer.config.endpoint import EndpointConfig
 from balancer.config.problems import first_problem
@@ -22,9 +23,6 @@ from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 from policies.facts import AdminState
-
-if TYPE_CHECKING:
-    from balancer.control_plane import ControlPlane
 
 M = TypeVar("M", bound=Section)
 
@@ -56,8 +54,7 @@ class Refused(Exception):
 class EndpointRoutes:
     """Routes of /-/endpoints for the endpoints of a proxy."""
 
-    def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
-        self._control_plane = control_plane
+    def __init__(self, channel: Channel | None = None) -> None:
         self._channel = channel
         self._status = endpoint_status if channel is None else process_endpoint_status
 
@@ -79,62 +76,63 @@ class EndpointRoutes:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        states = self._control_plane.proxy.router.states
+        pool = pool_of(request)
         return web.json_response(
             {
-                "panic": panic_status(self._control_plane.proxy),
-                "endpoints": [self._status(self._control_plane, state) for state in states],
-                "leaving": leaving_status(self._control_plane),
+                "panic": panic_status(pool.proxy),
+                "endpoints": [self._status(pool, state) for state in pool.proxy.router.states],
+                "leaving": leaving_status(pool),
             }
         )
 
     async def _get(self, request: web.Request) -> web.Response:
-        return self._answer(request.match_info["id"])
+        return self._answer(request, request.match_info["id"])
 
     async def _add(self, request: web.Request) -> web.Response:
         """Body: the keys of an `[[endpoints]]`."""
         try:
             config = await body_of(request, EndpointConfig)
             # The first TLS context takes up to a quarter of a second to create.
-            await asyncio.to_thread(self._control_plane.config.upstream_tls.of_these, [config])
-            self._control_plane.registry.add(config)
+            await asyncio.to_thread(pool_of(request).config.upstream_tls.of_these, [config])
+            pool_of(request).registry.add(config)
         except Refused as error:
             return problem(error.status, str(error))
         except TlsProblem as error:
             return problem(422, str(error))
         except EndpointConflict as error:
             return problem(409, str(error))
-        return self._answer(config.id, 201)
+        return self._answer(request, config.id, 201)
 
     async def _change(self, request: web.Request) -> web.Response:
         """Body: `state`, `weight` or both; an omitted key stays unchanged."""
         endpoint_id = request.match_info["id"]
         try:
             change = await body_of(request, EndpointChange)
-            self._control_plane.registry.change(endpoint_id, change.state, change.weight)
+            pool_of(request).registry.change(endpoint_id, change.state, change.weight)
         except Refused as error:
             return problem(error.status, str(error))
         except UnknownEndpoint as error:
             return problem(404, str(error))
-        return self._answer(endpoint_id)
+        return self._answer(request, endpoint_id)
 
     async def _remove(self, request: web.Request) -> web.Response:
         endpoint_id = request.match_info["id"]
         try:
-            in_flight = self._control_plane.registry.remove(endpoint_id)
+            in_flight = pool_of(request).registry.remove(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
         except EndpointConflict as error:
             return problem(409, str(error))
         return web.json_response({"id": endpoint_id, "in_flight": in_flight})
 
-    def _answer(self, endpoint_id: str, status: int = 200) -> web.Response:
+    def _answer(self, request: web.Request, endpoint_id: str, status: int = 200) -> web.Response:
+        pool = pool_of(request)
         try:
-            self._control_plane.registry.member(endpoint_id)
+            pool.registry.member(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
-        state = self._control_plane.proxy.router.find(endpoint_id)
-        return web.json_response(self._status(self._control_plane, state), status=status)
+        state = pool.proxy.router.find(endpoint_id)
+        return web.json_response(self._status(pool, state), status=status)
 
 
 def alone(handler: Handler) -> Handler:

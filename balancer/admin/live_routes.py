@@ -6,19 +6,17 @@ An inspection has a time limit or is stopped here; while it is off it costs a re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from aiohttp import web
 from pydantic import Field
 
 from balancer.admin.channel import Channel
 from balancer.admin.endpoint_routes import Refused, alone, body_of, problem
+from balancer.admin.pools import pool_of
 from balancer.admin.status import latency_status
 from balancer.config.section import Seconds, Section
 from balancer.errors import LogFailed, RecordingRefused
-
-if TYPE_CHECKING:
-    from balancer.control_plane import ControlPlane
 
 
 class RecordRequest(Section):
@@ -39,8 +37,7 @@ class ExplainRequest(Section):
 class LiveRoutes:
     """Routes that record, explain and measure the traffic of a proxy."""
 
-    def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
-        self._control_plane = control_plane
+    def __init__(self, channel: Channel | None = None) -> None:
         self._channel = channel
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -62,7 +59,7 @@ class LiveRoutes:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """Return the last explained picks; they are kept after the end until explaining starts again."""
-        return web.json_response(self._control_plane.explanations.document())
+        return web.json_response(pool_of(request).explanations.document())
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
@@ -70,31 +67,31 @@ class LiveRoutes:
             order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
         except Refused as error:
             return problem(error.status, str(error))
-        self._control_plane.explanations.start(order.seconds, order.keep)
-        return web.json_response(self._control_plane.explanations.status(), status=201)
+        pool_of(request).explanations.start(order.seconds, order.keep)
+        return web.json_response(pool_of(request).explanations.status(), status=201)
 
     async def _stop_explaining(self, request: web.Request) -> web.Response:
-        self._control_plane.explanations.stop()
-        return web.json_response(self._control_plane.explanations.status())
+        pool_of(request).explanations.stop()
+        return web.json_response(pool_of(request).explanations.status())
 
     async def _latency(self, request: web.Request) -> web.Response:
         """Return every bucket of every histogram, for a client that computes the difference of two readings."""
-        return web.json_response(latency_status(self._control_plane))
+        return web.json_response(latency_status(pool_of(request)))
 
     async def _record(self, request: web.Request) -> web.Response:
-        return web.json_response(self._control_plane.recording.status())
+        return web.json_response(pool_of(request).recording.status())
 
     async def _start_recording(self, request: web.Request) -> web.Response:
         """Body: `seconds`, or nothing."""
         try:
             order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
-            self._control_plane.recording.start(order.seconds)
+            pool_of(request).recording.start(order.seconds)
         except (Refused, RecordingRefused) as error:
             return problem(error.status, str(error))
         except LogFailed as error:
             return problem(409, str(error))
-        return web.json_response(self._control_plane.recording.status(), status=201)
+        return web.json_response(pool_of(request).recording.status(), status=201)
 
     async def _stop_recording(self, request: web.Request) -> web.Response:
-        self._control_plane.recording.stop()
-        return web.json_response(self._control_plane.recording.status())
+        pool_of(request).recording.stop()
+        return web.json_response(pool_of(request).recording.status())

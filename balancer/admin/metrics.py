@@ -21,6 +21,7 @@ from balancer.admin.policy_report import policy_families
 from balancer.admin.queue_report import queue_families
 from balancer.admin.routes_report import route_families
 from balancer.build import build
+from balancer.config.routes import DEFAULT
 from balancer.membership.condition import Condition
 
 if TYPE_CHECKING:
@@ -55,7 +56,35 @@ class MetricsCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families from the current counters of the proxy."""
+        """Yield all families from the current counters; those of pools have the label `pool` where pools have names."""
+        yield from self._process_families()
+        named = self._control_plane.named
+        if not named:
+            yield from self._pool_families()
+            return
+        labelled: dict[str, Metric] = {}
+        for name, pool in {DEFAULT: self._control_plane, **named}.items():
+            for family in MetricsCollector(pool)._pool_families():
+                whole = labelled.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type)
+                )
+                for sample in family.samples:
+                    whole.samples.append(sample._replace(labels={"pool": name, **sample.labels}))
+        yield from labelled.values()
+
+    def _process_families(self) -> Iterator[Metric]:
+        proxy = self._proxy
+        yield build_family()
+        is_ready = readiness(self._control_plane) in (SERVING, PANIC)
+        yield GaugeMetricFamily(f"{PREFIX}_ready", "1: some endpoint may answer", is_ready)
+        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
+        connections = proxy.counts.connections
+        yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", connections)
+        yield from reload_families(self._control_plane.reload_counts)
+        if proxy.access_log is not None:
+            yield log_family(proxy.access_log.counts)
+
+    def _pool_families(self) -> Iterator[Metric]:
         yield from self._proxy_families()
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
@@ -67,11 +96,6 @@ class MetricsCollector(Collector):
 
     def _proxy_families(self) -> Iterator[Metric]:
         proxy, counts = self._proxy, self._proxy.counts
-        yield build_family()
-        is_ready = readiness(self._control_plane) in (SERVING, PANIC)
-        yield GaugeMetricFamily(f"{PREFIX}_ready", "1: some endpoint may answer", is_ready)
-        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
-        yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
         yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
         yield CounterMetricFamily(f"{PREFIX}_retries", "Requests sent to a further endpoint", counts.retried)
         denied = proxy.retries.budget.denied
@@ -82,7 +106,6 @@ class MetricsCollector(Collector):
             f"{PREFIX}_fallback_picks", "Picks that the fallback policy made", proxy.router.all_fallback_picks
         )
         yield from self._tunnels()
-        yield from reload_families(self._control_plane.reload_counts)
         yield from self._discovery()
         sticky = CounterMetricFamily(
             f"{PREFIX}_sticky", "Requests that belong to an endpoint", labels=["placed"]
@@ -97,8 +120,6 @@ class MetricsCollector(Collector):
         yield from queue_families(proxy)
         yield from panic_families(proxy)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Error responses of the balancer", labels=["reason"])
-        if proxy.access_log is not None:
-            yield log_family(proxy.access_log.counts)
         for reason, number in counts.errors.items():
             errors.add_metric([reason], number)
         yield errors

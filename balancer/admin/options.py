@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from balancer.admin.client import UNIX_SCHEME, AdminClient, AdminError, Unreachable
+from balancer.admin.client import UNIX_SCHEME, AdminClient, AdminError, Unreachable, target_of
 from balancer.config.environment import PREFIX
 from balancer.config.renamed import renamed_variable
 from balancer.printable import printable
@@ -54,15 +54,18 @@ def connection_options(command: Command) -> Command:
 
 
 class BalancerClient:
-    """Admin client for click commands; every error is a `click.ClickException` with one line."""
+    """Admin client for click commands; every error is a `click.ClickException` with one line. Its requests are about
+    the pool of that name.
+    """
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, pool: str | None = None) -> None:
         self._client = AdminClient(url, token)
+        self._pool = pool
 
     def ask(self, method: str, target: str, body: Any = None) -> Any:
         """Return the JSON document of the response."""
         try:
-            return self._client.document(method, target, body)
+            return self._client.document(method, target_of(target, self._pool), body)
         except Unreachable as error:
             raise click.ClickException(f"--url: {error}") from None
         except AdminError as error:

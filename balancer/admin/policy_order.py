@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from balancer.config.policy_spec import PolicySpec
 from policies.loading.source import Source
+
+if TYPE_CHECKING:
+    from balancer.control_plane import ControlPlane
 
 ORDER_LIMIT: Final = 64 << 20
 """Limit in bytes of a request of a sibling process: ten policies of `LARGEST` bytes each, escaped as JSON."""
@@ -22,6 +25,14 @@ Order = dict[str, Any]
 def order_of(spec: PolicySpec) -> Order:
     """Return the specification and the contents of its files, for JSON."""
     return {"spec": spec.spec, "files": [source.as_dict() for source in spec.library.sources]}
+
+
+def reload_order(control_plane: ControlPlane) -> bytes:
+    """Return the policy in force with the files of all pools' policies, as the body of a sibling's reload."""
+    order = order_of(control_plane.policy)
+    for pool in control_plane.named.values():
+        order["files"] += order_of(pool.policy)["files"]
+    return json.dumps(order, ensure_ascii=False).encode()
 
 
 def encoded(spec: PolicySpec) -> bytes:

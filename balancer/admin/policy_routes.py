@@ -18,13 +18,14 @@ from balancer.admin.channel import ENTRANCE, Channel, Handler, is_from_sibling
 from balancer.admin.endpoint_routes import Refused, json_of, problem
 from balancer.admin.policy_order import encoded, spec_in
 from balancer.admin.policy_report import policy_status, process_policy_status
+from balancer.admin.pools import pool_of
 from balancer.config.policy_spec import PolicySpec
 from balancer.config.problems import first_problem
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
 
 if TYPE_CHECKING:
-    from balancer.control_plane import ControlPlane
+    pass
 
 FILES_REFUSED = (
     "a file or module can be named on the admin socket only; over TCP only one that the configuration or a "
@@ -35,8 +36,7 @@ FILES_REFUSED = (
 class PolicyRoutes:
     """Routes of /-/policy for one process."""
 
-    def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
-        self._control_plane = control_plane
+    def __init__(self, channel: Channel | None = None) -> None:
         self._channel = channel
         self._files_named: set[str] = set()
 
@@ -57,14 +57,14 @@ class PolicyRoutes:
 
     async def order(self, request: web.Request) -> bytes:
         """Return the policy in force with its files, as the body of a sibling's request."""
-        return encoded(self._control_plane.policy)
+        return encoded(pool_of(request).policy)
 
     async def _show(self, request: web.Request) -> web.Response:
-        return self._answer()
+        return self._answer(request)
 
-    def _answer(self) -> web.Response:
+    def _answer(self, request: web.Request) -> web.Response:
         status = policy_status if self._channel is None else process_policy_status
-        return web.json_response(status(self._control_plane))
+        return web.json_response(status(pool_of(request)))
 
     async def _check(self, request: web.Request) -> web.Response:
         """Body as for PUT. Only validates it, in this process."""
@@ -79,14 +79,14 @@ class PolicyRoutes:
             spec = self._spec(request, await json_of(request))
             await asyncio.to_thread(spec.make, Random(0))  # the code of a file may take its time
             if is_applied:
-                self._control_plane.apply_policy(spec)
+                pool_of(request).apply_policy(spec)
         except Refused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:
             return problem(422, first_problem(error, PolicySpec))
         except PoliciesError as error:
             return problem(422, str(error))
-        return self._answer()
+        return self._answer(request)
 
     def _spec(self, request: web.Request, document: Any) -> PolicySpec:
         """Return the specification in a request. Raises `Refused` if it may not load the files that it names."""
@@ -105,7 +105,8 @@ class PolicyRoutes:
         On the admin socket it may name any. Over TCP, where other users of the machine and remote holders of the token
         are admitted, only those that the configuration or a request on the socket has named before.
         """
-        policies = (self._control_plane.config.policy.spec, self._control_plane.policy.spec)
+        pool = pool_of(request)
+        policies = (pool.config.policy.spec, pool.policy.spec)
         self._files_named.update(name for policy in policies for name in references_in(policy))
         named = references_in(spec.spec)
         if request.app[ENTRANCE] is Entrance.SOCKET:

@@ -63,10 +63,16 @@ class RuntimeOverrides:
         return web.json_response(self._told())
 
     def _told(self) -> dict[str, Any]:
-        control_plane, registry = self._control_plane, self._control_plane.registry
-        added, removed, weights = registry.orders()
+        front = self._control_plane
         return {
-            "reloads": control_plane.reload_counts.done,
+            "reloads": front.reload_counts.done,
+            **self._told_of(front),
+            "pools": {name: self._told_of(pool) for name, pool in front.named.items()},
+        }
+
+    def _told_of(self, control_plane: ControlPlane) -> dict[str, Any]:
+        added, removed, weights = control_plane.registry.orders()
+        return {
             "policy": order_of(control_plane.policy),
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
@@ -86,13 +92,18 @@ class RuntimeOverrides:
         overrides = await self._fetch()
         if overrides is not None and overrides["reloads"]:
             try:
-                await self._reloads.run(files_in(overrides["policy"]))
+                policies = [each["policy"] for each in (overrides, *overrides["pools"].values())]
+                await self._reloads.run([file for policy in policies for file in files_in(policy)])
             except ConfigError as error:
                 self._say(f"a process that was started later keeps the configuration of the start: {error}")
-            await self._control_plane.discovery.start(self._control_plane.proxy.now())
+            for pool in (self._control_plane, *self._control_plane.named.values()):
+                await pool.start()
             overrides = await self._fetch()
         if overrides is not None:
-            self._apply(overrides)
+            self._apply(self._control_plane, overrides)
+            for name, pool in self._control_plane.named.items():
+                if name in overrides["pools"]:
+                    self._apply(pool, overrides["pools"][name])
         self._is_synced.set()
 
     async def _fetch(self) -> dict[str, Any] | None:
@@ -102,8 +113,7 @@ class RuntimeOverrides:
             return overrides
         return None
 
-    def _apply(self, overrides: dict[str, Any]) -> None:
-        control_plane = self._control_plane
+    def _apply(self, control_plane: ControlPlane, overrides: dict[str, Any]) -> None:
         try:
             spec = spec_in(overrides["policy"])
             if spec != control_plane.policy or spec.library.differs_from(control_plane.policy.library):

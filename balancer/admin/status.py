@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
@@ -40,26 +42,72 @@ def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
         "uptime": round(proxy.now() - proxy.started_at, 3),
         "draining": proxy.is_draining,
         "readiness": readiness(control_plane),
-        "clients": len(proxy.downstreams),
-        "in_flight": proxy.in_flight,
+        **clients_status(proxy),
         "queued": len(proxy.queue),
         "queue": queue_status(proxy),
         "levels": level_status(proxy),
-        "connections": counts.connections,
         "requests": counts.requests,
         "retried": counts.retried,
         "retries_denied": proxy.retries.budget.denied,
         "hedging": hedging_status(proxy),
         "abandoned": counts.abandoned,
-        "failed_arrivals": counts.failed_arrivals,
         "errors": dict(counts.errors),
     }
 
 
+def clients_status(proxy: Proxy) -> dict[str, Any]:
+    """Return the counts of client connections, which only the proxy of the pool without a name has."""
+    counts = proxy.counts
+    return {
+        "clients": len(proxy.downstreams),
+        "in_flight": proxy.in_flight if not proxy.name else proxy.router.in_flight,
+        "connections": counts.connections,
+        "failed_arrivals": counts.failed_arrivals,
+    }
+
+
+OF_PROCESS = frozenset((
+    *("version", "build", "pid", "uptime", "draining", "access_log", "reload"),
+    *("clients", "connections", "failed_arrivals"),
+))  # fmt: skip
+"""Keys of the status that concern the process; the others are those of a pool, too."""
+
+TOTALS = ("queued", "requests", "retried", "retries_denied", "abandoned")
+"""Keys whose value at the top of the status is that of all pools together; `errors` and `responses` are, too."""
+
+
 def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the document of /-/status. Durations are in seconds."""
+    """Return the document of /-/status. Durations are in seconds.
+
+    With named pools it has the status of each, and the counts of requests at its top are of all pools together.
+    """
+    return _with_pools(control_plane, pool_status)
+
+
+def _with_pools(
+    control_plane: ControlPlane, status: Callable[[ControlPlane], dict[str, Any]]
+) -> dict[str, Any]:
+    document = status(control_plane)
+    if control_plane.named:
+        pools = [named_status(name, status(pool)) for name, pool in control_plane.named.items()]
+        for key in TOTALS:
+            document[key] += sum(pool[key] for pool in pools)
+        for key in ("errors", "responses"):
+            document[key] = dict(sum((Counter(each[key]) for each in (document, *pools)), Counter[str]()))
+        document["pools"] = pools
+    return document | {"health": health_of(document)}
+
+
+def named_status(name: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a named pool without what concerns the process."""
+    own = {key: value for key, value in document.items() if key not in OF_PROCESS}
+    return {"name": name, **own, "health": health_of(document)}
+
+
+def pool_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status of one pool, with that of the process if it is the one without a name."""
     proxy = control_plane.proxy
-    document = {
+    return {
         **process_counts(control_plane),
         "responses": responses_status(proxy),
         "tunnels": {
@@ -92,7 +140,6 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
             for source in control_plane.discovery.sources
         ],
     }
-    return document | {"health": health_of(document)}
 
 
 def responses_status(proxy: Proxy) -> dict[str, int]:
@@ -209,7 +256,8 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
     before, and the last bucket has all longer ones.
     """
     proxy = control_plane.proxy
-    return {
+    pools = [{"name": name, **latency_status(pool)} for name, pool in control_plane.named.items()]
+    return ({"pools": pools} if pools else {}) | {
         "shortest": SHORTEST,
         "ratio": RATIO,
         "requests": proxy.counts.requests,
@@ -228,10 +276,14 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
 
 def process_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
-    proxy = control_plane.proxy
-    endpoints = [process_endpoint_status(control_plane, state) for state in proxy.router.states]
-    return proxy_status(control_plane) | {
-        "endpoints": endpoints,
+    return _with_pools(control_plane, process_pool_status)
+
+
+def process_pool_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status of one pool with raw histograms."""
+    states = control_plane.proxy.router.states
+    return pool_status(control_plane) | {
+        "endpoints": [process_endpoint_status(control_plane, state) for state in states],
         "policy": process_policy_status(control_plane),
     }
 

@@ -100,28 +100,49 @@ def lines_of(
     """Format the status of a balancer or a sidecar for a terminal. `now` and `before` are readings of /-/latency,
     `seconds` apart; without them the columns of requests are since the start.
     """
-    errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
     state = "draining, up" if document["draining"] else "up"
     lines = [
         f"steelyard {document['version']} ({document['build']}) {state} for {document['uptime']:.0f} s",
-        f"clients {document['clients']}, in flight {document['in_flight']}, queued {document.get('queued', 0)}, "
-        f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {errors}",
+        f"clients {document['clients']}, {counts_line(document)}",
     ]
     if "policy" in document:
-        policy = document["policy"]
-        fault = f", last fault: {policy['last_fault']}" if policy["last_fault"] else ""
-        lines.append(f"policy {label_of(policy['name'])}, fallback picks {policy['fallback_picks']}{fault}")
-        lines += [
-            f"  {file['path']}, version {file['version']}, loaded {file['loaded']}"
-            for file in policy.get("files", ())
-        ]
-        if policy.get("differs"):
-            lines.append("  processes have different policies or versions; reload to make them equal")
+        lines += policy_lines(document["policy"])
         lines.append(document["health"]["summary"])
-        if now is not None:
+        if now is not None and (document["endpoints"] or "pools" not in document):
             lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]
+    for pool in document.get("pools", ()):
+        lines += ["", f"pool {pool['name']}: {counts_line(pool)}", *policy_lines(pool["policy"])]
+        lines.append(pool["health"]["summary"])
+        counts, earlier = (
+            next((each for each in (of or {}).get("pools", ()) if each["name"] == pool["name"]), None)
+            for of in (now, before)
+        )
+        if counts is not None:
+            lines += ["", *endpoint_table(pool, counts, earlier, seconds or document["uptime"])]
     for origin in document.get("origins", ()):
         lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
+    return lines
+
+
+def counts_line(document: dict[str, Any]) -> str:
+    """Format the counts of requests of a balancer or of one of its pools."""
+    errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
+    return (
+        f"in flight {document['in_flight']}, queued {document.get('queued', 0)}, "
+        f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {errors}"
+    )
+
+
+def policy_lines(policy: dict[str, Any]) -> list[str]:
+    """Format a policy with its files and faults."""
+    fault = f", last fault: {policy['last_fault']}" if policy["last_fault"] else ""
+    lines = [f"policy {label_of(policy['name'])}, fallback picks {policy['fallback_picks']}{fault}"]
+    lines += [
+        f"  {file['path']}, version {file['version']}, loaded {file['loaded']}"
+        for file in policy.get("files", ())
+    ]
+    if policy.get("differs"):
+        lines.append("  processes have different policies or versions; reload to make them equal")
     return lines
 
 

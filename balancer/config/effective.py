@@ -41,6 +41,12 @@ def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_give
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             for at, each in enumerate(value):
                 later.append(_with_header(f"[[{inner}]]", each, source, (*here, at), inner, is_given=is_set))
+        elif isinstance(value, dict) and all(isinstance(each, BaseModel) for each in value.values()):
+            for inner_name, each in value.items():
+                path_in = f"{inner}.{inner_name}"
+                later.append(
+                    _with_header(f"[{path_in}]", each, source, (*here, inner_name), path_in, is_given=is_set)
+                )
         else:
             yield _line(key, value, origin)
     for lines in later:

@@ -104,5 +104,5 @@ def _put(document: dict[str, Any], place: Place, value: Any) -> bool:
         document = document.setdefault(name, {})
         if not isinstance(document, dict):
             return False
-    document[last] = policy_table(value) if place == ("policy",) else value
+    document[last] = policy_table(value) if last == "policy" else value
     return True

@@ -33,6 +33,11 @@ def is_list(annotation: Any) -> bool:
     return any(getattr(part, "__origin__", part) is tuple for part in parts_of(annotation))
 
 
+def is_mapping(annotation: Any) -> bool:
+    """Return whether values are tables by names that are free to choose."""
+    return getattr(annotation, "__origin__", None) is dict
+
+
 def is_open(table: Table) -> bool:
     """Return whether the table takes other keys than its own: options of policies."""
     return table.model_config.get("extra") == "allow"
@@ -47,6 +52,9 @@ def annotation_at(table: Table, place: Place) -> Any:
         inner = table_of(annotation)
         if inner is None:
             return None
+        if is_mapping(annotation):
+            annotation = inner
+            continue
         if name not in inner.model_fields:
             return Any if is_open(inner) else None
         annotation = inner.model_fields[name].annotation
@@ -67,11 +75,12 @@ def has_secret(annotation: Any) -> bool:
 
 
 def keys_of(table: Table, place: Place = ()) -> Iterator[Place]:
-    """Yield the place of every key, tables before their keys, without indexes of lists."""
+    """Yield the place of every key, tables before their keys, without indexes of lists and without the keys of tables
+    whose names are free to choose."""
     for name, field in table.model_fields.items():
         yield (*place, name)
         inner = table_of(field.annotation)
-        if inner is not None:
+        if inner is not None and not is_mapping(field.annotation):
             yield from keys_of(inner, (*place, name))
 
 

@@ -16,25 +16,15 @@ from typing import Any, Final, Self
 from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 
 from balancer.config.admin import AdminConfig
-from balancer.config.discovery import DiscoveryConfig, check_unique
 from balancer.config.documents import parsed, read_text, with_line
-from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.environment import environment_layer
 from balancer.config.explain import ExplainConfig
-from balancer.config.health import (
-    HealthChecksConfig,
-    OutlierDetectionConfig,
-    PanicConfig,
-    SlowStartConfig,
-    health_of,
-)
-from balancer.config.key import KeyConfig
+from balancer.config.health import health_of
 from balancer.config.keys import dotted
 from balancer.config.listen import HostPort, ListenAddress
-from balancer.config.load_probes import LoadProbesConfig
+from balancer.config.named_pools import PoolSettings, with_inherited
 from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.policy_spec import PlainPolicy, PolicySpec
-from balancer.config.pool import PoolConfig
 from balancer.config.pool_limits import PoolLimits
 from balancer.config.positions import Place
 from balancer.config.problems import (
@@ -46,21 +36,13 @@ from balancer.config.problems import (
     problems_of,
     without_credentials,
 )
-from balancer.config.queue import AdmissionConfig, ConcurrencyConfig, QueueConfig
+from balancer.config.queue import AdmissionConfig
 from balancer.config.record import RecordConfig
-from balancer.config.retries import HedgingConfig, RetryConfig
-from balancer.config.section import Name, Section
-from balancer.config.sections import (
-    HeadersConfig,
-    HttpConfig,
-    LimitsConfig,
-    LogConfig,
-    TimeoutsConfig,
-    TlsConfig,
-)
+from balancer.config.routes import RouteConfig, check_routes
+from balancer.config.section import Name
+from balancer.config.sections import HeadersConfig, HttpConfig, LogConfig, TlsConfig
 from balancer.config.shared import SharedConfig
-from balancer.config.sources import FileNames, Layer, merge, one_source
-from balancer.config.sticky import StickyConfig
+from balancer.config.sources import FileNames, Layer, merge, one_source, with_policies
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.health.health import Health
 from policies.loading.reference import located
@@ -82,8 +64,11 @@ OPTIONS: Final = {
 ENDPOINTS_REQUIRED: Final = Problem(("endpoints",), "is required: [[endpoints]] once or more, or [discovery]")
 
 
-class Settings(Section):
-    """The whole configuration. Keys can be set in the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE."""
+class Settings(PoolSettings):
+    """The whole configuration. Keys can be set in the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE.
+
+    The keys of `PoolSettings` at the top level are those of the pool without a name, and defaults of the named pools.
+    """
 
     listen: HostPort = Field(
         default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
@@ -94,13 +79,8 @@ class Settings(Section):
         le=MOST_PROCESSES,
         description="number of balancer processes on one port; default: $WEB_CONCURRENCY",
     )
-    home_region: Name | None = Field(default=None, description="region of this balancer and its clients")
-    policy: PolicySpec = PolicySpec()
     seed: int | None = Field(
         default=None, ge=0, description="seed of the policies' random numbers. None: a new one at each start"
-    )
-    retries: int = Field(
-        default=2, ge=0, le=10, description="maximum retries of a request, where a retry is safe"
     )
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         default=(),
@@ -110,42 +90,33 @@ class Settings(Section):
         default=(),
         description="networks whose connections must begin with a PROXY header; a PROXY header from others is refused",
     )
-    endpoints: tuple[EndpointConfig, ...] = ()
-    discovery: DiscoveryConfig = DiscoveryConfig()
     tls: TlsConfig | None = None
-    upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
-    timeouts: TimeoutsConfig = TimeoutsConfig()
-    retry: RetryConfig = RetryConfig()
-    hedging: HedgingConfig = HedgingConfig()
     http: HttpConfig = HttpConfig()
-    limits: LimitsConfig = LimitsConfig()
-    queue: QueueConfig = QueueConfig()
     admission: AdmissionConfig = AdmissionConfig()
-    concurrency: ConcurrencyConfig = ConcurrencyConfig()
     headers: HeadersConfig = HeadersConfig()
-    pool: PoolConfig = PoolConfig()
     names: NamesConfig = NamesConfig()
     route_watch: RouteWatchConfig = RouteWatchConfig()
-    health_checks: HealthChecksConfig = HealthChecksConfig()
-    load_probes: LoadProbesConfig = LoadProbesConfig()
-    outlier_detection: OutlierDetectionConfig = OutlierDetectionConfig()
-    panic: PanicConfig = PanicConfig()
-    slow_start: SlowStartConfig = SlowStartConfig()
-    sticky: StickyConfig = StickyConfig()
-    key: KeyConfig = KeyConfig()
     log: LogConfig = LogConfig()
     record: RecordConfig = RecordConfig()
     explain: ExplainConfig = ExplainConfig()
     admin: AdminConfig = AdminConfig()
     shared: SharedConfig = SharedConfig()
+    routes: tuple[RouteConfig, ...] = ()
+    pools: dict[Name, PoolSettings] = Field(default={}, description="named pools of endpoints, for routes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_inherited(cls, document: Any) -> Any:
+        return with_inherited(document)
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if not self.endpoints and not self.discovery.is_configured:
+        if not self.has_endpoints and not self.routes:
             raise ValueError(str(ENDPOINTS_REQUIRED))
-        check_unique(self.endpoints)
-        if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
-            raise ValueError("key.by: give [sticky], which has its own key, or [key], not both")
+        for name, pool in self.pools.items():
+            if not pool.has_endpoints:
+                raise ValueError(f"pools.{name}.endpoints: {ENDPOINTS_REQUIRED.message}")
+        check_routes(self.routes, self.pools, has_default=self.has_endpoints)
         return self
 
     @property
@@ -158,6 +129,16 @@ class Settings(Section):
         not depend on them.
         """
         return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
+
+    def of_pool(self, name: str) -> Settings:
+        """Return the configuration of a named pool, as that of a balancer of its own. It records to a file of its
+        own.
+        """
+        pool, record = self.pools[name], self.record
+        if record.path is not None:
+            record = record.model_copy(update={"path": f"{record.path}.{name}"})
+        own = {key: getattr(pool, key) for key in PoolSettings.model_fields}
+        return self.model_copy(update={**own, "record": record, "routes": (), "pools": {}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +174,18 @@ def read_with_sources(
     merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
         settings = Settings.model_validate(merged.document)
-        settings.policy.library.give(files)
-        problems = [*policy_problems(settings.policy)]
+        problems = list[Problem]()
+        for place, spec in policies_of(settings):
+            spec.library.give(files)
+            problems += policy_problems(spec, place)
     except ValidationError as error:
         problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]
-        if ENDPOINTS_REQUIRED not in problems and not merged.document.keys() & {"endpoints", "discovery"}:
+        problems = [each for each in problems if not _is_inherited(each, problems)]
+        if ENDPOINTS_REQUIRED not in problems and not merged.document.keys() & {
+            "endpoints",
+            "discovery",
+            "routes",
+        }:
             problems.append(ENDPOINTS_REQUIRED)  # the check of the whole needs valid tables
     lines += [line_for(problem, merged.source, path) for problem in problems]
     if lines:
@@ -214,9 +202,8 @@ def file_layer(path: Path) -> Layer:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
         raise ConfigError(with_line(path, "TOML", error)) from None
-    if "policy" in document:
-        document["policy"] = located(document["policy"], str(path.absolute().parent))
-    return Layer(document, FileNames(path, text))
+    folder = str(path.absolute().parent)
+    return Layer(with_policies(document, lambda policy: located(policy, folder)), FileNames(path, text))
 
 
 def _all_addresses(port: str) -> str:
@@ -239,6 +226,18 @@ PLATFORM: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 """Variables that platforms set: the key of each, and the function that makes its value of the text."""
 
 
+def policies_of(settings: Settings) -> Iterator[tuple[Place, PolicySpec]]:
+    """Yield the policy of the top level and those of the named pools, with their places."""
+    yield ("policy",), settings.policy
+    for name, pool in settings.pools.items():
+        yield ("pools", name, "policy"), pool.policy
+
+
+def _is_inherited(problem: Problem, problems: Sequence[Problem]) -> bool:
+    """Return whether the problem of a named pool is one with the key of the top level that it inherits."""
+    return problem.place[:1] == ("pools",) and Problem(problem.place[2:], problem.message) in problems
+
+
 def policy_problems_in(document: Any) -> Iterator[Problem]:
     """Yield the problems of a policy's name and options in an otherwise invalid configuration."""
     try:
@@ -248,13 +247,13 @@ def policy_problems_in(document: Any) -> Iterator[Problem]:
     yield from policy_problems(spec)
 
 
-def policy_problems(spec: PolicySpec) -> Iterator[Problem]:
+def policy_problems(spec: PolicySpec, at: Place = ("policy",)) -> Iterator[Problem]:
     """Yield the problems with the names and options of the policy, its canary and its shadows; reads their files."""
-    parts: dict[Place, PlainPolicy] = {("policy",): spec}
+    parts: dict[Place, PlainPolicy] = {at: spec}
     if spec.canary is not None:
-        parts["policy", "canary"] = spec.canary
-    for at, shadow in enumerate(spec.shadow):
-        parts["policy", "shadow", at] = shadow
+        parts[*at, "canary"] = spec.canary
+    for number, shadow in enumerate(spec.shadow):
+        parts[*at, "shadow", number] = shadow
     for place, part in parts.items():
         try:
             part.alone(Random(0), dotted(place), spec.library)

@@ -50,8 +50,20 @@ class Merged:
 
     def source(self, place: Place) -> str | None:
         """Return the name of the source of the value at `place`, or of the table that it is missing from."""
-        layer = longest(self.layers, place)
-        return None if layer is None else layer.named(place)
+        own = place_of_value(self.layers, place)
+        layer = longest(self.layers, own)
+        return None if layer is None else layer.named(own)
+
+
+def place_of_value(given: dict[Place, Value], place: Place) -> Place:
+    """Return the place that the value comes from: one of the top level where a named pool inherits the key."""
+    if place[:1] != ("pools",):
+        return place
+    own, inherited = (
+        max((length for length in range(len(each) + 1) if each[:length] in given), default=0)
+        for each in (place, place[2:])
+    )
+    return place[2:] if inherited + 2 > own > 0 and inherited else place
 
 
 def longest(values: dict[Place, Value], place: Place) -> Value | None:
@@ -68,10 +80,25 @@ def merge(layers: Iterable[Layer]) -> Merged:
     merged = Merged()
     for layer in layers:
         document = layer.document
-        if "policy" in document:
-            document = {**document, "policy": policy_table(document["policy"])}
+        document = with_policies(document, policy_table)
         _lay(merged, merged.document, document, layer, ())
     return merged
+
+
+def with_policies(document: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a document in which the policy of the top level and those of named pools are changed."""
+    if "policy" in document:
+        document = {**document, "policy": change(document["policy"])}
+    pools = document.get("pools")
+    if not isinstance(pools, dict):
+        return document
+    changed = {
+        name: {**pool, "policy": change(pool["policy"])}
+        if isinstance(pool, dict) and "policy" in pool
+        else pool
+        for name, pool in pools.items()
+    }
+    return {**document, "pools": changed}
 
 
 def policy_table(value: Any) -> Any:
@@ -96,7 +123,8 @@ def _lay(merged: Merged, below: dict[str, Any], above: dict[str, Any], layer: La
 
 def _is_policy(place: Place, value: dict[str, Any]) -> bool:
     """Return whether the value names a policy: the options of another policy do not apply to it."""
-    return place == ("policy",) and "name" in value
+    is_place = place == ("policy",) or (len(place) == 3 and place[0] == "pools" and place[2] == "policy")
+    return is_place and "name" in value
 
 
 def _forget(merged: Merged, place: Place) -> None:

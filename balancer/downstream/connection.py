@@ -29,9 +29,11 @@ from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
 from balancer.networks import ends_of
+from balancer.routes.own_response import OwnResponse
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
+    from balancer.routes.table import RouteTable
 
 ADMIN_PREFIX: Final = b"/-/"
 
@@ -48,12 +50,16 @@ class DownstreamConnection(ClientConnection):
         "_linger_until",
         "_pipelined",
         "_reader",
+        "_routes",
         "_unsent",
         "_unstarted",
     )
 
-    def __init__(self, proxy: Proxy, admin_exchange: AdminExchanges) -> None:
+    def __init__(
+        self, proxy: Proxy, admin_exchange: AdminExchanges, routes: RouteTable | None = None
+    ) -> None:
         super().__init__(proxy)
+        self._routes = routes
         self._admin_exchange = admin_exchange
         self._reader: RequestReader | None = None  # None: nothing more is read
         self._body: Body | None = None  # body reader of the request being received, once its head is complete
@@ -275,18 +281,28 @@ class DownstreamConnection(ClientConnection):
     # --- requests
 
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
-        """Begin a request that `proxy` forwards and whose head is complete."""
-        proxy.counts.requests += 1
-        has_body = request.fields.has_body
-        handler: RequestHandler
+        """Begin a request whose head is complete, at `proxy` or at the proxy that its route leads to."""
+        handler: RequestHandler | None = None
+        routes = self._routes
         if request.target.startswith(ADMIN_PREFIX):
             handler = self._admin_exchange(self, request)
-        elif proxy.journal is not None:
-            handler = LoggedExchange(proxy, self, request, proxy.journal)
-        else:
-            handler = Exchange(proxy, self, request)
+        elif routes is not None and routes.is_in_use:
+            route = routes.find(request)
+            if route is not None and route.proxy is not None:
+                proxy, request = route.proxy, route.rewritten(request)
+            elif route is not None or not routes.has_default:
+                handler = OwnResponse(proxy, self, request, route)
+        proxy.counts.requests += 1
+        if handler is None:
+            journal = proxy.journal
+            handler = (
+                Exchange(proxy, self, request)
+                if journal is None
+                else LoggedExchange(proxy, self, request, journal)
+            )
+        has_body = request.fields.has_body
         if has_body:
-            self._body = reader.body(request)
+            self._body = reader.body(request, proxy.limits.body)
             self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = handler  # sent with the body in this read
             return

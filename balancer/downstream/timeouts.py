@@ -19,8 +19,6 @@ PERIOD = 0.25
 SLICE = 20
 """Connections checked per loop iteration: half a millisecond, if all of them have to be refused."""
 
-TICKS_PER_SECOND = round(1 / PERIOD)
-
 
 def http_date() -> str:
     """Return the current time in the format of the Date field (RFC 9110 § 5.6.7)."""
@@ -40,7 +38,6 @@ class Sweep:
         self._also = also
         self._date = date
         self._handle: asyncio.TimerHandle | None = None
-        self._ticks = 0
         self._looking: Iterator[None] | None = None  # a sweep in progress
 
     def start(self) -> None:
@@ -76,8 +73,9 @@ class Sweep:
         """Sweep; yields after every `SLICE` connections: a thousand refusals in one go would block the loop for 20
         ms."""
         proxy = self._proxy
-        proxy.cached_time = now
-        proxy.date_line = b"Date: %b\r\n" % self._date().encode()
+        date_line = b"Date: %b\r\n" % self._date().encode()
+        for each in proxy.every:
+            each.set_time(now, date_line)
         for downstream in disconnected(proxy.downstreams):
             downstream.abort()
         for number, downstream in enumerate(list(proxy.downstreams), 1):
@@ -85,14 +83,6 @@ class Sweep:
                 downstream.check(now)
             if number % SLICE == 0:
                 yield
-        if proxy.admission is not None:
-            proxy.admission.sweep()
-        proxy.tunnels.check(now)
-        proxy.retries.budget.note(proxy.counts.requests, now)
-        if proxy.hedges is not None:
-            proxy.hedges.check(now)
-        proxy.pools.prune(now)
-        self._ticks += 1
-        if self._ticks % TICKS_PER_SECOND == 0:
-            proxy.router.tick()
+        for each in proxy.every:
+            each.sweep(now)
         self._also(now)

@@ -99,12 +99,12 @@ class ClientConnection(asyncio.Protocol):
         raise NotImplementedError
 
     def count_error(self, error: ForwardingError) -> None:
-        """Count an error response sent by the balancer itself."""
+        """Count an error response that is sent for no proxy but the one of the connection."""
         self._proxy.counts.count_error(error)
+        self._proxy.counts.responses[error.status] += 1
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
-        self._proxy.counts.responses[error.status] += 1
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
     def ask(self) -> None:

@@ -417,6 +417,7 @@ class Exchange:
         """Send an error response; nothing of a response has been sent to the client."""
         self._leave_queue()
         self.proxy.counts.count_error(error)
+        self.proxy.counts.responses[error.status] += 1
         stays = self.request.fields.keep_alive and self.is_complete and self.proxy.keeps_alive
         is_head = self.request.method == b"HEAD"
         self.downstream.write_error(error, self.request.id, stays=stays, is_head=is_head)

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from policies.insight.canary import Canary
     from policies.overload.hedging import Hedging
 
+TICK_SWEEPS: Final = 4
+"""Sweeps, of `PERIOD` in `downstream/timeouts.py`, between two ticks of the router, which are a second apart."""
+
 CLOSE_ALL_IDLE: Final = -1.0
 """Idle limit in seconds that closes every idle downstream connection."""
 
@@ -67,7 +70,10 @@ class Counts:
 
 
 class Proxy:
-    """What one process forwards with.
+    """What one process forwards to one pool of endpoints with.
+
+    The proxy of the pool without a name owns the client connections; `named` are the proxies of the named pools, which
+    share its time and its decisions about connections. `name` is that of the pool.
 
     `cached_time` is the cached time of the last sweep: precise enough for timeouts of seconds, and free to read.
     `date_line` is the Date field of the last sweep, added to a response without one (RFC 9110 § 6.6.1).
@@ -84,6 +90,7 @@ class Proxy:
     reads_load = False
     canary: Canary | None = None
     explaining: Explaining | None = None
+    named: tuple[Proxy, ...] = ()
 
     def __init__(
         self,
@@ -91,7 +98,9 @@ class Proxy:
         clock: Clock,
         config: RuntimeConfig,
         upstream_limit: int | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
         self.router = router
         self.now = clock.now
         self.cached_time = self.started_at = clock.now()
@@ -113,12 +122,13 @@ class Proxy:
             config.pools,
             upstream_limit,
             config.upstream_tls,
-            routes=Routes(config.routes, clock.now),
+            routes=Routes(config.network_routes, clock.now),
             now=clock.now,
         )
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """Return a request id that is unique across processes and runs; runs no Python frame."""
+        self._sweeps = 0
         self.apply(config)
 
     def apply(self, config: RuntimeConfig) -> None:
@@ -139,7 +149,7 @@ class Proxy:
         self.tunnels.idle, self.tunnels.stall = config.timeouts.tunnel_idle, config.timeouts.body_idle
         self.pools.apply(config.pools)
         self.pools.tls = config.upstream_tls
-        self.pools.routes.apply(config.routes)
+        self.pools.routes.apply(config.network_routes)
         self._apply_hedging(config.hedging)
         self._apply_admission(config)
 
@@ -161,16 +171,42 @@ class Proxy:
         else:
             self.admission = Admission(rules, self.router, queue, self.now) if rules is not None else None
 
+    @property
+    def every(self) -> tuple[Proxy, ...]:
+        """This proxy and those of the named pools."""
+        return (self, *self.named)
+
     def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
         """Drain: close each downstream connection after its response, or when idle for `idle_limit` seconds."""
-        self.is_draining = True
-        self.keeps_alive = False
-        self.idle_limit = idle_limit
+        for proxy in self.every:
+            proxy.is_draining = True
+            proxy.keeps_alive = False
+            proxy.idle_limit = idle_limit
 
     def set_crowded(self, is_crowded: bool) -> None:
         """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in
         turn."""
-        self.keeps_alive = not (is_crowded or self.is_draining)
+        keeps_alive = not (is_crowded or self.is_draining)
+        for proxy in self.every:
+            proxy.keeps_alive = keeps_alive
+
+    def set_time(self, now: float, date_line: bytes) -> None:
+        """Set the cached time and the Date field, at the beginning of a sweep."""
+        self.cached_time = now
+        self.date_line = date_line
+
+    def sweep(self, now: float) -> None:
+        """Sweep what does not belong to single connections: admission, tunnels, retry budget, hedges, pools, router."""
+        if self.admission is not None:
+            self.admission.sweep()
+        self.tunnels.check(now)
+        self.retries.budget.note(self.counts.requests, now)
+        if self.hedges is not None:
+            self.hedges.check(now)
+        self.pools.prune(now)
+        self._sweeps += 1
+        if self._sweeps % TICK_SWEEPS == 0:
+            self.router.tick()
 
     def trusts(self, address: str) -> bool:
         """Return whether forwarding fields from this peer are believed."""

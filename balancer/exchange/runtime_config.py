@@ -7,6 +7,7 @@ listener.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from balancer.config.discovery import DiscoveryConfig
@@ -21,6 +22,7 @@ from balancer.config.policy_spec import PolicySpec
 from balancer.config.pool_limits import PoolLimits
 from balancer.config.queue import AdmissionConfig, QueueConfig
 from balancer.config.record import RecordConfig
+from balancer.config.routes import RouteConfig
 from balancer.config.sections import LogConfig
 from balancer.config.sticky import StickyConfig
 from balancer.exchange.admission import AdmissionRules, admission_rules
@@ -65,7 +67,7 @@ class RuntimeConfig:
     timeouts: Timeouts
     limits: Limits
     pools: PoolLimits
-    routes: RoutesPlan
+    network_routes: RoutesPlan
     trusted_proxies: tuple[Network, ...]
     proxy_protocol: tuple[Network, ...]
     internal_names: tuple[str, ...]
@@ -83,6 +85,8 @@ class RuntimeConfig:
     record: RecordConfig
     explain: ExplainConfig
     token: bytes | None
+    routes: tuple[RouteConfig, ...]
+    named: Mapping[str, RuntimeConfig]  # of the named pools
 
     def meets_clients_like(self, other: RuntimeConfig) -> bool:
         """Return whether a client connection that began under `other` can continue unchanged."""
@@ -113,7 +117,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         timeouts=_timeouts(settings),
         limits=_limits(settings),
         pools=settings.pool_limits,
-        routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
+        network_routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
         trusted_proxies=settings.trusted_proxies,
         proxy_protocol=settings.proxy_protocol,
         internal_names=names,
@@ -131,6 +135,8 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         record=settings.record,
         explain=settings.explain,
         token=token.get_secret_value().encode() if token is not None else None,
+        routes=settings.routes,
+        named={name: runtime_config_of(settings.of_pool(name)) for name in settings.pools},
     )
 
 

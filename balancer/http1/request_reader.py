@@ -80,9 +80,11 @@ class RequestReader:
             self._parser = None
         return request
 
-    def body(self, request: Request) -> Body:
-        """Return a reader for the body of `request`. Raises `RequestRejected` if it is too long."""
-        fields, limit = request.fields, self._limits.body
+    def body(self, request: Request, limit: int | None) -> Body:
+        """Return a reader for the body of `request`, of at most `limit` bytes. Raises `RequestRejected` if it is too
+        long.
+        """
+        fields = request.fields
         if fields.framing is _CHUNKED:
             return ChunkedBody(limit, self._limits.head, self._limits.fields)
         if limit is not None and fields.length > limit:

@@ -66,7 +66,7 @@ class AccessLog:
         self._output = output
         self._line = line
         self._offset = offset
-        self._policies = [(float("-inf"), policy)]  # each with the time from which it was live
+        self._policies = {"": [(float("-inf"), policy)]}  # by pool; each with the time from which it was live
         self._sample = sample
         self._drawn_with = f"{sample:g}"
         self._draw = rng.random
@@ -101,9 +101,9 @@ class AccessLog:
         """Entries that are not written yet."""
         return len(self._queue)
 
-    def policy_changed(self, now: float, name: str) -> None:
-        """Register the policy of requests routed from `now` on."""
-        self._policies.append((now, name))
+    def policy_changed(self, now: float, name: str, pool: str = "") -> None:
+        """Register the policy of requests to a pool that are routed from `now` on."""
+        self._policies.setdefault(pool, [(float("-inf"), name)]).append((now, name))
 
     def start(self) -> None:
         """Start the writer thread."""
@@ -175,12 +175,13 @@ class AccessLog:
         is_drawn = fault is None and entry.status < 500
         at = entry.routed_at if entry.endpoint is not None else entry.arrived[1]
         return self._line(
-            entry, Context(self._offset, self._policy_at(at), self._drawn_with if is_drawn else "1")
+            entry,
+            Context(self._offset, self._policy_at(at, entry.pool), self._drawn_with if is_drawn else "1"),
         )
 
-    def _policy_at(self, instant: float) -> str:
-        """Return the name of the policy at `instant`; nearly always the last."""
-        for since, name in reversed(self._policies):
+    def _policy_at(self, instant: float, pool: str) -> str:
+        """Return the name of the pool's policy at `instant`; nearly always the last."""
+        for since, name in reversed(self._policies[pool]):
             if since <= instant:
                 return name
         raise AssertionError("the first is in force from the beginning of time")

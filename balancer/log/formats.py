@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     `status` is 0 if no response began; `head` has the fields that the worker got. `arrived` has the times of the head's
     first byte, 0 if it came in one piece, and of its last. `routed_at` and `sent_at` are of the last attempt and
     undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
-    reported.
+    reported. `pool` is the name of the pool, "" for the one without a name.
     """
 
     ended_at: float
@@ -69,6 +69,7 @@ class Entry(NamedTuple):
     bytes_in: int
     bytes_out: int
     load: ReportedLoad | None = None
+    pool: str = ""
 
 
 class Context(NamedTuple):
@@ -154,7 +155,7 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
 
 def _good_end(entry: Entry) -> str:
     if entry.endpoint is None:
-        return "admin"
+        return "admin" if entry.target.startswith(b"/-/") else "answered"
     if entry.status == 101 or (entry.method == b"CONNECT" and entry.status < 300):
         return "tunnel"
     return "ok" if entry.status < 500 else "error_status"
@@ -238,6 +239,7 @@ def text_line(entry: Entry, context: Context) -> str:
     end, status, sent = outcome(entry)
     head, queue, connect, first_byte, service, total = phases(entry)
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client
+    pool = f"pool={entry.pool} " if entry.pool else ""
     at = "at=info" if fault is None else f"at=error code={fault.reason} desc={quoted(fault.detail)}"
     dyno, region = (endpoint.id, endpoint.region) if endpoint is not None else ("-", "-")
     return (
@@ -246,7 +248,7 @@ def text_line(entry: Entry, context: Context) -> str:
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
         f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} status={status} bytes={sent} "
         f"protocol={client.proto.decode()} version={'1.0' if entry.is_http10 else '1.1'} "
-        f"client={bare_bytes(client.address)} region={region} policy={bare(context.policy)} "
+        f"client={bare_bytes(client.address)} {pool}region={region} policy={bare(context.policy)} "
         f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
         f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} total={milliseconds(total)} "
         f"bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
@@ -281,6 +283,7 @@ def json_line(entry: Entry, context: Context) -> str:
         (json_text(fault.reason), json_text(fault.detail)) if fault is not None else ("null", "null")
     )
     name, region = (f'"{endpoint.id}"', f'"{endpoint.region}"') if endpoint is not None else ("null", "null")
+    pool = f'"pool":"{entry.pool}",' if entry.pool else ""
     connection = f'"{entry.connection}"' if entry.connection != NOT_CONNECTED else "null"
     return (
         f'{{"time":"{instant(entry, context.offset)}","end":"{end}","reason":{reason},"detail":{detail},'
@@ -288,7 +291,7 @@ def json_line(entry: Entry, context: Context) -> str:
         f'"host":{repeated_or_null(host_of(entry.head))},"request_id":{text_or_null(entry.id)},'
         f'"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
         f'"protocol":"{client.proto.decode()}","version":"{"1.0" if entry.is_http10 else "1.1"}",'
-        f'"endpoint":{name},"region":{region},"policy":{json_text(context.policy)},'
+        f'{pool}"endpoint":{name},"region":{region},"policy":{json_text(context.policy)},'
         f'"attempts":{entry.attempts},"connection":{connection},"head":{seconds_or_null(head)},'
         f'"queue":{seconds_or_null(queue)},"connect":{seconds_or_null(connect)},'
         f'"first_byte":{seconds_or_null(first_byte)},"service":{seconds_or_null(service)},'

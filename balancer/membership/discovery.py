@@ -65,6 +65,11 @@ class Discovery:
             self._take(file, endpoints)
         return [name for source, name in old.items() if self._names.get(source) is not name]
 
+    def close_all(self) -> list[DnsSource]:
+        """Remove all sources, but keep their endpoints. Returns the DNS sources to close."""
+        gone, self._names, self._file = list(self._names.values()), {}, None
+        return gone
+
     async def start(self, now: float) -> None:
         """Look up all DNS sources once; each takes no longer than its own timeout."""
         self.tick(now)
@@ -89,8 +94,7 @@ class Discovery:
 
     async def stop(self) -> None:
         """Stop all sources and wait for pending lookups to end."""
-        names, self._names, self._file = list(self._names.values()), {}, None
-        await self.close(names)
+        await self.close(self.close_all())
 
     def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> DnsSource:
         old = self._names.get(config.source)

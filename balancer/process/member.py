@@ -18,6 +18,7 @@ from policies.endpoint.process_share import share
 
 if TYPE_CHECKING:
     from balancer.config.load import Settings
+    from balancer.config.sections import LimitsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,21 @@ class Member:
 
     def part_of(self, settings: Settings) -> Settings:
         """Return the configuration of this process: its share of the limits, its own random seed and recording file."""
-        limits = settings.limits
+        pools = {
+            name: pool.model_copy(update={"limits": self._limits(pool.limits)})
+            for name, pool in settings.pools.items()
+        }
+        seed = None if settings.seed is None else settings.seed + self.index
+        record = settings.record
+        if record.path is not None:
+            record = record.model_copy(update={"path": f"{record.path}.{self.index + 1}"})
+        limits = self._limits(settings.limits)
+        return settings.model_copy(update={"limits": limits, "pools": pools, "seed": seed, "record": record})
+
+    def _limits(self, limits: LimitsConfig) -> LimitsConfig:
         shares = {
             name: None if whole is None else share(whole, self.index, self.of)
             for name, whole in (("in_flight", limits.in_flight), ("clients", limits.clients))
         }
         shares["queue"] = share(limits.queue, self.index, self.of) if limits.queue else 0
-        seed = None if settings.seed is None else settings.seed + self.index
-        record = settings.record
-        if record.path is not None:
-            record = record.model_copy(update={"path": f"{record.path}.{self.index + 1}"})
-        return settings.model_copy(
-            update={"limits": limits.model_copy(update=shares), "seed": seed, "record": record}
-        )
+        return limits.model_copy(update=shares)

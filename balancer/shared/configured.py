@@ -12,29 +12,35 @@ from balancer.shared_counters import key_of
 from policies.routing.units import OtherUnits
 
 if TYPE_CHECKING:
-    from balancer.config.load import Settings
+    from balancer.config.shared import SharedConfig
+    from policies.facts import Region
     from policies.routing.router import Router
 
 
 def exchange_of(
-    settings: Settings,
+    configured: tuple[SharedConfig, Region | None],
     router: Router,
     now: Callable[[], float],
     say: Callable[[str], None],
     supervisor: str | None = None,
+    pool: str = "",
 ) -> Exchange | None:
-    """Return the exchange, None without a store. `supervisor` is a name that only sibling processes have in common."""
-    config = settings.shared
+    """Return the exchange of one pool, None without a store.
+
+    `configured` is the table [shared] and the home region; `supervisor` is a name that only sibling processes have in
+    common.
+    """
+    config, home_region = configured
     if config.url is None:
         return None
     from balancer.shared.store import Store  # only here: the import takes a tenth of a second
 
     sender = SystemRandom().getrandbits(63)
     unit = sender if supervisor is None else key_of(f"{os.uname().nodename} {supervisor}")
-    identity = Identity(unit, sender, key_of(settings.home_region or ""))
+    identity = Identity(unit, sender, key_of(home_region or ""))
     return Exchange(
         OtherUnits(router),
-        Store(config).opened,
+        Store(config, pool).opened,
         identity,
         now,
         every=config.every,

@@ -48,7 +48,6 @@ class OriginConnection(DownstreamConnection):
         itself.
         """
         marker = f"{MARKER}: {'unsent' if is_unsent(error) else 'maybe-sent'}"
-        self._proxy.counts.responses[error.status] += 1
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head, field=marker))
 
 

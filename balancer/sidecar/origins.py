@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from balancer.errors import RequestRejected
+from balancer.urls import host_in
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -48,7 +49,7 @@ class Origins:
 
     def choose(self, authority: bytes, target: bytes) -> tuple[Origin, bytes]:
         """Return the origin and the target for it. Raises `RequestRejected`."""
-        host = host_in(authority)
+        host = host_in(authority).strip(b"[]")
         is_own, origin = self._is_own(host), self._by_host.get(host)
         found = self._of_path(target) if is_own else None
         if (
@@ -74,13 +75,6 @@ class Origins:
 
     def _is_own(self, host: bytes) -> bool:
         return host in self._own or is_address(host)
-
-
-def host_in(authority: bytes) -> bytes:
-    """Return the host without its port, in lower case; an IPv6 address without brackets."""
-    if authority.startswith(b"["):
-        return authority[1:].partition(b"]")[0].lower()
-    return authority.partition(b":")[0].lower().rstrip(b".")
 
 
 def is_address(host: bytes) -> bool:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from balancer.config.load import Settings
 from balancer.config.sidecar import OriginConfig, SidecarConfig
 from balancer.control_plane import ControlPlane
-from balancer.downstream.timeouts import Sweep
-from balancer.exchange.proxy import CLOSE_ALL_IDLE
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.membership.dns_source import DnsSource
 from balancer.reload import Prepared
@@ -72,24 +70,20 @@ class SidecarServer(Server):
         self._leaving = [one for one in self._leaving if one.proxy.router.in_flight]
         self._share()
         for one in self.control_planes:
-            Sweep(one.proxy, one.sweep).sweep(now)
+            one.sweep(now)
 
     def _share(self) -> None:
-        """Apply the front's keep-alive decision and access log to all proxies, and divide the descriptors among
-        them.
-        """
+        """Apply the front's access log to all proxies, and divide the descriptors among them."""
         every, front = self.control_planes, self.proxy
+        front.named = tuple(one.proxy for one in every)
         room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(every)))
         for one in every:
             one.proxy.pools.limit = room
-            one.proxy.keeps_alive = front.keeps_alive
             if one.proxy.access_log is not front.access_log:
                 one.set_access_log(front.access_log)
 
     async def stop(self, *, is_patient: bool = False) -> bool:
         """Drain, stop like any server, then close the proxies of the origins."""
-        for one in self.control_planes:
-            one.proxy.drain(CLOSE_ALL_IDLE)
         is_finished = await super().stop(is_patient=is_patient)
         for one in self.control_planes:
             one.proxy.queue.close()

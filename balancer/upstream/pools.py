@@ -29,8 +29,9 @@ class Client(Protocol):
 class Pools:
     """Connection pools by endpoint id.
 
-    `limit`: maximum number of connections of all pools, None: unlimited. `now`: clock in seconds; `cached_time`: cached
-    time, that of the last sweep. `transports`: transport by endpoint id, where it is not the native one.
+    `limit`: maximum number of connections of all pools of the `group`, None: unlimited. `now`: clock in seconds;
+    `cached_time`: cached time, that of the last sweep. `transports`: transport by endpoint id, where it is not the
+    native one.
     `without_reuse`: ids of endpoints that get a new connection for each request.
     """
 
@@ -56,6 +57,7 @@ class Pools:
         self.open_connections = 0
         self.by_id: dict[str, Pool] = {}
         self.without_reuse: frozenset[str] = frozenset()
+        self.group: list[Pools] = [self]
         self._retired: dict[Pool, None] = {}  # with connections still open
 
     def apply(self, limits: PoolLimits) -> None:
@@ -135,14 +137,15 @@ class Pools:
 
     @property
     def _in_use(self) -> int:
-        """Number of descriptors in use, by the pools and by the route watch."""
-        return self.open_connections + self.routes.watch.under_way
+        """Number of descriptors in use, by the pools and the route watches of the group."""
+        return sum(pools.open_connections + pools.routes.watch.under_way for pools in self.group)
 
     def make_room(self) -> None:
         """At the limit, close the oldest idle connection of the pool that has most of them."""
         if self.limit is None or self._in_use < self.limit:
             return
-        fullest = max(self.by_id.values(), key=lambda pool: pool.idle)
+        every = (pool for pools in self.group for pool in pools.by_id.values())
+        fullest = max(every, key=lambda pool: pool.idle)
         if fullest.idle:
             fullest.close_oldest()
 

@@ -19,7 +19,7 @@ from balancer.admin.options import refuse_renamed_variables
 from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.commands.options import PAGE, live_page
 from experiments.errors import BadInputError, ExperimentError
-from experiments.live.balancer import HttpBalancer
+from experiments.live.balancer import HttpBalancer, LiveBalancer
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
 from experiments.live.verdict import LiveResult, Row, result_of
@@ -103,6 +103,7 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
     callback=refuse_renamed_variables,
     help="The admin.token of the balancer; also from the environment.",
 )
+@click.option("--pool", metavar="NAME", help="Named pool.  [default: the one without a name]")
 @PAGE
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."
@@ -119,6 +120,7 @@ def live(
     deadline: str,
     seed: int,
     token: str | None,
+    pool: str | None,
     page: str | None,
     file: Path | None,
 ) -> int:
@@ -142,8 +144,9 @@ def live(
     )  # fmt: skip
     with live_page(page) as shown:
         if shown is not None:
-            shown.follow(url, token)
-        return LiveEvaluation(plan, control, console_here(), shown).run(url, token, file)
+            shown.follow(url, token, pool)
+        balancer = HttpBalancer(url, token, pool=pool)
+        return LiveEvaluation(plan, control, console_here(), shown).run(balancer, file)
 
 
 class LiveEvaluation(LivePanel):
@@ -164,7 +167,7 @@ class LiveEvaluation(LivePanel):
         self._period = ""
         self._window: Window | None = None
 
-    def run(self, url: str, token: str | None, file: Path | None) -> int:
+    def run(self, balancer: LiveBalancer, file: Path | None) -> int:
         """Run the evaluation and print the result; returns the exit code. Raises `ExperimentError`."""
         blocks = counted(self._plan.blocks, "block", "blocks")
         self._console.print(
@@ -177,7 +180,7 @@ class LiveEvaluation(LivePanel):
         was_stopped = False
         try:
             with self:
-                asyncio.run(interruptible(self._run(url, token, findings)))
+                asyncio.run(interruptible(self._run(balancer, findings)))
         except ExperimentError as error:
             problem = error
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -194,8 +197,7 @@ class LiveEvaluation(LivePanel):
             raise problem
         return STOPPED if was_stopped else 0
 
-    async def _run(self, url: str, token: str | None, findings: list[Findings]) -> None:
-        balancer = HttpBalancer(url, token)
+    async def _run(self, balancer: LiveBalancer, findings: list[Findings]) -> None:
         switchback = Switchback(balancer, self._plan, self, time.monotonic, asyncio.sleep)
         findings.append(switchback.findings)
         self._findings = switchback.findings

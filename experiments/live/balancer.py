@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from balancer.admin.client import AdminClient, AdminError
+from balancer.admin.client import AdminClient, AdminError, target_of
 from experiments.errors import BadInputError, ExperimentError
 
 PATIENCE = 10.0
@@ -45,13 +45,18 @@ class LiveBalancer(Protocol):
 
 
 class HttpBalancer:
-    """The balancer at `url`, over HTTP or its admin socket."""
+    """The balancer at `url`, over HTTP or its admin socket; `pool` is a named pool of it."""
 
     def __init__(
-        self, url: str, token: str | None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        url: str,
+        token: str | None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        pool: str | None = None,
     ) -> None:
         self._client = AdminClient(url, token, timeout=PATIENCE)
         self._sleep = sleep
+        self._pool = pool
 
     async def latency(self) -> dict[str, Any]:
         """Document of /-/latency."""
@@ -71,7 +76,8 @@ class HttpBalancer:
             if number:
                 await self._sleep(PAUSE * number)
             try:
-                status, text = await asyncio.to_thread(self._client.request, method, path, body)
+                target = target_of(path, self._pool)
+                status, text = await asyncio.to_thread(self._client.request, method, target, body)
             except AdminError as error:
                 problem = str(error)
                 continue
@@ -82,6 +88,8 @@ class HttpBalancer:
 
     def _checked(self, status: int, path: str, document: dict[str, Any]) -> dict[str, Any]:
         url = self._client.url
+        if status == 404 and self._pool is not None and "error" in document:
+            raise BadInputError(f"--pool: {document['error'].removeprefix('pool: ')}")
         if status == 404:
             raise BadInputError(
                 f"URL: {url} has no admin socket on this machine and takes admin requests only with its token, or is "

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from balancer.admin.client import UNIX_SCHEME
+from balancer.admin.client import UNIX_SCHEME, target_of
 from balancer.admin.socket_path import found_socket
 from experiments.page.feed import HISTORY_EVENT, SNAPSHOT, Feed
 
@@ -31,10 +31,10 @@ class Follower:
         self._report = report
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, url: str, token: str | None) -> None:
-        """Follow the balancer at `url`, and no other any more."""
+    def follow(self, url: str, token: str | None, pool: str | None = None) -> None:
+        """Follow a pool of the balancer at `url`, and no other any more."""
         self.leave()
-        self._task = asyncio.ensure_future(self._follow(url, token))
+        self._task = asyncio.ensure_future(self._follow(url, token, pool))
 
     def leave(self) -> None:
         """Follow none."""
@@ -42,20 +42,21 @@ class Follower:
             self._task.cancel()
             self._task = None
 
-    async def _follow(self, url: str, token: str | None) -> None:
+    async def _follow(self, url: str, token: str | None, pool: str | None) -> None:
         while True:
             await self._feed.watched.wait()
             try:
-                await self._forward(url, token)
+                await self._forward(url, token, pool)
             except (ClientError, OSError, ValueError, KeyError, TypeError) as error:
                 self._report(f"no snapshots from {url}: {error or type(error).__name__}")
             await asyncio.sleep(RETRY)
 
-    async def _forward(self, url: str, token: str | None) -> None:
+    async def _forward(self, url: str, token: str | None, pool: str | None) -> None:
         """Forward one stream until it ends, or no viewer is left."""
         path = url.removeprefix(UNIX_SCHEME) if url.startswith(UNIX_SCHEME) else found_socket(url)
         connector = None if path is None else UnixConnector(path)
-        target = "http://localhost/-/stream" if path is not None else f"{url.rstrip('/')}/-/stream"
+        origin = "http://localhost" if path is not None else url.rstrip("/")
+        target = target_of(f"{origin}/-/stream", pool)
         timeout = ClientTimeout(total=None, sock_connect=CONNECT_WITHIN, sock_read=QUIET_LIMIT)
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with (

@@ -235,7 +235,7 @@ def test_window_slides_and_history_is_bounded() -> None:
 async def test_nothing_is_sampled_without_viewers(stage: Stage) -> None:
     """The sampler ends with the last viewer and begins again with the next; all viewers share its snapshots."""
     server = await stage.serve(await stage.worker(response()))
-    found = server._admin._page.sampler
+    found = server._admin._page.sampler()
     assert found._task is None
     for _ in range(2):
         clients = [await stage.admin_client() for _ in range(3)]
@@ -260,7 +260,7 @@ async def test_viewer_limit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
     refused = await stage.ask(local(b"/-/stream"))
     assert (refused.status, "viewers" in json.loads(refused.body)["error"]) == (503, True)
     await clients[0].close()
-    await stage.eventually(lambda: stage.server and stage.server._admin._page.sampler.viewers == 1)
+    await stage.eventually(lambda: stage.server and stage.server._admin._page.sampler().viewers == 1)
     await snapshot_of(await opened(await stage.admin_client()))
 
 
@@ -279,7 +279,7 @@ async def test_slow_viewer_is_bounded_and_dropped(stage: Stage, monkeypatch: pyt
         nonlocal largest
         sizes = [transport.get_write_buffer_size() for transport in served.streams.stalled]
         largest = max([largest, *sizes])
-        return served.sampler.viewers == 0
+        return served.sampler().viewers == 0
 
     await stage.eventually(is_dropped)
     assert 0 < largest < 400_000

@@ -56,9 +56,9 @@ def digest(text: str) -> str:
 
 
 def lean_text_of(name: str) -> str:
-    """Return a file of static/ without indentation and lines of comment."""
-    lines = (line.strip() for line in text_of(name).splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("//"))
+    """Return a file of static/ without indentation and comments."""
+    lines = (line.strip().partition("; // ") for line in text_of(name).splitlines())
+    return "\n".join(code + end[:1] for code, end, _ in lines if code and not code.startswith("//"))
 
 
 def compact(style: str) -> str:

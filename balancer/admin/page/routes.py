@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from balancer.admin.channel import Channel, is_from_sibling
+from balancer.admin.client import target_of
 from balancer.admin.page.document import page
 from balancer.admin.page.policies_report import policies_report
 from balancer.admin.page.sample import process_sample
 from balancer.admin.page.sampler import Sampler
 from balancer.admin.page.streaming import EventStreams
+from balancer.admin.pools import POOL, pool_of
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -24,12 +27,12 @@ SAMPLE = "/-/sample"
 
 
 class PageRoutes:
-    """Routes of the live page of a proxy; one sampler for all viewers of this process."""
+    """Routes of the live page; one sampler for all viewers of a pool in this process."""
 
     def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
         self._control_plane = control_plane
         self._channel = channel
-        self.sampler = Sampler(self._samples)
+        self._samplers: dict[str | None, Sampler] = {}
         self.streams = EventStreams()
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -43,7 +46,8 @@ class PageRoutes:
 
     def close(self) -> None:
         """End all streams at once, also those whose viewer does not read."""
-        self.sampler.close()
+        for sampler in self._samplers.values():
+            sampler.close()
         self.streams.close()
 
     async def _page(self, request: web.Request) -> web.Response:
@@ -52,7 +56,13 @@ class PageRoutes:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send events until the viewer leaves or the process ends."""
-        return await self.streams.respond(request, self.sampler.events())
+        return await self.streams.respond(request, self.sampler(request.query.get(POOL)).events())
+
+    def sampler(self, pool: str | None = None) -> Sampler:
+        """Return the sampler of a pool; None is the one without a name."""
+        if pool not in self._samplers:
+            self._samplers[pool] = Sampler(partial(self._samples, pool))
+        return self._samplers[pool]
 
     async def _policies(self, request: web.Request) -> web.Response:
         return web.json_response(await asyncio.to_thread(policies_report))
@@ -61,11 +71,11 @@ class PageRoutes:
         """Answer a sibling process."""
         if not is_from_sibling(request):
             raise web.HTTPNotFound
-        return web.json_response(await process_sample(self._control_plane))
+        return web.json_response(await process_sample(pool_of(request), self._control_plane))
 
-    async def _samples(self) -> Sequence[dict[str, Any]]:
-        own = process_sample(self._control_plane)
+    async def _samples(self, pool: str | None) -> Sequence[dict[str, Any]]:
+        own = process_sample(self._control_plane.pool(pool), self._control_plane)
         if self._channel is None:
             return [await own]
-        answers = await self._channel.gather(SAMPLE)
+        answers = await self._channel.gather(target_of(SAMPLE, pool))
         return [await own, *map(json.loads, answers)]

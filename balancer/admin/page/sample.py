@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from balancer.admin.health import endpoint_condition
 from balancer.admin.policy_report import process_policy_status
 from balancer.admin.routes_report import events_status
-from balancer.admin.status import ejection_status, panic_status, process_counts, reload_status, shared_status
+from balancer.admin.status import (
+    clients_status,
+    ejection_status,
+    panic_status,
+    process_counts,
+    reload_status,
+    shared_status,
+)
+from balancer.config.routes import DEFAULT
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -28,8 +36,11 @@ SLICE = 32
 """Endpoints that are read without a break; requests are served between two slices."""
 
 
-async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return this process's sample. Latency is in raw buckets, which grow only, as in /-/latency."""
+async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> dict[str, Any]:
+    """Return this process's sample of a pool; `front` is the control plane of the pool without a name.
+
+    Latency is in raw buckets, which grow only, as in /-/latency.
+    """
     proxy, explanations = control_plane.proxy, control_plane.explanations
     endpoints = []
     for number, state in enumerate(list(proxy.router.states), 1):
@@ -40,8 +51,10 @@ async def process_sample(control_plane: ControlPlane) -> dict[str, Any]:
     return {
         "at": proxy.now(),
         **process_counts(control_plane),
+        **clients_status(front.proxy),
+        "pools": [DEFAULT, *front.named] if front.named else [],
         "tunnels": {"open": len(proxy.tunnels), "opened": proxy.tunnels.opened},
-        "reload": reload_status(control_plane),
+        "reload": reload_status(front),
         "policy": process_policy_status(control_plane),
         "panic": panic_status(proxy),
         "shared": shared_status(control_plane),

@@ -151,7 +151,16 @@ function changesBetween(before, now) {
   return changes;
 }
 
+function showPools(names) {
+  const choice = find("#pool");
+  choice.hidden = !names.length;
+  keyed(choice, names, String, (name) => make("option", {}, name), () => {});
+  choice.value = new URLSearchParams(location.search).get("pool") ?? names[0];
+  choice.onchange = () => (location.search = `pool=${choice.value}`);
+}
+
 function showHeader(snapshot) {
+  showPools(snapshot.pools);
   const processes = snapshot.processes > 1 ? ` · ${snapshot.processes} processes` : "";
   setText(find("#identity"), `${snapshot.version} · ${snapshot.build} · up ${longTime(snapshot.uptime)}${processes}`);
   const condition = find("#condition");

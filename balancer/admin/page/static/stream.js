@@ -28,13 +28,16 @@ async function refusal(response) {
   }
 }
 
+// Requests are about the pool that the page shows: its own query is ?pool=NAME, or empty.
+const ofPool = (path) => path + location.search.replace("?", path.includes("?") ? "&" : "?");
+
 // Relative addresses: the page may be served under a prefix by a proxy.
 async function ask(method, path, body) {
   const headers = authorization();
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    response = await fetch(ofPool(path), { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   } catch {
     throw new Error("The balancer does not answer.");
   }
@@ -60,7 +63,7 @@ async function* eventsOf(body) {
 }
 
 async function watchOnce(onEvent, signal) {
-  const response = await fetch("stream", { headers: authorization(), signal, cache: "no-store" });
+  const response = await fetch(ofPool("stream"), { headers: authorization(), signal, cache: "no-store" });
   if (!response.ok) throw new Error(await refusal(response));
   for await (const [name, document] of eventsOf(response.body)) onEvent(name, document);
   throw new Error("the stream has ended");

@@ -1,0 +1,120 @@
+"""The named pools of one process: a control plane and a proxy for each, behind the connections of another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from balancer.config.routes import DEFAULT
+from balancer.routes.table import RouteTable
+
+if TYPE_CHECKING:
+    from balancer.control_plane import ControlPlane
+    from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.membership.dns_source import DnsSource
+
+Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
+"""Builds the control plane of a named pool."""
+
+
+class NamedPools:
+    """Adds, reloads and removes the named pools behind `front`, the control plane of the pool without a name, and
+    applies the `routes` that lead to them.
+
+    A removed pool keeps its endpoints for the requests that it has, and is closed when they have ended.
+    """
+
+    def __init__(self, front: ControlPlane, build: Build) -> None:
+        self.routes = RouteTable()
+        self._front = front
+        self._build = build
+        self._leaving: list[ControlPlane] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def every(self) -> list[ControlPlane]:
+        """The control planes of all named pools, and of removed ones with requests in flight."""
+        return [*self._front.named.values(), *self._leaving]
+
+    async def prepare(self, config: RuntimeConfig) -> dict[str, ControlPlane]:
+        """Return the control planes of new pools, with their endpoints looked up, not in force yet.
+
+        Raises `ConfigError`, `TlsProblem`, `PoliciesError` or `LogFailed`.
+        """
+        new: dict[str, ControlPlane] = {}
+        try:
+            for name, one in config.named.items():
+                if name not in self._front.named:
+                    new[name] = self._build(name, one)
+                    await new[name].start()
+        except BaseException:
+            for built in new.values():
+                await built.stop()
+            raise
+        return new
+
+    def apply(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> list[DnsSource]:
+        """Apply the routes and pools of a configuration; `new` is what `prepare` has returned. Returns the names that
+        need no lookup any more.
+        """
+        front = self._front
+        gone: list[DnsSource] = []
+        before = front.named
+        front.named = {}
+        for name, one in config.named.items():
+            known = before.pop(name, None)
+            if known is not None:
+                gone += known.reload(one)
+            front.named[name] = new[name] if known is None else known
+        for removed in before.values():
+            gone += removed.discovery.close_all()
+            removed.recording.stop()
+            self._leaving.append(removed)
+        self._apply_routes(config)
+        if front.named or self._leaving:
+            self.share()
+        return gone
+
+    def _apply_routes(self, config: RuntimeConfig) -> None:
+        front = self._front
+        proxies = {DEFAULT: front.proxy} | {name: one.proxy for name, one in front.named.items()}
+        self.routes.replace(
+            [(route, proxies[route.pool] if route.pool is not None else None) for route in config.routes],
+            has_default=bool(config.endpoints) or config.discovery.is_configured,
+        )
+
+    def share(self) -> None:
+        """Share the front's access log, its time, its decisions about connections and its limit of descriptors."""
+        front, every = self._front.proxy, self.every
+        front.named = tuple(one.proxy for one in every)
+        group = [front.pools, *(one.proxy.pools for one in every)]
+        for one in every:
+            proxy = one.proxy
+            proxy.keeps_alive, proxy.is_draining = front.keeps_alive, front.is_draining
+            proxy.cached_time, proxy.date_line = front.cached_time, front.date_line
+            if proxy.access_log is not front.access_log:
+                one.set_access_log(front.access_log)
+        for pools in group:
+            pools.group = group
+
+    def sweep(self, now: float) -> None:
+        """Run periodic work, and drop removed pools whose requests have ended."""
+        for one in self.every:
+            one.sweep(now)
+        ended = [one for one in self._leaving if one.is_idle]
+        if ended:
+            self._leaving = [one for one in self._leaving if one not in ended]
+            for one in ended:
+                one.replace_endpoints([])
+                task = asyncio.get_running_loop().create_task(one.stop())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            self.share()
+
+    async def stop(self) -> None:
+        """Stop all named pools."""
+        for one in self.every:
+            await one.stop()
+        if self._closing:
+            await asyncio.wait(self._closing)

@@ -1,0 +1,94 @@
+"""Handler of a request that the balancer answers by a route: a redirect, a fixed response, or 404 without a route."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.errors import ForwardingError, NoRoute, RequestRejected
+from balancer.http1.own_responses import error_response
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
+from balancer.routes.route import Route, phrase_of
+
+if TYPE_CHECKING:
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.proxy import Proxy
+    from balancer.http1.request_head import Request
+
+
+class OwnResponse:
+    """Answers by `route`, or with 404 if that is None. The body of the request is dropped.
+
+    A connection whose request has been received whole stays open.
+    """
+
+    def __init__(
+        self, proxy: Proxy, downstream: ClientConnection, request: Request, route: Route | None
+    ) -> None:
+        self._proxy = proxy
+        self._downstream = downstream
+        self._request = request
+        self._route = route
+        self._is_complete = not request.fields.has_body
+        self._arrived = downstream.head_at, downstream.came_at or proxy.now()
+
+    @property
+    def head(self) -> bytes:
+        """Return the request head as received."""
+        return self._request.raw
+
+    def start(self) -> None:
+        request, downstream, proxy = self._request, self._downstream, self._proxy
+        stays = request.fields.keep_alive and self._is_complete and proxy.keeps_alive
+        is_head = request.method == b"HEAD"
+        error = NoRoute("no route matches this host and path") if self._route is None else None
+        if self._route is not None:
+            status, fields, body = self._route.response(request)
+            if status not in (204, 304):  # RFC 9110 § 8.6
+                fields += b"Content-Length: %d\r\n" % len(body)
+            if not stays:
+                fields += b"Connection: close\r\n"
+            head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, phrase_of(status), proxy.date_line, fields)
+            downstream.write(head if is_head else head + body)
+        else:
+            assert error is not None
+            status, body = error.status, b""
+            proxy.counts.count_error(error)
+            downstream.write(error_response(error, request.id, stays=stays, is_head=is_head))
+        proxy.counts.responses[status] += 1
+        self._log(error, status, 0 if is_head else len(body))
+        downstream.exchange_ended(stays)
+
+    def _log(self, error: ForwardingError | None, status: int, size: int) -> None:
+        log, request = self._proxy.access_log, self._request
+        if log is not None and log.takes(status, error):
+            log.add(Entry(
+                self._proxy.now(), fault_of(error), 0 if error is not None else status, request.method,
+                request.target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
+                self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
+            ))  # fmt: skip
+
+    def request_body(self, data: bytes) -> None:
+        """Ignored: the body is dropped."""
+
+    def request_ended(self, trailers: bytes) -> None:
+        self._is_complete = True
+
+    def pause_response(self) -> None:
+        """Ignored: the response is written at once."""
+
+    def resume_response(self) -> None:
+        """Ignored: the response is written at once."""
+
+    def abandon(self) -> None:
+        """Ignored: there is nothing to cancel."""
+
+    def reject(self, error: RequestRejected) -> None:
+        """Answer a malformed body with an error and close."""
+        self._proxy.counts.count_error(error)
+        self._proxy.counts.responses[error.status] += 1
+        self._downstream.write(error_response(error, self._request.id, stays=False, is_head=False))
+        self._log(error, error.status, 0)
+        self._downstream.exchange_ended(stays=False)
+
+    def check(self, now: float) -> None:
+        """Ignored: the client connection's own timeouts apply."""

@@ -1,0 +1,116 @@
+"""Table of routes: finds the most specific route for a request, whatever the order and the number of routes.
+
+A search takes a dictionary lookup for each label of the host where there are `*.suffix` routes, and one for each
+segment of the path up to the longest prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from balancer.http1.request_head import Request
+from balancer.log.formats import host_of
+from balancer.routes.route import Route
+from balancer.urls import host_in, normalized
+
+if TYPE_CHECKING:
+    from balancer.config.routes import RouteConfig
+    from balancer.exchange.proxy import Proxy
+
+
+class PathRoutes:
+    """Routes of one host by path."""
+
+    def __init__(self) -> None:
+        self._exact: dict[bytes, list[Route]] = {}
+        self._prefixes: dict[bytes, list[Route]] = {}
+        self._longest = 0
+
+    def add(self, config: RouteConfig, route: Route) -> None:
+        """Add a route; of several for a path, the one with most conditions comes first."""
+        if config.path is not None:
+            routes = self._exact.setdefault(config.path.encode(), [])
+        else:
+            prefix = (config.prefix or "/").removesuffix("/").encode()
+            self._longest = max(self._longest, len(prefix))
+            routes = self._prefixes.setdefault(prefix, [])
+        routes.append(route)
+        routes.sort(key=lambda each: each.rank, reverse=True)
+
+    def find(self, path: bytes, request: Request) -> Route | None:
+        """Return the most specific route for the path that matches the request."""
+        route = _first(self._exact.get(path), request)
+        if route is not None:
+            return route
+        end = len(path)
+        if end > self._longest:
+            end = path.rfind(b"/", 0, self._longest + 1)
+        while end >= 0:
+            route = _first(self._prefixes.get(path[:end]), request)
+            if route is not None or not end:
+                return route
+            end = path.rfind(b"/", 0, end)
+        return None
+
+
+def _first(routes: list[Route] | None, request: Request) -> Route | None:
+    for route in routes or ():
+        if route.is_plain or route.matches(request):
+            return route
+    return None
+
+
+class RouteTable:
+    """All routes, by host and path. Routes of a less specific host are tried if none of a more specific one matches.
+
+    `is_in_use`: there are routes. `has_default`: a request that no route matches goes to the pool without a name, and
+    is not answered with 404.
+    """
+
+    def __init__(self) -> None:
+        self.replace((), has_default=True)
+
+    def replace(self, routes: Iterable[tuple[RouteConfig, Proxy | None]], *, has_default: bool) -> None:
+        """Replace all routes; applies from the next request on."""
+        self.has_default = has_default
+        self.is_in_use = False
+        self._hosts: dict[bytes, PathRoutes] = {}
+        self._suffixes: dict[bytes, PathRoutes] = {}
+        self._others = PathRoutes()
+        for config, proxy in routes:
+            self._of(config.host).add(config, Route(config, proxy))
+            self.is_in_use = True
+
+    def _of(self, host: str | None) -> PathRoutes:
+        if host is None:
+            return self._others
+        if host.startswith("*."):
+            return self._suffixes.setdefault(host[1:].encode(), PathRoutes())
+        return self._hosts.setdefault(host.encode(), PathRoutes())
+
+    def find(self, request: Request) -> Route | None:
+        """Return the most specific route that matches the request."""
+        path = request.target
+        mark = path.find(b"?")
+        if mark >= 0:
+            path = path[:mark]
+        path = normalized(path) if path.startswith(b"/") else b""  # OPTIONS * and CONNECT have none
+        for routes in self._of_host(host_in(host_of(request.head))):
+            route = routes.find(path, request)
+            if route is not None:
+                return route
+        return None
+
+    def _of_host(self, host: bytes) -> Iterator[PathRoutes]:
+        exact = self._hosts.get(host)
+        if exact is not None:
+            yield exact
+        if self._suffixes:
+            at = host.find(b".")
+            while at > 0:
+                routes = self._suffixes.get(host[at:])
+                if routes is not None:
+                    yield routes
+                at = host.find(b".", at + 1)
+        yield self._others

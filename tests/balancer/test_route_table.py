@@ -1,0 +1,189 @@
+"""Which route a request matches: a table of cases, the independence of the order, and the time of a search."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer.config.routes import AnswerConfig, RouteConfig
+from balancer.http1.client import Client
+from balancer.http1.request_head import Request, outgoing_request
+from balancer.routes.table import RouteTable
+from balancer.urls import normalized
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "root": {"prefix": "/"},
+    "v1": {"prefix": "/v1"},
+    "v1-users": {"prefix": "/v1/users/"},
+    "v1-status": {"path": "/v1/status"},
+    "v1-posts": {"prefix": "/v1", "methods": ["POST", "PUT"]},
+    "v1-beta": {"prefix": "/v1", "headers": {"x-beta": "*"}},
+    "v1-beta-gold": {"prefix": "/v1", "headers": {"x-beta": "1", "x-tier": "gold"}},
+    "v1-beta-posts": {"prefix": "/v1", "headers": {"x-beta": "*"}, "methods": ["POST"]},
+    "v1-plain": {"prefix": "/v1", "scheme": "http", "methods": ["DELETE"]},
+    "api": {"host": "api.example.org"},
+    "api-v1": {"host": "api.example.org", "prefix": "/v1"},
+    "api-exact": {"host": "api.example.org", "path": "/"},
+    "api-reads": {"host": "api.example.org", "prefix": "/reads", "methods": ["GET", "HEAD"]},
+    "example": {"host": "*.example.org"},
+    "deep": {"host": "*.deep.example.org", "prefix": "/a"},
+    "six": {"host": "[::1]"},
+    "encoded": {"prefix": "/a%2Fb"},
+    "admin": {"prefix": "/admin"},
+}
+
+CASES = [
+    # path
+    ("GET / any.org", "root"),
+    ("GET /other any.org", "root"),
+    ("GET /v1 any.org", "v1"),
+    ("GET /v1/ any.org", "v1"),
+    ("GET /v1?x=/v1/users any.org", "v1"),
+    ("GET /v1/x any.org", "v1"),
+    ("GET /v10 any.org", "root"),
+    ("GET /v any.org", "root"),
+    ("GET /V1 any.org", "root"),
+    ("GET /v1/users any.org", "v1-users"),
+    ("GET /v1/users/ any.org", "v1-users"),
+    ("GET /v1/users/7/posts any.org", "v1-users"),
+    ("GET /v1/users7 any.org", "v1"),
+    ("GET /v1/status any.org", "v1-status"),
+    ("GET /v1/status?x=1 any.org", "v1-status"),
+    ("GET /v1/status/ any.org", "v1"),
+    ("GET /v1/status/x any.org", "v1"),
+    # what a worker may take for another path
+    ("GET //v1//users any.org", "v1-users"),
+    ("GET /x/../v1 any.org", "v1"),
+    ("GET /v1/../x any.org", "root"),
+    ("GET /v1/./users any.org", "v1-users"),
+    ("GET /v1/users/.. any.org", "v1"),
+    ("GET /../../v1 any.org", "v1"),
+    ("GET /%76%31 any.org", "v1"),
+    ("GET /x/%2e%2E/admin any.org", "admin"),
+    ("GET /%61dmin any.org", "admin"),
+    ("GET /.admin any.org", "root"),
+    ("GET /a%2fb any.org", "encoded"),
+    ("GET /a%2Fb/c any.org", "encoded"),
+    ("GET /a/b any.org", "root"),
+    ("GET /admin%00 any.org", "root"),
+    ("GET http://api.example.org/v1/x any.org", "api-v1"),
+    ("GET http://any.org any.org", "root"),
+    ("OPTIONS * any.org", "root"),
+    ("OPTIONS * api.example.org", "api"),
+    # method
+    ("POST /v1/x any.org", "v1-posts"),
+    ("PUT /v1 any.org", "v1-posts"),
+    ("PATCH /v1 any.org", "v1"),
+    ("POST /v1/users any.org", "v1-users"),
+    ("DELETE /v1 any.org", "v1-plain"),
+    ("DELETE /v1 any.org https", "v1"),
+    ("GET /reads api.example.org", "api-reads"),
+    ("HEAD /reads/x api.example.org", "api-reads"),
+    ("POST /reads api.example.org", "api"),
+    # fields
+    ("GET /v1 any.org x-beta=0", "v1-beta"),
+    ("GET /v1 any.org x-beta=1", "v1-beta"),
+    ("GET /v1 any.org X-BETA=1", "v1-beta"),
+    ("GET /v1 any.org x-tier=gold", "v1"),
+    ("GET /v1 any.org x-beta=1 x-tier=gold", "v1-beta-gold"),
+    ("GET /v1 any.org x-beta=1 x-tier=Gold", "v1-beta"),
+    ("GET /v1 any.org x-beta=0 x-beta=1 x-tier=gold", "v1-beta-gold"),
+    ("GET /v1 any.org x-betas=1", "v1"),
+    ("POST /v1 any.org x-beta=1", "v1-beta-posts"),
+    ("POST /v1 any.org x-beta=1 x-tier=gold", "v1-beta-gold"),
+    # host
+    ("GET / api.example.org", "api-exact"),
+    ("GET /x API.Example.ORG:8443", "api"),
+    ("GET /x api.example.org.", "api"),
+    ("GET /x www.example.org", "example"),
+    ("GET /x a.b.example.org", "example"),
+    ("GET /x example.org", "root"),
+    ("GET /x badexample.org", "root"),
+    ("GET /a/b x.deep.example.org", "deep"),
+    ("GET /b x.deep.example.org", "example"),
+    ("GET /a deep.example.org", "example"),
+    ("GET /v1 www.example.org", "example"),
+    ("GET / [::1]:8080", "six"),
+    ("GET /v1 127.0.0.1:8080", "v1"),
+]
+
+
+def table_of(names: list[str]) -> RouteTable:
+    table = RouteTable()
+    configs = {name: RouteConfig(answer=AnswerConfig(body=name), **ROUTES[name]) for name in names}
+    table.replace([(config, None) for config in configs.values()], has_default=True)
+    return table
+
+
+def request_of(line: str) -> Request:
+    """Parse "METHOD target host [https] [field=value …]"."""
+    method, target, host, *rest = line.split()
+    is_https = "https" in rest
+    fields = [field.replace("=", ": ", 1) for field in rest if "=" in field]
+    head = "\r\n".join([f"{method} {target} HTTP/1.1", f"Host: {host}", *fields, "", ""])
+    client = Client(b"127.0.0.1", b"127.0.0.1:80", b"https" if is_https else b"http")
+    return outgoing_request(head.encode(), client, b"id")
+
+
+def found(table: RouteTable, line: str) -> str:
+    route = table.find(request_of(line))
+    assert route is not None
+    assert route.answer is not None
+    return route.answer.body
+
+
+@pytest.mark.parametrize("order", ["as written", "reversed", "shuffled"])
+@pytest.mark.parametrize(("line", "expected"), CASES)
+def test_the_most_specific_route_is_taken(line: str, expected: str, order: str) -> None:
+    names = list(ROUTES)
+    if order == "reversed":
+        names.reverse()
+    elif order == "shuffled":
+        Random(line).shuffle(names)
+    table = table_of(names)
+    assert found(table, line) == expected
+
+
+def test_table_has_sixty_cases() -> None:
+    assert len(CASES) >= 60
+    assert {expected for _, expected in CASES} == set(ROUTES)
+
+
+def test_no_route_matches() -> None:
+    table = table_of(["api-v1", "deep"])
+    assert table.find(request_of("GET / api.example.org")) is None
+    assert table.find(request_of("GET /a other.org")) is None
+
+
+PATHS = st.lists(
+    st.sampled_from([b"a", b"b", b".", b"..", b"", b"%2e", b"%2E%2e", b"%61", b"%2f", b"a.b"]), min_size=1
+).map(lambda segments: b"/" + b"/".join(segments))
+
+
+@given(PATHS)
+def test_normalized_paths_stay_the_same(path: bytes) -> None:
+    once = normalized(path)
+    assert normalized(once) == once
+    assert once.startswith(b"/")
+    assert not {b".", b"..", b""} & set(once.split(b"/")[1:-1])
+    assert b"%2e" not in once.lower()
+
+
+def test_search_does_not_grow_with_the_path() -> None:
+    """A path of thousands of segments costs no more lookups than the longest prefix has segments."""
+    table = table_of(["v1-users"])
+    looked_up: list[bytes] = []
+
+    class Counting(dict[bytes, Any]):
+        def get(self, key: bytes, default: Any = None) -> Any:
+            looked_up.append(key)
+            return super().get(key, default)
+
+    prefixes = table._others._prefixes
+    table._others._prefixes = Counting(prefixes)
+    assert table.find(request_of("GET " + "/x" * 4000 + " any.org")) is None
+    assert looked_up == [b"/x/x/x/x", b"/x/x/x", b"/x/x", b"/x", b""]
