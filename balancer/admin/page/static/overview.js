@@ -152,11 +152,11 @@ function changesBetween(before, now) {
 }
 
 function showPools(names) {
-  const choice = find("#pool");
-  choice.hidden = !names.length;
-  keyed(choice, names, String, (name) => make("option", {}, name), () => {});
-  choice.value = new URLSearchParams(location.search).get("pool") ?? names[0];
-  choice.onchange = () => (location.search = `pool=${choice.value}`);
+  const list = find("#pool");
+  list.hidden = !names.length;
+  keyed(list, names, String, (name) => make("option", {}, name), () => {});
+  list.value = new URLSearchParams(location.search).get("pool") ?? names[0];
+  list.onchange = () => (location.search = `pool=${list.value}`);
 }
 
 function showHeader(snapshot) {
