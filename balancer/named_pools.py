@@ -12,7 +12,6 @@ from balancer.routes.table import RouteTable
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
     from balancer.exchange.runtime_config import RuntimeConfig
-    from balancer.membership.dns_source import DnsSource
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 """Builds the control plane of a named pool."""
@@ -54,27 +53,23 @@ class NamedPools:
             raise
         return new
 
-    def apply(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> list[DnsSource]:
-        """Apply the routes and pools of a configuration; `new` is what `prepare` has returned. Returns the names that
-        need no lookup any more.
-        """
+    def apply(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
+        """Apply the routes and pools of a configuration; `new` is what `prepare` has returned."""
         front = self._front
-        gone: list[DnsSource] = []
         before = front.named
         front.named = {}
         for name, one in config.named.items():
             known = before.pop(name, None)
             if known is not None:
-                gone += known.reload(one)
+                known.reload(one)
             front.named[name] = new[name] if known is None else known
         for removed in before.values():
-            gone += removed.discovery.close_all()
+            removed.discovery.forget_sources()
             removed.recording.stop()
             self._leaving.append(removed)
         self._apply_routes(config)
         if front.named or self._leaving:
             self.share()
-        return gone
 
     def _apply_routes(self, config: RuntimeConfig) -> None:
         front = self._front

@@ -222,7 +222,7 @@ class Server:
             for one in new.values():
                 await one.stop()
             raise
-        gone += self.named_pools.apply(prepared.config, new)
+        self.named_pools.apply(prepared.config, new)
         for one in new.values():
             one.begin()
         await self.control_plane.discovery.close(gone)

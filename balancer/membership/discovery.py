@@ -65,10 +65,9 @@ class Discovery:
             self._take(file, endpoints)
         return [name for source, name in old.items() if self._names.get(source) is not name]
 
-    def close_all(self) -> list[DnsSource]:
-        """Remove all sources, but keep their endpoints. Returns the DNS sources to close."""
-        gone, self._names, self._file = list(self._names.values()), {}, None
-        return gone
+    def forget_sources(self) -> None:
+        """Remove all sources, but keep their endpoints."""
+        self._names, self._file = {}, None
 
     async def start(self, now: float) -> None:
         """Look up all DNS sources once; each takes no longer than its own timeout."""
@@ -94,7 +93,8 @@ class Discovery:
 
     async def stop(self) -> None:
         """Stop all sources and wait for pending lookups to end."""
-        await self.close(self.close_all())
+        self.forget_sources()
+        await self.close(list(self._tasks))
 
     def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> DnsSource:
         old = self._names.get(config.source)
