@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_UNUSUAL: Final = re.compile(rb"%|//|/\.")
 _ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _SLASHES: Final = re.compile(rb"/{2,}")
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -19,7 +18,7 @@ def normalized(path: bytes) -> bytes:
 
     An encoded slash stays encoded: it is data of its segment.
     """
-    if not _UNUSUAL.search(path):
+    if b"%" not in path and b"//" not in path and b"/." not in path:
         return path
     path = _SLASHES.sub(b"/", _ENCODED.sub(_decoded, path))
     return _without_dots(path) if b"/." in path else path

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from balancer.errors import RequestRejected
+from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
-from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, host_of, requested
+from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, requested
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection

@@ -155,3 +155,14 @@ def connection_options(values: Values) -> list[bytes]:
 def last(values: Values, name: bytes, default: bytes) -> bytes:
     """Return the last value of a field."""
     return values[name][-1] if name in values else default
+
+
+_HOST_LINE: Final = lines_of(b"host")
+
+
+def host_of(head: bytes) -> bytes:
+    """Return the Host that the worker gets, from a whole head; the fast path is for its usual spelling."""
+    start = head.find(b"\r\nHost: ")
+    if start < 0:
+        return next((value for _, value, _ in found(_HOST_LINE, head)), b"")
+    return head[start + 8 : head.find(b"\r", start + 8)].strip()

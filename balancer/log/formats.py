@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
 from balancer.http1.client import Client
-from balancer.http1.fields import found, lines_of
+from balancer.http1.fields import host_of
 from balancer.http1.own_responses import error_body
 from policies.facts import Endpoint, ReportedLoad
 
@@ -174,17 +174,6 @@ def instant(entry: Entry, offset: float) -> str:
     head_at, began_at = entry.arrived
     microseconds = round(((head_at or began_at) + offset) * 1e6)
     return f"{second(microseconds // 1_000_000)}{microseconds % 1_000_000:06}Z"
-
-
-_HOST_LINE = lines_of(b"host")
-
-
-def host_of(head: bytes) -> bytes:
-    """Return the Host that the worker got; the fast path is for its usual spelling."""
-    start = head.find(b"\r\nHost: ")
-    if start < 0:
-        return next((value for _, value, _ in found(_HOST_LINE, head)), b"")
-    return head[start + 8 : head.find(b"\r", start + 8)].strip()
 
 
 def forwarded_for(entry: Entry) -> bytes:

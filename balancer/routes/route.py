@@ -6,9 +6,8 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from balancer.http1.fields import found, lines_of
+from balancer.http1.fields import found, host_of, lines_of
 from balancer.http1.request_head import Request
-from balancer.log.formats import host_of
 from balancer.urls import host_in, normalized
 
 if TYPE_CHECKING:

@@ -6,17 +6,24 @@ segment of the path up to the longest prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
+from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
-from balancer.log.formats import host_of
 from balancer.routes.route import Route
 from balancer.urls import host_in, normalized
 
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
     from balancer.exchange.proxy import Proxy
+
+
+REMEMBERED: Final = 1024
+"""Hosts whose routes are remembered."""
+
+LONGEST_HOST: Final = 260
+"""Bytes of a host with its port that is remembered; a DNS name has at most 253."""
 
 
 class PathRoutes:
@@ -78,6 +85,7 @@ class RouteTable:
         self._hosts: dict[bytes, PathRoutes] = {}
         self._suffixes: dict[bytes, PathRoutes] = {}
         self._others = PathRoutes()
+        self._places: dict[bytes, list[PathRoutes]] = {}
         for config, proxy in routes:
             self._of(config.host).add(config, Route(config, proxy))
             self.is_in_use = True
@@ -96,21 +104,28 @@ class RouteTable:
         if mark >= 0:
             path = path[:mark]
         path = normalized(path) if path.startswith(b"/") else b""  # OPTIONS * and CONNECT have none
-        for routes in self._of_host(host_in(host_of(request.head))):
+        host = host_of(request.head)
+        places = self._places.get(host)
+        if places is None:
+            places = self._places_of(host)
+        for routes in places:
             route = routes.find(path, request)
             if route is not None:
                 return route
         return None
 
-    def _of_host(self, host: bytes) -> Iterator[PathRoutes]:
-        exact = self._hosts.get(host)
-        if exact is not None:
-            yield exact
-        if self._suffixes:
-            at = host.find(b".")
-            while at > 0:
-                routes = self._suffixes.get(host[at:])
-                if routes is not None:
-                    yield routes
-                at = host.find(b".", at + 1)
-        yield self._others
+    def _places_of(self, authority: bytes) -> list[PathRoutes]:
+        """Return the routes by path for a host, those of the most specific host first, and remember them."""
+        host = host_in(authority)
+        places = [self._hosts[host]] if host in self._hosts else []
+        at = host.find(b".")
+        while at > 0 and self._suffixes:
+            if host[at:] in self._suffixes:
+                places.append(self._suffixes[host[at:]])
+            at = host.find(b".", at + 1)
+        places.append(self._others)
+        if len(self._places) >= REMEMBERED:
+            self._places.clear()
+        if len(authority) <= LONGEST_HOST:
+            self._places[authority] = places
+        return places
