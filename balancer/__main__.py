@@ -219,8 +219,8 @@ def say_endpoints(pool: PoolSettings) -> None:
             say(
                 f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
             )
-    for name in pool.discovery.dns:
-        say(f"  {name.source}, looked up while it runs")
+    for source in pool.discovery.remote:
+        say(f"  {source.source}, looked up while it runs")
 
 
 def overrides(

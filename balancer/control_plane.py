@@ -19,7 +19,7 @@ from balancer.errors import UnknownPool
 from balancer.exchange.explaining import Explanations
 from balancer.log.journal import journal_of
 from balancer.membership.active_checks import CheckPlan, Checks
-from balancer.membership.discovery import Discovery
+from balancer.membership.discovery import Discovery, RemoteSource
 from balancer.membership.registry import EndpointRegistry, without_reuse
 from balancer.membership.state_log import StateLog
 from balancer.recording.recording import Recording
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
-    from balancer.membership.dns_source import DnsSource
     from balancer.recording.recorder import Recorder
     from balancer.shared.exchange import Exchange
     from policies.clock import Clock
@@ -123,8 +122,8 @@ class ControlPlane:
 
     # --- configuration
 
-    def reload(self, config: RuntimeConfig) -> list[DnsSource]:
-        """Apply a runtime configuration with its endpoints and policy. Returns the names that need no lookup any more.
+    def reload(self, config: RuntimeConfig) -> list[RemoteSource]:
+        """Apply a runtime configuration with its endpoints and policy. Returns the sources to close.
 
         Raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything changes.
         """

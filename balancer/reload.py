@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from balancer.config.discovery import DiscoveryConfig
 from balancer.config.load import Settings
 from balancer.config.problems import ConfigError
 from balancer.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.log.output import LogOutput
-from balancer.membership.file_source import FileSource
+from balancer.membership.discovery import check_files
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError
 from policies.loading.source import Source
@@ -93,9 +94,7 @@ class Reloads:
             pool = self._control_plane if not name else self._control_plane.named.get(name)
             if pool is not None:
                 pool.registry.warm(one)
-            file = one.discovery.file
-            if file is not None and (pool is None or file != pool.config.discovery.file):
-                FileSource(file).first()
+            check_files(one.discovery, DiscoveryConfig() if pool is None else pool.config.discovery)
         is_new = settings.log.access != "off" and settings.log != self._log
         return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
 

@@ -28,7 +28,7 @@ from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
-from balancer.membership.dns_source import DnsSource
+from balancer.membership.discovery import RemoteSource
 from balancer.membership.sibling_conditions import SiblingConditions
 from balancer.named_pools import NamedPools
 from balancer.process.listening import listening
@@ -229,8 +229,8 @@ class Server:
         if not is_met_alike:
             await self._update_clients(list(self.proxy.downstreams))
 
-    def _apply_prepared(self, prepared: Prepared) -> list[DnsSource]:
-        """Apply a prepared configuration. Returns the names that need no lookup any more.
+    def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
+        """Apply a prepared configuration. Returns the sources to close.
 
         Steps that may fail were tried during preparation and come first here: raises `TlsProblem`, `ConfigError` or
         `PoliciesError` before anything else changes.

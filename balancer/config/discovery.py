@@ -1,4 +1,4 @@
-"""The table [discovery] of the configuration: endpoints from a file or from DNS, updated at run time."""
+"""The table [discovery] of the configuration: endpoints from a file, DNS or Kubernetes, updated at run time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.endpoint import EndpointConfig
+from balancer.config.kubernetes import KubernetesDiscovery
 from balancer.config.section import Name, Seconds, Section
 
 DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
@@ -92,6 +93,7 @@ class DiscoveryConfig(Section):
 
     file: FileDiscovery | None = None
     dns: tuple[DnsDiscovery, ...] = ()
+    kubernetes: KubernetesDiscovery | None = None
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
@@ -103,9 +105,14 @@ class DiscoveryConfig(Section):
         return self
 
     @property
+    def remote(self) -> tuple[DnsDiscovery | KubernetesDiscovery, ...]:
+        """Sources on other machines: those of DNS, then that of Kubernetes."""
+        return self.dns if self.kubernetes is None else (*self.dns, self.kubernetes)
+
+    @property
     def is_configured(self) -> bool:
         """Whether any source is configured."""
-        return self.file is not None or bool(self.dns)
+        return self.file is not None or bool(self.remote)
 
 
 class EndpointList(Section):

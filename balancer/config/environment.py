@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from balancer.config.documents import check_limits
-from balancer.config.keys import Table, annotation_at, dotted, is_list, keys_of, table_of
+from balancer.config.keys import Table, annotation_at, dotted, is_list, is_mapping, keys_of, table_of
 from balancer.config.positions import Place
 from balancer.config.renamed import SEPARATOR, renamed_variable
 from balancer.config.sources import Layer, longest, policy_table
@@ -87,7 +87,8 @@ def list_around(table: Table, place: Place) -> Place:
 
 def _decoded(text: str, annotation: Any) -> Any:
     """Return the value of a variable: of a table, a list or a policy's option from JSON, if it is JSON."""
-    if annotation is not Any and table_of(annotation) is None and not is_list(annotation):
+    is_text = annotation is not Any and table_of(annotation) is None
+    if is_text and not is_list(annotation) and not is_mapping(annotation):
         return text
     try:
         value = json.loads(text)

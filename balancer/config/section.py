@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 MOST_WEIGHT = 1e6
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 

@@ -1,4 +1,4 @@
-"""Endpoint discovery: polls the file source and the DNS sources, and updates the endpoint registry.
+"""Endpoint discovery: polls the sources file, DNS and Kubernetes, and updates the endpoint registry.
 
 A source without a valid answer changes nothing; its problem is kept for the status and logged once. Each poll is
 bounded in time and in frequency.
@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 from balancer.config.discovery import DiscoveryConfig, DnsDiscovery
 from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
+from balancer.config.kubernetes import KubernetesDiscovery
 from balancer.log.output import complain
 from balancer.membership.dns_source import DnsSource
 from balancer.membership.file_source import FileSource
+from balancer.membership.kubernetes.access import access_of
+from balancer.membership.kubernetes.source import KubernetesSource
 from balancer.tls.contexts import TlsProblem
 
 if TYPE_CHECKING:
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 FILE_PERIOD = 1.0
 """Seconds between polls of the file: one stat(2) each."""
+
+RemoteSource = DnsSource | KubernetesSource
+"""Source that is asked in a task."""
 
 
 class Discovery:
@@ -33,87 +39,135 @@ class Discovery:
         self._said: dict[str, str] = {}
         self._file: FileSource | None = None
         self._names: dict[str, DnsSource] = {}
-        self._tasks: dict[DnsSource, asyncio.Task[None]] = {}
+        self._kubernetes: KubernetesSource | None = None
+        self._tasks: dict[RemoteSource, asyncio.Task[None]] = {}
         self._look_at_file_at = 0.0
 
     @property
-    def sources(self) -> Iterator[FileSource | DnsSource]:
-        """The file source, if any, then the DNS sources."""
+    def sources(self) -> Iterator[FileSource | RemoteSource]:
+        """The file source, if any, then the DNS sources, then the Kubernetes source."""
         if self._file is not None:
             yield self._file
+        yield from self._remote
+
+    @property
+    def _remote(self) -> Iterator[RemoteSource]:
         yield from self._names.values()
+        if self._kubernetes is not None:
+            yield self._kubernetes
 
     @property
     def is_looking(self) -> bool:
         """Whether a DNS lookup is in progress."""
-        return bool(self._tasks)
+        return any(isinstance(source, DnsSource) for source in self._tasks)
 
-    def apply(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[DnsSource]:
+    def apply(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[RemoteSource]:
         """Apply a configuration: unchanged sources continue, and the endpoints of removed sources are removed.
 
-        Returns the DNS sources to close. Raises `ConfigError` for an invalid file, and then changes nothing.
+        Returns the removed sources, whose requests are cancelled. Raises `ConfigError` for an invalid file, and then
+        changes nothing.
         """
         file, endpoints = self._file, None
         if config.file != (file.config if file is not None else None):
             file = FileSource(config.file) if config.file is not None else None
             endpoints = file.first() if file is not None else None
-        before, old = {source.source for source in self.sources}, self._names
+        kubernetes = self._watched(config.kubernetes, tls)
+        before, old = {source.source for source in self.sources}, list(self._remote)
         self._names = {dns.source: self._name(dns, tls) for dns in config.dns}
+        self._kubernetes = kubernetes
         self._file = file
         self._roster.forget(before - {source.source for source in self.sources})
         if file is not None:
             self._take(file, endpoints)
-        return [name for source, name in old.items() if self._names.get(source) is not name]
+        gone = [source for source in old if source not in self._remote]
+        self._cancel(gone)
+        return gone
 
     def forget_sources(self) -> None:
         """Remove all sources, but keep their endpoints."""
-        self._names, self._file = {}, None
+        self._names, self._kubernetes, self._file = {}, None, None
+        self._cancel(list(self._tasks))
 
     async def start(self, now: float) -> None:
-        """Look up all DNS sources once; each takes no longer than its own timeout."""
+        """Wait for the first answer of each source that is asked; each takes no longer than its own timeout."""
         self.tick(now)
-        if self._tasks:
-            await asyncio.wait(self._tasks.values())
+        first = [task for source, task in self._tasks.items() if isinstance(source, DnsSource)]
+        if first:
+            await asyncio.wait(first)
+        if self._kubernetes is not None:
+            await self._kubernetes.answered.wait()
+            self._take(self._kubernetes, self._kubernetes.look(now))
 
     def tick(self, now: float) -> None:
         """Poll the sources that are due; call it several times a second."""
         if self._file is not None and now >= self._look_at_file_at:
             self._look_at_file_at = now + FILE_PERIOD
             self._take(self._file, self._file.look())
-        for name in self._names.values():
-            if now >= name.next_at and name not in self._tasks:
-                self._tasks[name] = asyncio.get_running_loop().create_task(self._look(name, now))
+        if self._kubernetes is not None:
+            self._take(self._kubernetes, self._kubernetes.look(now))
+        for source in self._remote:
+            if now >= source.next_at and source not in self._tasks:
+                self._tasks[source] = asyncio.get_running_loop().create_task(self._ask(source, now))
 
-    async def close(self, names: Iterable[DnsSource]) -> None:
-        """Cancel the lookups of DNS sources that `apply` returned, and wait for them to end."""
-        for name in names:
-            if name in self._tasks:
-                self._tasks[name].cancel()
-                await asyncio.wait([self._tasks[name]])
+    async def close(self, sources: Iterable[RemoteSource]) -> None:
+        """Wait for the end of the requests of sources that `apply` has removed."""
+        pending = [self._tasks[source] for source in sources if source in self._tasks]
+        if pending:
+            await asyncio.wait(pending)
 
     async def stop(self) -> None:
-        """Stop all sources and wait for pending lookups to end."""
+        """Stop all sources and wait for pending requests to end."""
         self.forget_sources()
         await self.close(list(self._tasks))
+
+    def _cancel(self, sources: Iterable[RemoteSource]) -> None:
+        for source in sources:
+            if source in self._tasks:
+                self._tasks[source].cancel()
 
     def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> DnsSource:
         old = self._names.get(config.source)
         return old if old is not None and old.is_for(config, tls) else DnsSource(config, tls)
 
-    async def _look(self, name: DnsSource, now: float) -> None:
-        try:
-            endpoints = await name.look(now)
-        finally:
-            del self._tasks[name]
-        if self._names.get(name.source) is name:  # unless it was replaced during the lookup
-            self._take(name, endpoints)
+    def _watched(self, config: KubernetesDiscovery | None, tls: UpstreamTlsConfig) -> KubernetesSource | None:
+        """Return the source for a configuration. Raises `ConfigError`."""
+        old = self._kubernetes
+        if config is None or (old is not None and old.is_for(config, tls)):
+            return old if config is not None else None
+        return KubernetesSource(config, tls, access_of(config))
 
-    def _take(self, source: FileSource | DnsSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
+    async def _ask(self, source: RemoteSource, now: float) -> None:
+        endpoints = None
+        try:
+            if isinstance(source, KubernetesSource):
+                await source.follow(now)
+            else:
+                endpoints = await source.look(now)
+        finally:
+            del self._tasks[source]
+        if source in self._remote:  # unless it was replaced in the meantime
+            self._take(source, endpoints)
+
+    def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
             try:
                 self._roster.replace(source.source, endpoints)
             except TlsProblem as error:
                 source.problem = str(error)
-        if source.problem is not None and self._said.get(source.source) != source.problem:
-            self.say(f"{source.problem}; the endpoints that are known stay")
-        self._said[source.source] = source.problem or ""
+        self._report(source.source, source.problem, "; the endpoints that are known stay")
+        if isinstance(source, KubernetesSource):
+            self._report(f"notice of {source.source}", source.notice)
+
+    def _report(self, key: str, text: str | None, effect: str = "") -> None:
+        """Log a text with its effect, unless it was the last one under this key."""
+        if text is not None and self._said.get(key) != text:
+            self.say(f"{text}{effect}")
+        self._said[key] = text or ""
+
+
+def check_files(config: DiscoveryConfig, old: DiscoveryConfig) -> None:
+    """Read the files of the sources that `old` does not have, so that `apply` does not fail. Raises `ConfigError`."""
+    if config.file is not None and config.file != old.file:
+        FileSource(config.file).first()
+    if config.kubernetes is not None and config.kubernetes != old.kubernetes:
+        access_of(config.kubernetes)

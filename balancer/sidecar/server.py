@@ -12,7 +12,7 @@ from balancer.config.load import Settings
 from balancer.config.sidecar import OriginConfig, SidecarConfig
 from balancer.control_plane import ControlPlane
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
-from balancer.membership.dns_source import DnsSource
+from balancer.membership.discovery import RemoteSource
 from balancer.reload import Prepared
 from balancer.server import Server, build
 from balancer.sidecar.admin import SidecarAdmin
@@ -99,7 +99,7 @@ class SidecarServer(Server):
         self._next = config, [runtime_config_of(config.unit_of(one)) for one in config.origins]
         return config.front()
 
-    def _apply_prepared(self, prepared: Prepared) -> list[DnsSource]:
+    def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         config, runtime_configs = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}

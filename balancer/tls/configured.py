@@ -21,6 +21,6 @@ def upstream_tls_of(settings: Settings) -> UpstreamTls:
     tls = UpstreamTls(settings.upstream_tls, by_id, fields)
     for endpoint in settings.endpoints:
         tls.of(endpoint.endpoint(), endpoint.alpn)
-    if any(name.scheme == "https" for name in settings.discovery.dns):
+    if any(source.scheme == "https" for source in settings.discovery.remote):
         tls.of(Endpoint("", "https://localhost", ""))
     return tls

@@ -16,6 +16,7 @@ from balancer.exchange.runtime_config import runtime_config_of
 REQUIRED: dict[str, dict[str, Any]] = {
     "admission.levels": {"name": "normal"},
     "discovery.dns": {"name": "workers.test", "port": 80},
+    "discovery.kubernetes": {"service": "workers"},
     "endpoints": {"id": "b", "address": "http://b:1"},
 }
 """Required keys of tables with numbers."""

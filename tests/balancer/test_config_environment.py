@@ -48,6 +48,14 @@ def problems_with(tmp_path: Path, **variables: str) -> tuple[str, ...]:
         ({"BALANCER_POLICY": "random"}, "policy.name", "random"),
         ({"BALANCER_POLICY__NAME": "c3", "BALANCER_POLICY__CHOICES": "5"}, "policy.options", {"choices": 5}),
         ({"BALANCER_POLICY": "c3", "BALANCER_POLICY__CHOICES": "5"}, "policy.options", {"choices": 5}),
+        (
+            {
+                "BALANCER_DISCOVERY__KUBERNETES__SERVICE": "workers",
+                "BALANCER_DISCOVERY__KUBERNETES__ZONES": '{"eu-1a": "emea"}',
+            },
+            "discovery.kubernetes.zones",
+            {"eu-1a": "emea"},
+        ),
     ],
 )
 def test_values(tmp_path: Path, variables: dict[str, str], key: str, value: Any) -> None:

@@ -1,0 +1,1 @@
+"""Kubernetes source of endpoint discovery: the EndpointSlices of a Service, watched through the API server."""
