@@ -18,6 +18,7 @@ MODULES = {
     "apps/v1": "apps_v1",
     "policy/v1": "policy_v1",
     "autoscaling/v2": "autoscaling_v2",
+    "rbac.authorization.k8s.io/v1": "rbac_v1",
 }
 
 
