@@ -22,6 +22,9 @@ from tests.balancer.conftest import ScriptedWorker, Wire, get
 PATIENCE = 30.0
 """Seconds for a program to start on a busy machine."""
 
+MOST_FAILURES = 1000
+"""Failures after which a load ends: nothing answers any more."""
+
 
 class Program:
     """`python -m balancer serve …`; `lines` is the output of it and its successors."""
@@ -172,8 +175,9 @@ def workers(*those: ScriptedWorker) -> list[str]:
 class Load:
     """Clients that send one request after the other on connections kept as long as possible."""
 
-    def __init__(self, program: Program, clients: int = 8) -> None:
+    def __init__(self, program: Program, clients: int = 8, request: bytes = b"") -> None:
         self._program = program
+        self._request = request or get()
         self.answered = 0
         self.failures: list[str] = []
         self._is_over = False
@@ -182,7 +186,7 @@ class Load:
         self._clients = [asyncio.ensure_future(self._go_on()) for _ in range(clients)]
 
     async def _go_on(self) -> None:
-        while not self._is_over:
+        while not self._is_over and len(self.failures) < MOST_FAILURES:
             try:
                 await self._one_connection()
             except (OSError, EOFError, TimeoutError) as error:
@@ -192,7 +196,7 @@ class Load:
         client = await self._program.client()
         try:
             while not self._is_over:
-                answer = await client.ask(get())
+                answer = await client.ask(self._request)
                 self.answered += 1
                 if self.answered >= self._wanted:
                     self._has_come.set()
