@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.endpoint import EndpointConfig
 from balancer.config.kubernetes import KubernetesDiscovery
-from balancer.config.section import Name, Seconds, Section
+from balancer.config.section import MOST_WEIGHT, Name, Seconds, Section
 
 DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
 
@@ -53,6 +53,7 @@ class DnsDiscovery(Section):
     weight: float = Field(
         default=1.0,
         gt=0,
+        le=MOST_WEIGHT,
         allow_inf_nan=False,
         description="weight of each endpoint; SRV records have their own",
     )

@@ -111,6 +111,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "negative-weight": (ENDPOINT + "weight = -1", ["endpoints.0.weight", "-1"]),
     "zero-weight": (ENDPOINT + "weight = 0", ["endpoints.0.weight", "0"]),
     "endless-weight": (ENDPOINT + "weight = inf", ["endpoints.0.weight"]),
+    "name-weight": (
+        '[[discovery.dns]]\nname = "a.test"\nport = 80\nweight = 2e6',
+        ["discovery.dns.0.weight", "1000000", "2000000"],
+    ),
     "no-places": (ENDPOINT + "max_in_flight = 0", ["endpoints.0.max_in_flight"]),
     "unknown-policy": ('policy = "p2x"\n' + ENDPOINT, ["policy", "p2x", "random"]),
     "unknown-option": (ENDPOINT + '[policy]\nname = "random"\nsped = 3', ["policy.sped", "random"]),
