@@ -22,6 +22,7 @@ from balancer.config.environment import PREFIX
 from balancer.config.load import Settings, endpoints_from_workers
 from balancer.config.named_pools import PoolSettings
 from balancer.config.problems import ConfigError
+from balancer.config.rate_limits import unused_rate_limits
 from balancer.config.routes import listed, warnings_about
 from balancer.configuration import load, load_with_sources
 from balancer.errors import ListenFailed, LogFailed
@@ -207,6 +208,8 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     for line in listed(settings.routes, has_default=settings.has_endpoints):
         say(line)
     for line in warnings_about(settings.routes, settings.pools, settings.http.allow):
+        say(f"warning: {line}")
+    for line in unused_rate_limits(settings):
         say(f"warning: {line}")
 
 

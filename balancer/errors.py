@@ -70,6 +70,18 @@ class NoRoute(ForwardingError):
     reason = "no_route"
 
 
+class RateLimited(ForwardingError):
+    """A rate limit is used up. `fields` are the lines RateLimit-Policy and RateLimit of the response."""
+
+    status = 429
+    reason = "rate_limited"
+
+    def __init__(self, limit: str, retry_after: int, fields: str) -> None:
+        super().__init__(f"the rate limit {limit} is used up, retry in {retry_after} s")
+        self.retry_after = retry_after
+        self.fields = fields
+
+
 class NoEndpoint(ForwardingError):
     """No endpoint can take the request."""
 

@@ -10,8 +10,12 @@ from balancer.config.routes import DEFAULT
 from balancer.routes.table import RouteTable
 
 if TYPE_CHECKING:
+    from balancer.config.routes import RouteConfig
     from balancer.control_plane import ControlPlane
+    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.request_key import KeyOf
     from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.rate_limits.limiter import Limiter
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 """Builds the control plane of a named pool."""
@@ -19,7 +23,7 @@ Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 
 class NamedPools:
     """Adds, reloads and removes the named pools behind `front`, the control plane of the pool without a name, and
-    applies the `routes` that lead to them.
+    applies the `routes` that lead to them, with their rate limits.
 
     A removed pool keeps its endpoints for the requests that it has, and is closed when they have ended.
     """
@@ -72,12 +76,16 @@ class NamedPools:
             self.share()
 
     def _apply_routes(self, config: RuntimeConfig) -> None:
-        front = self._front
-        proxies = {DEFAULT: front.proxy} | {name: one.proxy for name, one in front.named.items()}
-        self.routes.replace(
-            [(route, proxies[route.pool] if route.pool is not None else None) for route in config.routes],
-            has_default=bool(config.endpoints) or config.discovery.is_configured,
-        )
+        front, limits = self._front, self._front.rate_limits
+        pools = {DEFAULT: front} | front.named
+        limits.apply(config.rate_limits)
+        front.proxy.limiter = limits.limiter(None, _key_of(config))
+        routes: list[tuple[RouteConfig, Proxy | None, Limiter | None]] = []
+        for route in config.routes:
+            pool = pools[route.pool] if route.pool is not None else None
+            limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
+            routes.append((route, pool.proxy if pool is not None else None, limiter))
+        self.routes.replace(routes, has_default=bool(config.endpoints) or config.discovery.is_configured)
 
     def share(self) -> None:
         """Share the front's access log, its time, its decisions about connections and its limit of descriptors."""
@@ -113,3 +121,9 @@ class NamedPools:
             await one.stop()
         if self._closing:
             await asyncio.wait(self._closing)
+
+
+def _key_of(config: RuntimeConfig) -> KeyOf | None:
+    """Return the request key of a pool that rate limits may use: a sticky cookie names an endpoint, not a client."""
+    is_cookie = config.sticky is not None and config.sticky.cookie is not None
+    return None if is_cookie else config.key_of

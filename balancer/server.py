@@ -123,6 +123,8 @@ class Server:
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
         self._member = member
         self._connect_others(self.control_plane)
+        if member is not None:
+            self.control_plane.rate_limits.share(member.buckets, member.index)
         self.named_pools = NamedPools(self.control_plane, self._build_pool)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None

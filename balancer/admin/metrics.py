@@ -19,6 +19,7 @@ from balancer.admin.connections_report import connection_families
 from balancer.admin.health import PANIC, SERVING, endpoint_condition, readiness
 from balancer.admin.policy_report import policy_families
 from balancer.admin.queue_report import queue_families
+from balancer.admin.rate_limits_report import rate_limit_families
 from balancer.admin.routes_report import route_families
 from balancer.build import build
 from balancer.config.routes import DEFAULT
@@ -81,6 +82,7 @@ class MetricsCollector(Collector):
         connections = proxy.counts.connections
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", connections)
         yield from reload_families(self._control_plane.reload_counts)
+        yield from rate_limit_families(self._control_plane.rate_limits)
         if proxy.access_log is not None:
             yield log_family(proxy.access_log.counts)
 

@@ -15,6 +15,7 @@ from balancer.admin.connections_report import connections_status
 from balancer.admin.health import endpoint_condition, health_of, readiness
 from balancer.admin.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.admin.queue_report import concurrency_status, level_status, queue_status
+from balancer.admin.rate_limits_report import rate_limits_status
 from balancer.admin.routes_report import events_status, names_status, route_status, watch_status
 from balancer.build import build
 from policies.stats.load import RATIO, SHORTEST
@@ -68,7 +69,7 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
 
 OF_PROCESS = frozenset((
     *("version", "build", "pid", "uptime", "draining", "access_log", "reload"),
-    *("clients", "connections", "failed_arrivals"),
+    *("clients", "connections", "failed_arrivals", "rate_limits"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a pool, too."""
 
@@ -110,6 +111,7 @@ def pool_status(control_plane: ControlPlane) -> dict[str, Any]:
     return {
         **process_counts(control_plane),
         "responses": responses_status(proxy),
+        "rate_limits": rate_limits_status(control_plane.rate_limits),
         "tunnels": {
             "open": len(proxy.tunnels),
             "opened": proxy.tunnels.opened,

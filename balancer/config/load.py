@@ -37,6 +37,7 @@ from balancer.config.problems import (
     without_credentials,
 )
 from balancer.config.queue import AdmissionConfig
+from balancer.config.rate_limits import RateLimitConfig, check_rate_limits
 from balancer.config.record import RecordConfig
 from balancer.config.routes import RouteConfig, check_routes
 from balancer.config.section import Name
@@ -101,6 +102,7 @@ class Settings(PoolSettings):
     explain: ExplainConfig = ExplainConfig()
     admin: AdminConfig = AdminConfig()
     shared: SharedConfig = SharedConfig()
+    rate_limits: tuple[RateLimitConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
     pools: dict[Name, PoolSettings] = Field(default={}, description="named pools of endpoints, for routes")
 
@@ -117,6 +119,7 @@ class Settings(PoolSettings):
             if not pool.has_endpoints:
                 raise ValueError(f"pools.{name}.endpoints: {ENDPOINTS_REQUIRED.message}")
         check_routes(self.routes, self.pools, has_default=self.has_endpoints)
+        check_rate_limits(self)
         return self
 
     @property
@@ -138,7 +141,7 @@ class Settings(PoolSettings):
         if record.path is not None:
             record = record.model_copy(update={"path": f"{record.path}.{name}"})
         own = {key: getattr(pool, key) for key in PoolSettings.model_fields}
-        return self.model_copy(update={**own, "record": record, "routes": (), "pools": {}})
+        return self.model_copy(update={**own, "record": record, "routes": (), "rate_limits": (), "pools": {}})
 
 
 @dataclass(frozen=True, slots=True)

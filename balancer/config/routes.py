@@ -128,6 +128,7 @@ class RouteConfig(Section):
     pool: Name | None = Field(
         default=None, description="pool that gets the request; default: that of the top level"
     )
+    rate_limit: Name | None = Field(default=None, description="rate limit of its requests, by name")
     strip_prefix: bool = Field(default=False, description="remove `prefix` from the path")
     replace_prefix: Path | None = Field(default=None, description="what replaces `prefix` in the path")
     redirect: RedirectConfig | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
-from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
+from balancer.errors import BodyTooLarge, MalformedBody, NoRoute, RequestRejected
 from balancer.exchange.client_connection import (
     HELD_BY_BODY,
     HELD_BY_PIPELINE,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from balancer.routes.table import RouteTable
 
 ADMIN_PREFIX: Final = b"/-/"
+
+NO_ROUTE: Final = NoRoute("no route matches this host and path")
 
 
 class DownstreamConnection(ClientConnection):
@@ -283,15 +285,21 @@ class DownstreamConnection(ClientConnection):
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
         """Begin a request whose head is complete, at `proxy` or at the proxy that its route leads to."""
         handler: RequestHandler | None = None
-        routes = self._routes
+        routes, limiter = self._routes, proxy.limiter
         if request.target.startswith(ADMIN_PREFIX):
-            handler = self._admin_exchange(self, request)
+            handler, limiter = self._admin_exchange(self, request), None
         elif routes is not None and routes.is_in_use:
             route = routes.find(request)
+            if route is not None:
+                limiter = route.limiter
             if route is not None and route.proxy is not None:
                 proxy, request = route.proxy, route.rewritten(request)
             elif route is not None or not routes.has_default:
-                handler = OwnResponse(proxy, self, request, route)
+                handler = OwnResponse(proxy, self, request, route or NO_ROUTE)
+        if limiter is not None:
+            refusal = limiter.refusal(request, self.client)
+            if refusal is not None:
+                handler = OwnResponse(proxy, self, request, refusal)
         proxy.counts.requests += 1
         if handler is None:
             journal = proxy.journal

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
     from balancer.log.journal import Journal
+    from balancer.rate_limits.limiter import Limiter
     from policies.insight.canary import Canary
     from policies.overload.hedging import Hedging
 
@@ -82,7 +83,7 @@ class Proxy:
 
     Set by the control plane: `journal` receives an entry for every request that has ended, `access_log` one for every
     refused one; `reads_load`: load reports of workers are parsed; `canary` is the canary of the policy; `explaining` is
-    set while clients may ask for explanations.
+    set while clients may ask for explanations; `limiter` has the rate limits of requests that no route matches.
     """
 
     journal: Journal | None = None
@@ -91,6 +92,7 @@ class Proxy:
     canary: Canary | None = None
     explaining: Explaining | None = None
     named: tuple[Proxy, ...] = ()
+    limiter: Limiter | None = None
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.policy_spec import PolicySpec
 from balancer.config.pool_limits import PoolLimits
 from balancer.config.queue import AdmissionConfig, QueueConfig
+from balancer.config.rate_limits import RateLimitConfig
 from balancer.config.record import RecordConfig
 from balancer.config.routes import RouteConfig
 from balancer.config.sections import LogConfig
@@ -86,6 +87,7 @@ class RuntimeConfig:
     explain: ExplainConfig
     token: bytes | None
     routes: tuple[RouteConfig, ...]
+    rate_limits: tuple[RateLimitConfig, ...]
     named: Mapping[str, RuntimeConfig]  # of the named pools
 
     def meets_clients_like(self, other: RuntimeConfig) -> bool:
@@ -136,6 +138,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         explain=settings.explain,
         token=token.get_secret_value().encode() if token is not None else None,
         routes=settings.routes,
+        rate_limits=settings.rate_limits,
         named={name: runtime_config_of(settings.of_pool(name)) for name in settings.pools},
     )
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as json_text
 from typing import Final, NamedTuple
 
-from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
+from balancer.errors import ClientLeft, ForwardingError, RateLimited, RequestRejected, UpstreamError
 from balancer.http1.client import Client
 from balancer.http1.fields import host_of
 from balancer.http1.own_responses import error_body
@@ -30,6 +30,10 @@ NOT_CONNECTED: Final = "-"
 NEW: Final = "new"
 REUSED: Final = "reused"
 """Upstream connection of a request: none, new or reused."""
+
+
+ENDS: Final[dict[type[ForwardingError], str]] = {RequestRejected: "rejected", RateLimited: "limited"}
+"""Ends of requests that the balancer refused, unless it is `unavailable`."""
 
 
 class Fault(NamedTuple):
@@ -105,7 +109,7 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
     elif isinstance(error, ClientLeft):
         end = "abandoned"
     else:
-        end = "rejected" if isinstance(error, RequestRejected) else "unavailable"
+        end = ENDS.get(type(error), "unavailable")
     return Fault(end, error.reason, str(error), error.status)
 
 

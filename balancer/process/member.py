@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from balancer.process.listening import Listening
+from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 from policies.endpoint.process_share import share
@@ -25,16 +26,18 @@ if TYPE_CHECKING:
 class Member:
     """Process `index` (from 0) `of` processes.
 
-    `listening` are the shared listening sockets, `board` the shared counters, `directory` holds the sockets of the
-    channel between processes. `lifeline` is a descriptor that becomes readable when the supervisor is gone, `readiness`
-    one to write to when this process serves. `front` is the common TLS context that starts the handshakes of all
-    processes, so that each accepts the session tickets of the others; None if clients do not use TLS.
+    `listening` are the shared listening sockets, `board` the shared counters, `buckets` the memory of rate limits,
+    `directory` holds the sockets of the channel between processes. `lifeline` is a descriptor that becomes readable
+    when the supervisor is gone, `readiness` one to write to when this process serves. `front` is the common TLS context
+    that starts the handshakes of all processes, so that each accepts the session tickets of the others; None if clients
+    do not use TLS.
     """
 
     index: int
     of: int
     listening: Listening
     board: SharedCounters
+    buckets: SharedBuckets
     directory: Path
     lifeline: int
     readiness: int

@@ -26,6 +26,7 @@ from balancer.process.member import Member
 from balancer.process.shutdown import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.signals import Signals
 from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
+from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 
@@ -45,6 +46,7 @@ class Supervisor:
         self._say = say
         self._listening = listening(settings, complain)
         self._board = SharedCounters(settings.processes)
+        self._buckets = SharedBuckets(settings.processes)
         self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
         self._lifeline, self._held = os.pipe()
         self._front = SharedContext(settings.tls) if settings.tls is not None else None
@@ -102,6 +104,7 @@ class Supervisor:
                 len(self._children),
                 self._listening,
                 self._board,
+                self._buckets,
                 self._directory,
                 self._lifeline,
                 writing,

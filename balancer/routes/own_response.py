@@ -1,10 +1,10 @@
-"""Handler of a request that the balancer answers by a route: a redirect, a fixed response, or 404 without a route."""
+"""Handler of a request that the balancer answers itself: a redirect, a fixed response, or an error such as 429."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from balancer.errors import ForwardingError, NoRoute, RequestRejected
+from balancer.errors import ForwardingError, RateLimited, RequestRejected
 from balancer.http1.own_responses import error_response
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
 from balancer.routes.route import Route, phrase_of
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class OwnResponse:
-    """Answers by `route`, or with 404 if that is None. The body of the request is dropped.
+    """Answers as a route states, or with an error. The body of the request is dropped.
 
     A connection whose request has been received whole stays open.
     """
 
     def __init__(
-        self, proxy: Proxy, downstream: ClientConnection, request: Request, route: Route | None
+        self, proxy: Proxy, downstream: ClientConnection, request: Request, answer: Route | ForwardingError
     ) -> None:
         self._proxy = proxy
         self._downstream = downstream
         self._request = request
-        self._route = route
+        self._answer = answer
         self._is_complete = not request.fields.has_body
         self._arrived = downstream.head_at, downstream.came_at or proxy.now()
 
@@ -37,12 +37,12 @@ class OwnResponse:
         return self._request.raw
 
     def start(self) -> None:
-        request, downstream, proxy = self._request, self._downstream, self._proxy
+        request, downstream, proxy, answer = self._request, self._downstream, self._proxy, self._answer
         stays = request.fields.keep_alive and self._is_complete and proxy.keeps_alive
         is_head = request.method == b"HEAD"
-        error = NoRoute("no route matches this host and path") if self._route is None else None
-        if self._route is not None:
-            status, fields, body = self._route.response(request)
+        error: ForwardingError | None = None
+        if isinstance(answer, Route):
+            status, fields, body = answer.response(request)
             if status not in (204, 304):  # RFC 9110 § 8.6
                 fields += b"Content-Length: %d\r\n" % len(body)
             if not stays:
@@ -50,10 +50,11 @@ class OwnResponse:
             head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, phrase_of(status), proxy.date_line, fields)
             downstream.write(head if is_head else head + body)
         else:
-            assert error is not None
+            error = answer
             status, body = error.status, b""
+            field = error.fields if isinstance(error, RateLimited) else None
             proxy.counts.count_error(error)
-            downstream.write(error_response(error, request.id, stays=stays, is_head=is_head))
+            downstream.write(error_response(error, request.id, stays=stays, is_head=is_head, field=field))
         proxy.counts.responses[status] += 1
         self._log(error, status, 0 if is_head else len(body))
         downstream.exchange_ended(stays)
@@ -65,6 +66,7 @@ class OwnResponse:
                 self._proxy.now(), fault_of(error), 0 if error is not None else status, request.method,
                 request.target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
                 self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
+                pool=self._proxy.name,
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:

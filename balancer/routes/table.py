@@ -17,6 +17,7 @@ from balancer.urls import host_in, normalized
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
     from balancer.exchange.proxy import Proxy
+    from balancer.rate_limits.limiter import Limiter
 
 
 REMEMBERED: Final = 1024
@@ -78,7 +79,12 @@ class RouteTable:
     def __init__(self) -> None:
         self.replace((), has_default=True)
 
-    def replace(self, routes: Iterable[tuple[RouteConfig, Proxy | None]], *, has_default: bool) -> None:
+    def replace(
+        self,
+        routes: Iterable[tuple[RouteConfig, Proxy | None, Limiter | None]],
+        *,
+        has_default: bool,
+    ) -> None:
         """Replace all routes; applies from the next request on."""
         self.has_default = has_default
         self.is_in_use = False
@@ -86,8 +92,8 @@ class RouteTable:
         self._suffixes: dict[bytes, PathRoutes] = {}
         self._others = PathRoutes()
         self._places: dict[bytes, list[PathRoutes]] = {}
-        for config, proxy in routes:
-            self._of(config.host).add(config, Route(config, proxy))
+        for config, proxy, limiter in routes:
+            self._of(config.host).add(config, Route(config, proxy, limiter))
             self.is_in_use = True
 
     def _of(self, host: str | None) -> PathRoutes:

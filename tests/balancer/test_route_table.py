@@ -115,7 +115,7 @@ CASES = [
 def table_of(names: list[str]) -> RouteTable:
     table = RouteTable()
     configs = {name: RouteConfig(answer=AnswerConfig(body=name), **ROUTES[name]) for name in names}
-    table.replace([(config, None) for config in configs.values()], has_default=True)
+    table.replace([(config, None, None) for config in configs.values()], has_default=True)
     return table
 
 

@@ -1,0 +1,52 @@
+"""The rate limits in force in one process, with their levels and counts kept over reloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from balancer.rate_limits.limiter import Limiter, RateLimit
+from balancer.rate_limits.request_source import KeyOf, Trusts
+from balancer.rate_limits.shared_buckets import Buckets, SharedBuckets
+
+if TYPE_CHECKING:
+    from balancer.config.rate_limits import RateLimitConfig
+
+
+class RateLimits:
+    """All rate limits. The memory for buckets is made when the first limit needs it, unless it is shared."""
+
+    def __init__(self, now: Callable[[], float], trusts: Trusts) -> None:
+        self.by_name: dict[str, RateLimit] = {}
+        self._now = now
+        self._trusts = trusts
+        self._buckets: Buckets | None = None
+
+    def share(self, shared: SharedBuckets, index: int) -> None:
+        """Use the memory that sibling processes share, as process `index`, from the next `apply` on."""
+        self._buckets = Buckets(shared, index)
+
+    def apply(self, configs: Iterable[RateLimitConfig]) -> None:
+        """Apply a configuration. An unchanged limit keeps its counts and its buckets, which are found by what defines
+        the limit."""
+        before, self.by_name = self.by_name, {}
+        trusts = lru_cache(maxsize=4096)(self._trusts)
+        for config in configs:
+            limit = before.get(config.name)
+            if limit is None or limit.config != config:
+                limit = RateLimit(config, self._memory(), trusts)
+            limit.source.trusts = trusts
+            self.by_name[config.name] = limit
+
+    def _memory(self) -> Buckets:
+        if self._buckets is None:
+            self._buckets = Buckets(SharedBuckets())
+        return self._buckets
+
+    def limiter(self, name: str | None, key_of: KeyOf | None) -> Limiter | None:
+        """Return the limiter for requests under the limit `name` and all that apply everywhere; None without any."""
+        limits = tuple(
+            limit for limit in self.by_name.values() if limit.config.everywhere or limit.config.name == name
+        )
+        return Limiter(limits, self._now, key_of) if limits else None

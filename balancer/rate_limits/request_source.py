@@ -1,0 +1,88 @@
+"""Whose bucket a request takes from: that of all, of its client, of its request key or of a field's value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING, Final
+
+from balancer.http1.fields import first_value_of
+from balancer.networks import parsed
+
+if TYPE_CHECKING:
+    from balancer.http1.client import Client
+    from balancer.http1.request_head import Request
+
+KeyOf = Callable[["Request", "Client"], "str | None"]
+"""Returns the request key that [key] or [sticky] configures, None if a request has none."""
+
+Trusts = Callable[[str], bool]
+"""Returns whether an address is one of `trusted_proxies`."""
+
+Find = Callable[[bytes], "re.Match[bytes] | None"]
+
+V6_BYTES: Final = 8
+"""Bytes of an IPv6 address that count, a /64: a client has as many addresses in its own as it wants (RFC 6177)."""
+
+_FORWARDED_FOR: Final = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r]*)").findall
+_NODE: Final = re.compile(rb"\[([^\]]*)\](?::\d+)?|([^:]*)(?::\d+)?")
+"""An address in brackets or without colons, with or without a port."""
+
+
+def client_of(request: Request, client: Client, trusts: Trusts) -> bytes:
+    """Return the client's network: its IPv4 address or the /64 of its IPv6 address.
+
+    From a trusted proxy it is the last address in X-Forwarded-For that is not a trusted proxy itself. What precedes it
+    was written by the client and proves nothing.
+    """
+    if not client.is_trusted:
+        return network_of(client.address)
+    address = client.address
+    nodes = b",".join(_FORWARDED_FOR(request.raw)).split(b",")
+    for node in reversed(nodes):
+        node = node.strip()
+        if node:
+            found = _NODE.fullmatch(node)
+            address = node if found is None else found[1] or found[2] or node
+            if not trusts(address.decode("latin-1")):
+                break
+    return network_of(address)
+
+
+@lru_cache(maxsize=4096)
+def network_of(address: bytes) -> bytes:
+    """Return the bytes of an IPv4 address, those of an IPv6 address that count, or a name as it is."""
+    peer = parsed(address.decode("latin-1"))
+    if peer is None:
+        return address
+    return peer.packed[:V6_BYTES] if isinstance(peer, IPv6Address) else peer.packed
+
+
+class RequestSource:
+    """Finds whose bucket a request takes from.
+
+    `by` is `all`, `client`, `key` or `header`, then of the field `header`. Requests without a key or field count by
+    client: to leave it out must not be a way around the limit. `trusts` is replaced when `trusted_proxies` may have
+    changed.
+    """
+
+    def __init__(self, by: str, header: str | None, trusts: Trusts) -> None:
+        self.trusts = trusts
+        self._by = by
+        self._find: Find | None = first_value_of(header.encode()).search if header is not None else None
+
+    def of(self, request: Request, client: Client, key_of: KeyOf | None) -> bytes:
+        """Return the source of a request. Those of different kinds never equal each other."""
+        if self._by == "all":
+            return b""
+        if self._find is not None:
+            match = self._find(request.head)
+            if match is not None:
+                return b"h" + match[1]
+        elif self._by == "key" and key_of is not None:
+            key = key_of(request, client)
+            if key is not None:
+                return b"k" + key.encode("latin-1", "replace")
+        return b"c" + client_of(request, client, self.trusts)
