@@ -18,6 +18,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "discovery.dns": {"name": "workers.test", "port": 80},
     "discovery.kubernetes": {"service": "workers"},
     "endpoints": {"id": "b", "address": "http://b:1"},
+    "rate_limits": {"name": "a", "requests": 1},
 }
 """Required keys of tables with numbers."""
 

@@ -75,6 +75,7 @@ async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
         discovery={"file": {"path": str(tmp_path / "more.json")}},
         route_watch={"enabled": True},
         explain={"enabled": True},
+        rate_limits=[{"name": "all", "requests": 1000, "by": "all", "everywhere": True}],
     )
     for _ in range(4):
         client = await stage.client()
