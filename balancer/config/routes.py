@@ -196,6 +196,10 @@ class RouteConfig(Section):
     @property
     def target(self) -> str:
         """What is done with its requests, as `balancer check` lists it."""
+        return self._target + (f", rate limit {self.rate_limit}" if self.rate_limit is not None else "")
+
+    @property
+    def _target(self) -> str:
         if self.redirect is not None:
             return f"redirect {self.redirect.status} to {self.redirect.scheme or '*'}://{self.redirect.host or '*'}"
         if self.answer is not None:

@@ -161,11 +161,3 @@ class Buckets:
             full_at: float = self._own.numbers[at]
             soonest = min(soonest, full_at)
         return max(soonest - now, SOON)
-
-    @property
-    def used(self) -> int:
-        """Number of buckets in the own table. O(size of the table)."""
-        keys = self._own.keys
-        return sum(
-            WAYS - keys[first : first + WAYS].tolist().count(0) for first in range(0, len(keys), WORDS)
-        )

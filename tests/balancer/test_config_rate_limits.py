@@ -60,8 +60,9 @@ def test_unused_limit_is_reported(
     path = write(tmp_path, f"{ENDPOINT}{limits}{ROUTE}rate_limit = 'b'")
     monkeypatch.setattr("sys.argv", ["balancer", "check", str(path)])
     main()
-    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
-    assert warnings == [
+    lines = capsys.readouterr().out.splitlines()
+    assert "  *://*/*        pool default, rate limit b" in lines
+    assert [line for line in lines if line.startswith("warning")] == [
         "warning: rate limit a: applies to no request; name it in a route, or set everywhere = true"
     ]
 

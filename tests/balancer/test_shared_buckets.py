@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.rate_limits.shared_buckets import WAYS, Bucket, Buckets, SharedBuckets
+from balancer.rate_limits.shared_buckets import WAYS, WORDS, Bucket, Buckets, SharedBuckets
 from policies.overload.token_bucket import ALMOST, TokenBucket
 from tests.policies.test_token_bucket import BURSTS, EIGHTHS, RATES, Plain
 
@@ -169,13 +169,19 @@ def test_bucket_that_another_process_uses_keeps_its_place() -> None:
 
 def flood(keys: int) -> None:
     """A client uses up its bucket, sends a request under each of many other keys, and is still refused."""
-    (one,) = processes(1, 5, 0.001, sets=64)
+    shared = SharedBuckets(1, 64)
+    one = Process(Buckets(shared), TokenBucket(5, 0.001))
     assert [one.take(4711, 100.0) for _ in range(6)] == [True] * 5 + [False]
     admitted = 0
     for key in range(1 << 20, (1 << 20) + keys):
         admitted += one.decide(key, 100.0) and one.publish() == 0.0
     assert not one.take(4711, 100.0)
-    assert admitted == one.buckets.used - 1 == 64 * WAYS - 1
+    [table] = shared.tables
+    used = sum(
+        WAYS - table.keys[first : first + WAYS].tolist().count(0) for first in range(0, 64 * WORDS, WORDS)
+    )
+    assert admitted == used - 1 == 64 * WAYS - 1
+    assert len(table.numbers) == 64 * WORDS
 
 
 def test_flood_of_keys_neither_resets_a_bucket_nor_grows_the_table() -> None:
