@@ -22,6 +22,7 @@ from balancer.membership.active_checks import CheckPlan, Checks
 from balancer.membership.discovery import Discovery, RemoteSource
 from balancer.membership.registry import EndpointRegistry, without_reuse
 from balancer.membership.state_log import StateLog
+from balancer.mirroring.mirror import Mirrors
 from balancer.rate_limits.configured import RateLimits
 from balancer.recording.recording import Recording
 from balancer.shared_counters import key_of
@@ -66,8 +67,8 @@ class ControlPlane:
     `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
     and `policy_loaded_at` is when it was put in force. `recorder` is None unless a recording runs, `shared` unless
     knowledge is shared with other units, and `sweep_siblings` unless this is one of several processes. `named` are the
-    control planes of the named pools, by name, and `rate_limits` has limits, if this one is that of the pool without a
-    name.
+    control planes of the named pools, by name, if this one is that of the pool without a name, which also has the
+    `rate_limits` and the `mirrors` of all routes.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class ControlPlane:
         self.sweep_siblings: Callable[[float], None] | None = None
         self.named: dict[str, ControlPlane] = {}
         self.rate_limits = RateLimits(proxy.now, proxy.trusts)
+        self.mirrors = Mirrors()
         self._rng = rng
         self._inner = proxy.router.policy
         self._sticky: StickyConfig | None = None

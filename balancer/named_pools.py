@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from balancer.config.routes import DEFAULT
+from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
     from balancer.control_plane import ControlPlane
-    from balancer.exchange.proxy import Proxy
     from balancer.exchange.request_key import KeyOf
     from balancer.exchange.runtime_config import RuntimeConfig
-    from balancer.rate_limits.limiter import Limiter
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 """Builds the control plane of a named pool."""
@@ -23,7 +22,7 @@ Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 
 class NamedPools:
     """Adds, reloads and removes the named pools behind `front`, the control plane of the pool without a name, and
-    applies the `routes` that lead to them, with their rate limits.
+    applies the `routes` that lead to them, with their rate limits and mirrors.
 
     A removed pool keeps its endpoints for the requests that it has, and is closed when they have ended.
     """
@@ -78,13 +77,16 @@ class NamedPools:
     def _apply_routes(self, config: RuntimeConfig) -> None:
         front, limits = self._front, self._front.rate_limits
         pools = {DEFAULT: front} | front.named
+        proxies = {name: pool.proxy for name, pool in pools.items()}
+        front.mirrors.apply(config.routes, proxies, config.seed)
         limits.apply(config.rate_limits)
         front.proxy.limiter = limits.limiter(None, _key_of(config))
-        routes: list[tuple[RouteConfig, Proxy | None, Limiter | None]] = []
+        routes: list[tuple[RouteConfig, Route]] = []
         for route in config.routes:
             pool = pools[route.pool] if route.pool is not None else None
             limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
-            routes.append((route, pool.proxy if pool is not None else None, limiter))
+            mirror = front.mirrors.by_route.get(str(route))
+            routes.append((route, Route(route, pool.proxy if pool is not None else None, limiter, mirror)))
         self.routes.replace(routes, has_default=bool(config.endpoints) or config.discovery.is_configured)
 
     def share(self) -> None:
@@ -103,6 +105,7 @@ class NamedPools:
 
     def sweep(self, now: float) -> None:
         """Run periodic work, and drop removed pools whose requests have ended."""
+        self._front.mirrors.sweep(now)
         for one in self.every:
             one.sweep(now)
         ended = [one for one in self._leaving if one.is_idle]
@@ -116,7 +119,8 @@ class NamedPools:
             self.share()
 
     async def stop(self) -> None:
-        """Stop all named pools."""
+        """Abandon all copies, and stop all named pools."""
+        self._front.mirrors.stop()
         for one in self.every:
             await one.stop()
         if self._closing:

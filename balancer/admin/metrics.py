@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from balancer.admin.connections_report import connection_families
 from balancer.admin.health import PANIC, SERVING, endpoint_condition, readiness
+from balancer.admin.mirroring_report import mirror_families
 from balancer.admin.policy_report import policy_families
 from balancer.admin.queue_report import queue_families
 from balancer.admin.rate_limits_report import rate_limit_families
@@ -83,6 +84,7 @@ class MetricsCollector(Collector):
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", connections)
         yield from reload_families(self._control_plane.reload_counts)
         yield from rate_limit_families(self._control_plane.rate_limits)
+        yield from mirror_families(self._control_plane.mirrors)
         if proxy.access_log is not None:
             yield log_family(proxy.access_log.counts)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from balancer.admin.connections_report import connections_status
 from balancer.admin.health import endpoint_condition, health_of, readiness
+from balancer.admin.mirroring_report import mirrors_status
 from balancer.admin.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.admin.queue_report import concurrency_status, level_status, queue_status
 from balancer.admin.rate_limits_report import rate_limits_status
@@ -82,7 +83,7 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
 
     With named pools it has the status of each, and the counts of requests at its top are of all pools together.
     """
-    return _with_pools(control_plane, pool_status)
+    return _with_pools(control_plane, pool_status) | mirrors_status(control_plane.mirrors)
 
 
 def _with_pools(
@@ -278,7 +279,7 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
 
 def process_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
-    return _with_pools(control_plane, process_pool_status)
+    return _with_pools(control_plane, process_pool_status) | mirrors_status(control_plane.mirrors, raw)
 
 
 def process_pool_status(control_plane: ControlPlane) -> dict[str, Any]:

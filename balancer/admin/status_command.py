@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from balancer.admin.mirroring_report import mirror_lines
 from balancer.admin.options import BalancerClient, connection_options
 from balancer.admin.status_table import endpoint_table
 from balancer.printable import printable
@@ -119,6 +120,8 @@ def lines_of(
         )
         if counts is not None:
             lines += ["", *endpoint_table(pool, counts, earlier, seconds or document["uptime"])]
+    for mirror in document.get("mirrors", ()):
+        lines += ["", *mirror_lines(mirror)]
     for origin in document.get("origins", ()):
         lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
     return lines

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from balancer.config.mirroring import Method, MirrorConfig
 from balancer.config.section import Name, Section
 from balancer.urls import normalized
 
@@ -54,7 +55,6 @@ def _path(path: str) -> str:
 
 Host = Annotated[str, AfterValidator(_host)]
 Path = Annotated[str, StringConstraints(pattern=r"^/[!-\"$->@-~]*$", max_length=2048), AfterValidator(_path)]
-Method = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z-]{0,31}$")]
 FieldName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~*-]+$", max_length=128, to_lower=True)
 ]
@@ -133,6 +133,7 @@ class RouteConfig(Section):
     replace_prefix: Path | None = Field(default=None, description="what replaces `prefix` in the path")
     redirect: RedirectConfig | None = None
     answer: AnswerConfig | None = None
+    mirror: MirrorConfig | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -157,6 +158,8 @@ class RouteConfig(Section):
             raise ValueError(f"{key}: needs prefix and pool")
         if self.redirect is not None:
             self._check_redirect(self.redirect)
+        if self.mirror is not None and self.pool in (None, self.mirror.pool):
+            raise ValueError("mirror.pool: needs pool, and must be another one")
         return self
 
     def _check_redirect(self, redirect: RedirectConfig) -> None:
@@ -205,7 +208,12 @@ class RouteConfig(Section):
         if self.answer is not None:
             return f"answer {self.answer.status}"
         rewritten = "/" if self.strip_prefix else self.replace_prefix
-        return f"pool {self.pool}" + (f", prefix replaced by {rewritten}" if rewritten is not None else "")
+        parts = [f"pool {self.pool}"]
+        if rewritten is not None:
+            parts.append(f"prefix replaced by {rewritten}")
+        if self.mirror is not None:
+            parts.append(f"mirrored to pool {self.mirror.pool}, share {self.mirror.share:.3g}")
+        return ", ".join(parts)
 
     def __str__(self) -> str:
         """The conditions as `balancer check` lists them."""
@@ -224,6 +232,10 @@ def check_routes(routes: Sequence[RouteConfig], pools: Mapping[str, Any], *, has
         if route.pool is not None and route.pool not in known:
             raise ValueError(
                 f"routes.{at}.pool: must be one of {', '.join(known) or 'none'}, got '{route.pool}'"
+            )
+        if route.mirror is not None and route.mirror.pool not in known:
+            raise ValueError(
+                f"routes.{at}.mirror.pool: must be one of {', '.join(known) or 'none'}, got '{route.mirror.pool}'"
             )
     for places in by_place(routes):
         for number, at in enumerate(places):
@@ -275,7 +287,7 @@ def listed(routes: Sequence[RouteConfig], *, has_default: bool) -> Iterator[str]
 def warnings_about(
     routes: Sequence[RouteConfig], pools: Mapping[str, Any], allowed: Sequence[str]
 ) -> list[str]:
-    """Return a line for each route that no request can match, and for each pool that no route names."""
+    """Return a line for each route or mirror that no request can match, and for each pool that no route names."""
     lines = []
     for at, route in enumerate(routes):
         path = route.path or route.prefix or "/"
@@ -295,7 +307,12 @@ def warnings_about(
                 lines.append(
                     f"routes.{at}: matches no request: routes.{both[0]} and routes.{both[1]} take both schemes"
                 )
-    used = {route.pool for route in routes}
+    for at, route in enumerate(routes):
+        if route.mirror is not None and route.methods and not {*route.methods} & {*route.mirror.methods}:
+            lines.append(f"routes.{at}.mirror: copies nothing: none of its methods is one of the route's")
+    used = {route.pool for route in routes} | {
+        route.mirror.pool for route in routes if route.mirror is not None
+    }
     lines += [f"pools.{name}: no route leads to it" for name in pools if name not in used]
     return lines
 

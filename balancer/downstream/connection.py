@@ -28,11 +28,14 @@ from balancer.http1.body import Body
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
+from balancer.mirroring.mirrored_request import MirroredRequest, OriginalEnd
 from balancer.networks import ends_of
 from balancer.routes.own_response import OwnResponse
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
+    from balancer.log.journal import Journal
+    from balancer.mirroring.mirror import Mirror
     from balancer.routes.table import RouteTable
 
 ADMIN_PREFIX: Final = b"/-/"
@@ -285,6 +288,7 @@ class DownstreamConnection(ClientConnection):
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
         """Begin a request whose head is complete, at `proxy` or at the proxy that its route leads to."""
         handler: RequestHandler | None = None
+        mirror: Mirror | None = None
         routes, limiter = self._routes, proxy.limiter
         if request.target.startswith(ADMIN_PREFIX):
             handler, limiter = self._admin_exchange(self, request), None
@@ -293,7 +297,7 @@ class DownstreamConnection(ClientConnection):
             if route is not None:
                 limiter = route.limiter
             if route is not None and route.proxy is not None:
-                proxy, request = route.proxy, route.rewritten(request)
+                proxy, request, mirror = route.proxy, route.rewritten(request), route.mirror
             elif route is not None or not routes.has_default:
                 handler = OwnResponse(proxy, self, request, route or NO_ROUTE)
         if limiter is not None:
@@ -302,12 +306,16 @@ class DownstreamConnection(ClientConnection):
                 handler = OwnResponse(proxy, self, request, refusal)
         proxy.counts.requests += 1
         if handler is None:
-            journal = proxy.journal
-            handler = (
+            journal: Journal | None = proxy.journal
+            copy = None if mirror is None else mirror.copy_of(request, self.client)
+            if copy is not None:
+                journal = OriginalEnd(copy, journal)
+            exchange = (
                 Exchange(proxy, self, request)
                 if journal is None
                 else LoggedExchange(proxy, self, request, journal)
             )
+            handler = exchange if copy is None else MirroredRequest(exchange, copy)
         has_body = request.fields.has_body
         if has_body:
             self._body = reader.body(request, proxy.limits.body)

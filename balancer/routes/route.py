@@ -13,6 +13,7 @@ from balancer.urls import host_in, normalized
 if TYPE_CHECKING:
     from balancer.config.routes import AnswerConfig, RedirectConfig, RouteConfig
     from balancer.exchange.proxy import Proxy
+    from balancer.mirroring.mirror import Mirror
     from balancer.rate_limits.limiter import Limiter
 
 PROTO: Final = b"\r\nX-Forwarded-Proto: "
@@ -25,11 +26,21 @@ Condition = tuple[re.Pattern[bytes], bytes]
 
 
 class Route:
-    """A route to the pool of `proxy`, or, if that is None, one that is answered here. `limiter` has its rate limits."""
+    """A route to the pool of `proxy`, or, if that is None, one that is answered here.
 
-    def __init__(self, config: RouteConfig, proxy: Proxy | None, limiter: Limiter | None = None) -> None:
+    `limiter` has its rate limits; `mirror` copies its requests.
+    """
+
+    def __init__(
+        self,
+        config: RouteConfig,
+        proxy: Proxy | None,
+        limiter: Limiter | None = None,
+        mirror: Mirror | None = None,
+    ) -> None:
         self.proxy = proxy
         self.limiter = limiter
+        self.mirror = mirror
         self.redirect: RedirectConfig | None = config.redirect
         self.answer: AnswerConfig | None = config.answer
         self.rank = (len(config.headers), bool(config.methods), config.scheme is not None)

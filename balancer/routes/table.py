@@ -16,8 +16,6 @@ from balancer.urls import host_in, normalized
 
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
-    from balancer.exchange.proxy import Proxy
-    from balancer.rate_limits.limiter import Limiter
 
 
 REMEMBERED: Final = 1024
@@ -81,7 +79,7 @@ class RouteTable:
 
     def replace(
         self,
-        routes: Iterable[tuple[RouteConfig, Proxy | None, Limiter | None]],
+        routes: Iterable[tuple[RouteConfig, Route]],
         *,
         has_default: bool,
     ) -> None:
@@ -92,8 +90,8 @@ class RouteTable:
         self._suffixes: dict[bytes, PathRoutes] = {}
         self._others = PathRoutes()
         self._places: dict[bytes, list[PathRoutes]] = {}
-        for config, proxy, limiter in routes:
-            self._of(config.host).add(config, Route(config, proxy, limiter))
+        for config, route in routes:
+            self._of(config.host).add(config, route)
             self.is_in_use = True
 
     def _of(self, host: str | None) -> PathRoutes:

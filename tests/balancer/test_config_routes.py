@@ -68,6 +68,31 @@ PROBLEMS = [
         f"{ROUTE}redirect = {{ host = 'a.org' }}\nhost = '*.org'",
         "routes.0.redirect: would redirect requests to themselves; add the condition a host other than a.org",
     ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'c', share = 0.1 }}",
+        "routes.0.mirror.pool: must be one of a, b, got 'c'",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'a', share = 0.1 }}",
+        "routes.0.mirror.pool: needs pool, and must be another one",
+    ),
+    (
+        f"{ROUTE}answer = {{}}\nmirror = {{ pool = 'a', share = 0.1 }}",
+        "routes.0.mirror.pool: needs pool, and must be another one",
+    ),
+    (f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b' }}", "routes.0.mirror.share: is required"),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 0 }}",
+        "routes.0.mirror.share: input should be greater than 0, got 0",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 10 }}",
+        "routes.0.mirror.share: input should be less than or equal to 1, got 10",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 1, methods = ['CONNECT'] }}",
+        "routes.0.mirror.methods: CONNECT opens a tunnel, which cannot be copied",
+    ),
     (f"{ROUTE}redirect = {{ status = 302 }}", "routes.0.redirect: scheme, host: give one of them or both"),
     (
         f"{ROUTE}answer = {{ status = 204, body = 'x' }}",
@@ -233,4 +258,30 @@ pool = "a"
         "warning: routes.4: matches no request: TRACE is refused; see http.allow",
         "warning: routes.5: matches no request: routes.6 and routes.7 take both schemes",
         "warning: pools.b: no route leads to it",
+    ]
+
+
+def test_check_lists_mirrors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that only gets copies is in use."""
+    text = f"""\
+{ROUTE}prefix = "/v1"
+pool = "a"
+mirror = {{ pool = "b", share = 0.125 }}
+{ROUTE}prefix = "/v2"
+methods = ["POST"]
+pool = "a"
+strip_prefix = true
+mirror = {{ pool = "b", share = 1 }}
+{POOLS}"""
+    monkeypatch.setattr("sys.argv", ["balancer", "check", str(write(tmp_path, text))])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("routes, the most specific first:")
+    assert [" ".join(line.split()) for line in lines[at + 1 :]] == [
+        "*://*/v2/* POST pool a, prefix replaced by /, mirrored to pool b, share 1",
+        "*://*/v1/* pool a, mirrored to pool b, share 0.125",
+        "anything else 404",
+        "warning: routes.1.mirror: copies nothing: none of its methods is one of the route's",
     ]

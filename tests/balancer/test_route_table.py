@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from balancer.config.routes import AnswerConfig, RouteConfig
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request, outgoing_request
+from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.urls import normalized
 
@@ -115,7 +116,7 @@ CASES = [
 def table_of(names: list[str]) -> RouteTable:
     table = RouteTable()
     configs = {name: RouteConfig(answer=AnswerConfig(body=name), **ROUTES[name]) for name in names}
-    table.replace([(config, None, None) for config in configs.values()], has_default=True)
+    table.replace([(config, Route(config, None)) for config in configs.values()], has_default=True)
     return table
 
 

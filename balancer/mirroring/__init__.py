@@ -1,0 +1,1 @@
+"""Mirroring: copies of a share of a route's requests go to another pool; only their latency and status are kept."""

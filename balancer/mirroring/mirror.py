@@ -1,0 +1,120 @@
+"""The mirror of one route, and those of all routes: which requests are copied, and what became of the copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from balancer.mirroring.request_copy import RequestCopy
+from policies.stats.load import Histogram
+
+if TYPE_CHECKING:
+    from balancer.config.mirroring import MirrorConfig
+    from balancer.config.routes import RouteConfig
+    from balancer.exchange.proxy import Proxy
+    from balancer.http1.client import Client
+    from balancer.http1.request_head import Request
+
+BUSY: Final = "busy"
+"""Reason for skipping: `max_in_flight` copies are in flight."""
+
+BODY_TOO_LONG: Final = "body_too_long"
+
+
+class MirrorCounts:
+    """Totals of one mirror since it was configured.
+
+    Each request that was drawn is `skipped`, for a reason, or `sent`; each sent one has `answered` or `failed`, for a
+    reason. Of the answered ones, those in `cut` were not read to their end. `classes` counts the pairs of status
+    classes of original and copy, where both were answered, and the histograms have the latencies of these pairs.
+    """
+
+    def __init__(self) -> None:
+        self.sent = self.answered = self.cut = 0
+        self.skipped: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.classes: Counter[tuple[int, int]] = Counter()
+        self.original_latency = Histogram()
+        self.copy_latency = Histogram()
+
+    def compare(self, original: tuple[int, float], copy: tuple[int, float]) -> None:
+        """Record a pair; each is a status and the seconds from the complete request to the response's head."""
+        self.classes[original[0] // 100, copy[0] // 100] += 1
+        self.original_latency.record(original[1])
+        self.copy_latency.record(copy[1])
+
+
+class Mirror:
+    """Copies of a share of the requests of one route go to the pool of `proxy`.
+
+    `route` has the conditions of the route. `copies` are those in flight, their bodies perhaps still incomplete, in
+    order of arrival.
+    """
+
+    def __init__(self, route: str, config: MirrorConfig, proxy: Proxy, rng: Random) -> None:
+        self.route = route
+        self.counts = MirrorCounts()
+        self.copies: dict[RequestCopy, None] = {}
+        self._random = rng.random
+        self.apply(config, proxy)
+
+    def apply(self, config: MirrorConfig, proxy: Proxy) -> None:
+        """Apply the configuration from the next request on."""
+        self.config = config
+        self.proxy = proxy
+        self._methods = frozenset(method.encode() for method in config.methods)
+
+    def copy_of(self, request: Request, client: Client) -> RequestCopy | None:
+        """Return a copy of a request whose head has come; None if it is not drawn, or must not or cannot be copied."""
+        config, fields = self.config, request.fields
+        if request.method not in self._methods or fields.is_offer or self._random() >= config.share:
+            return None
+        if fields.length > config.body:
+            self.counts.skipped[BODY_TOO_LONG] += 1
+            return None
+        if len(self.copies) >= config.max_in_flight:
+            self.counts.skipped[BUSY] += 1
+            return None
+        copy = RequestCopy(self, request, client)
+        self.copies[copy] = None
+        return copy
+
+
+class Mirrors:
+    """The mirrors of all routes, by the conditions of the route."""
+
+    def __init__(self) -> None:
+        self.by_route: dict[str, Mirror] = {}
+        self._leaving: list[Mirror] = []  # removed ones with copies in flight
+
+    def apply(self, routes: Iterable[RouteConfig], proxies: Mapping[str, Proxy], seed: int | None) -> None:
+        """Apply the routes of a configuration; a mirror of the same route to the same pool keeps its counts."""
+        before, self.by_route = self.by_route, {}
+        for route in routes:
+            config, key = route.mirror, str(route)
+            if config is None:
+                continue
+            known = before.get(key)
+            if known is not None and known.config.pool == config.pool:
+                del before[key]
+                known.apply(config, proxies[config.pool])
+                self.by_route[key] = known
+            else:
+                self.by_route[key] = Mirror(key, config, proxies[config.pool], Random(seed))
+        self._leaving += before.values()
+
+    def sweep(self, now: float) -> None:
+        """Enforce the timeouts of all copies; called by the sweep."""
+        for mirror in (*self.by_route.values(), *self._leaving):
+            for copy in list(mirror.copies):
+                copy.check(now)
+        if self._leaving:
+            self._leaving = [mirror for mirror in self._leaving if mirror.copies]
+
+    def stop(self) -> None:
+        """Abandon all copies."""
+        for mirror in (*self.by_route.values(), *self._leaving):
+            for copy in list(mirror.copies):
+                copy.abandon()
