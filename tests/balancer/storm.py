@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.balancer.readers import Lenient, requests_seen, responses_seen
 from tests.balancer.wireless import Peer, Wireless
@@ -42,6 +42,32 @@ REQUESTS = (
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
+
+def _send_without_end(peer: Peer) -> None:
+    peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+    for _ in range(20):
+        peer.send(b"z" * 90_000)
+
+
+MIRROR_COPIES = 4
+MIRROR = (
+    ("methods", ("GET", "HEAD", "OPTIONS", "POST")),
+    *(("body", 1000), ("max_in_flight", MIRROR_COPIES)),
+)
+
+MIRRORS: dict[str, Callable[[Peer], None] | None] = {
+    "answer": None,  # by `Storm._answer`
+    "refuse": None,
+    "hang": None,  # while connecting
+    "end": None,
+    "silent": lambda peer: None,
+    "reset": Peer.vanish,
+    "deaf": Peer.stall,
+    "endless": _send_without_end,
+    "broken": lambda peer: peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc\r\n\r\n"),
+}
+"""Ways of a mirror's worker: what it does when bytes arrive, or how it takes connections."""
+
 _EVENT = re.compile(MARK + rb"(.)", re.S)
 
 
@@ -66,17 +92,24 @@ def _of_worker(act: Callable[[Peer], None]) -> Callable[[Storm, bytes], None]:
 
 
 class Storm:
-    """A balancer with two endpoints under a list of events; `side` is the unruly side, the other one keeps to HTTP."""
+    """A balancer with two endpoints under a list of events; `side` is the unruly side, the other one keeps to HTTP.
 
-    def __init__(self, side: str) -> None:
+    With `mirror`, a way of `MIRRORS`, all requests are mirrored to a worker that behaves like that.
+    """
+
+    def __init__(self, side: str, mirror: str | None = None) -> None:
         self.side = side
-        self.stage = Wireless(2, timeouts=TIMEOUTS, limits=LIMITS)
+        options: dict[str, Any] = {} if mirror is None else {"mirror": MIRROR}
+        self.stage = Wireless(2, timeouts=TIMEOUTS, limits=LIMITS, **options)
         self.asked: dict[int, list[bytes]] = {}
         self._answered: dict[int, int] = {}
         self._is_bytewise = False
         self._longest = 0
         if side == "c":
             self.stage.worker_script = self._answer
+        if mirror in ("refuse", "hang", "end"):
+            self.stage.mirror_dialling = mirror
+        self.stage.mirror_script = self._answer if mirror == "answer" else MIRRORS.get(mirror or "silent")
 
     # --- events
 
@@ -93,6 +126,11 @@ class Storm:
             self._check_timeouts_end_everything()
             self._check_readers_agree()
             self._check_nothing_is_left()
+
+    @property
+    def peers(self) -> list[Peer]:
+        """All clients and workers but those of the mirror, in order."""
+        return self.stage.clients + self.stage.workers
 
     @property
     def _client(self) -> Peer:
@@ -166,12 +204,16 @@ class Storm:
         """At any time: connection counts add up, nothing is leased without a request, and buffers are bounded."""
         proxy = self.stage.proxy
         pools = proxy.pools.by_id.values()
+        for each in proxy.named:
+            assert each.router.in_flight <= MIRROR_COPIES
+            assert sum(pool.leased for pool in each.pools.by_id.values()) <= each.router.in_flight
         held = sum(pool.idle + pool.leased + pool.opening for pool in pools)
         assert held == proxy.pools.open_connections, [*pools]
         assert sum(state.in_flight for state in proxy.router.states) <= proxy.in_flight, proxy.router.states
         assert sum(pool.leased for pool in pools) <= proxy.in_flight, [*pools]
         bound = MOST_HELD + 2 * self._longest
-        assert all(peer.unread <= bound for peer in self.stage.clients + self.stage.workers)
+        peers = self.stage.clients + self.stage.workers + self.stage.copies_to
+        assert all(peer.unread <= bound for peer in peers)
 
     def _check_timeouts_end_everything(self) -> None:
         """Without further events, timeouts alone end every client connection."""
@@ -187,6 +229,7 @@ class Storm:
         assert not left, f"open after {2.5 * times} s: {[bytes(peer.received) for peer in left]}"
         assert not proxy.downstreams
         assert proxy.in_flight == len(proxy.queue) == 0
+        assert not any(mirror.copies for mirror in self.stage.control_plane.mirrors.by_route.values())
         assert not any(pool.leased or pool.opening or pool.idle for pool in proxy.pools.by_id.values())
 
     def _check_readers_agree(self) -> None:
@@ -207,9 +250,11 @@ class Storm:
         """When all peers are gone, each request was settled, and nothing refers to a connection."""
         stage, proxy = self.stage, self.stage.proxy
         stage.leave()
-        assert [state.in_flight for state in proxy.router.states] == [0] * len(proxy.router.states)
-        assert sum(sum(state.outcomes.values()) for state in proxy.router.states) == proxy.router.routed
-        assert proxy.pools.open_connections == 0
+        for each in proxy.every:
+            states = each.router.states
+            assert [state.in_flight for state in states] == [0] * len(states)
+            assert sum(sum(state.outcomes.values()) for state in states) == each.router.routed
+            assert each.pools.open_connections == 0
         assert len(proxy.queue) == 0
         left = stage.left_behind()
         assert not left, left

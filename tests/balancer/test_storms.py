@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.balancer.damage import damaged
 from tests.balancer.example_counts import examples
-from tests.balancer.storm import ANSWER, REQUESTS, Event, Storm, decode, encode
+from tests.balancer.storm import ANSWER, MIRRORS, REQUESTS, Event, Storm, decode, encode
 
 CORPUS = Path(__file__).resolve().parent.parent / "fuzz" / "corpus"
 FILES = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
@@ -66,6 +66,45 @@ def test_unruly_clients(events: list[Event]) -> None:
 def test_unruly_workers(events: list[Event]) -> None:
     """Clients that keep to HTTP get one response each, or an error."""
     Storm("w").run(events)
+
+
+@pytest.mark.parametrize("side", ["c", "w"])
+@examples(100)
+@given(st.data(), st.sampled_from(sorted(MIRRORS)))
+def test_mirrors_change_nothing(side: str, data: st.DataObject, mirror: str) -> None:
+    """Whatever the mirror's worker does, clients and workers get the same bytes as without a mirror, and at the same
+    steps."""
+    events = data.draw(storms(side))
+    plain, mirrored = Storm(side), Storm(side, mirror)
+    plain.run(events)
+    mirrored.run(events)
+    for one, other in zip(plain.peers, mirrored.peers, strict=True):
+        assert (one.received, one.writes, one.ending) == (other.received, other.writes, other.ending)
+
+
+@pytest.mark.parametrize(
+    ("way", "end"),
+    [
+        *(("answer", {}), ("endless", {}), ("broken", {}), ("silent", {"response_timeout": 1})),
+        *(("deaf", {"response_timeout": 1}), ("reset", {"connection_broken": 1})),
+        *(
+            ("end", {"connect_failed": 1}),
+            ("refuse", {"connect_failed": 1}),
+            ("hang", {"connect_timeout": 1}),
+        ),
+    ],
+)
+def test_ways_of_mirrors(way: str, end: dict[str, int]) -> None:
+    """Guards against storms in which nothing is copied."""
+    storm = Storm("c", way)
+    storm.run([("c", REQUESTS[0]), ("p", b"\2"), ("p", b"\2")])
+    [mirror] = storm.stage.control_plane.mirrors.by_route.values()
+    counts = mirror.counts
+    assert (counts.sent, dict(counts.failed), counts.cut) == (1, end, way == "endless")
+    assert counts.classes.total() == (not end)
+    copies = b"".join(bytes(peer.received) for peer in storm.stage.copies_to)
+    is_connected = not any(reason.startswith("connect_") for reason in end)
+    assert copies.count(b"X-Mirrored: 1\r\n") == is_connected
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")

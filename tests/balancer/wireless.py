@@ -26,7 +26,8 @@ from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
-from balancer.server import build
+from balancer.named_pools import NamedPools
+from balancer.server import build, build_pool
 from tests.balancer.virtual import Escaped, VirtualLoop
 
 _END = b""
@@ -34,6 +35,7 @@ _END = b""
 
 OURS = ("127.0.0.1", 8080)
 CLIENTS = "192.0.2.7"
+MIRROR = "192.0.2.99"
 
 QUIET, _HELD_OPEN = os.pipe()
 """A descriptor without data, for the kernel query of `UpstreamConnection.is_quiet`."""
@@ -304,6 +306,11 @@ def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
         "health_checks": checks,
     }
     tables = {name: dict(value) if isinstance(value, tuple) else value for name, value in options}
+    mirror = tables.pop("mirror", None)
+    if mirror is not None:
+        endpoint = {"id": "m0", "address": f"http://{MIRROR}:80", "region": "r"}
+        defaults["pools"] = {"mirror": {"endpoints": [endpoint]}}
+        defaults["routes"] = [{"pool": "default", "mirror": {"pool": "mirror", "share": 1.0, **mirror}}]
     return Settings(**defaults | tables)
 
 
@@ -313,7 +320,8 @@ class Wireless:
     `workers` are the connections that the balancer has opened, in order; each gets `worker_script` as its
     `on_received`. `dialling` decides about the next ones: "accept", "refuse", "hang", "end" (accept and close at
     once) or "fault" (an exception that no network causes). `options` are configuration keys, with tables as tuples of
-    pairs: `retries=0, timeouts=(("head", 1.0),)`.
+    pairs: `retries=0, timeouts=(("head", 1.0),)`. With `mirror`, keys of a route's mirror, all requests are copied to a
+    pool of one endpoint; `copies_to` are the connections to it, which have their own script and `mirror_dialling`.
     """
 
     def __init__(self, endpoints: int = 1, **options: Any) -> None:
@@ -325,7 +333,17 @@ class Wireless:
         self.workers: list[Peer] = []
         self.worker_script: Callable[[Peer], None] | None = None
         self.dialling = "accept"
-        self._sweep = Sweep(self.proxy, self.control_plane.checks.sweep)
+        self.copies_to: list[Peer] = []
+        self.mirror_script: Callable[[Peer], None] | None = None
+        self.mirror_dialling = "accept"
+        self._named_pools = NamedPools(
+            self.control_plane, lambda name, one: build_pool(one, self.loop, name=name)
+        )
+        config = self.control_plane.config
+        self._named_pools.apply(
+            config, {name: build_pool(one, self.loop, name=name) for name, one in config.named.items()}
+        )
+        self._sweep = Sweep(self.proxy, self._look)
 
     def __enter__(self) -> Self:
         self.loop.__enter__()
@@ -338,10 +356,13 @@ class Wireless:
         """Connect a client."""
         peer = Peer()
         self.clients.append(peer)
-        self._connect(
-            peer, DownstreamConnection(self.proxy, self._admin_exchange), (CLIENTS, 50000 + len(self.clients))
-        )
+        connection = DownstreamConnection(self.proxy, self._admin_exchange, self._named_pools.routes)
+        self._connect(peer, connection, (CLIENTS, 50000 + len(self.clients)))
         return peer
+
+    def _look(self, now: float) -> None:
+        self.control_plane.checks.sweep(now)
+        self._named_pools.sweep(now)
 
     def _admin_exchange(self, connection: DownstreamConnection, request: Request) -> AdminExchange:
         return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
@@ -358,17 +379,19 @@ class Wireless:
 
     def leave(self) -> None:
         """Reset all clients and workers, and cancel dials."""
-        self.dialling = "refuse"
-        for peer in [*self.clients, *self.workers]:
+        self.dialling = self.mirror_dialling = "refuse"
+        for peer in [*self.clients, *self.workers, *self.copies_to]:
             peer.vanish()
         self.turn()
-        for pool in self.proxy.pools.by_id.values():
-            pool.close()
+        for proxy in self.proxy.every:
+            for pool in proxy.pools.by_id.values():
+                pool.close()
         self.turn()
 
     def left_behind(self) -> list[str]:
         """After `leave`: connections that are still referred to. The garbage collector runs only if needed."""
-        names = [("client", peer) for peer in self.clients] + [("worker", peer) for peer in self.workers]
+        names = [("client", peer) for peer in self.clients]
+        names += [("worker", peer) for peer in [*self.workers, *self.copies_to]]
         wires = [(name, weakref.ref(peer.wire)) for name, peer in names if peer.wire is not None]
         for _, peer in names:
             peer.wire = None
@@ -385,17 +408,19 @@ class Wireless:
 
     def _dial(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Future[Any]:
         future = self.loop.create_future()
-        if self.dialling == "refuse":
+        is_copy = host == MIRROR
+        dialling = self.mirror_dialling if is_copy else self.dialling
+        if dialling == "refuse":
             future.set_exception(ConnectionRefusedError(111, "Connection refused"))
-        elif self.dialling == "fault":
+        elif dialling == "fault":
             future.set_exception(RuntimeError("out of order"))
-        elif self.dialling != "hang":
+        elif dialling != "hang":
             peer = Peer()
-            peer.on_received = self.worker_script
-            self.workers.append(peer)
+            peer.on_received = self.mirror_script if is_copy else self.worker_script
+            (self.copies_to if is_copy else self.workers).append(peer)
             protocol = factory()
             future.set_result((self._connect(peer, protocol, (host, port)), protocol))
-            if self.dialling == "end":
+            if dialling == "end":
                 peer.end()
         return future
 
