@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from balancer.mirroring.request_copy import RequestCopy
+from balancer.mirroring.request_copy import BODY_TOO_LONG, RequestCopy
 from policies.stats.load import Histogram
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 BUSY: Final = "busy"
 """Reason for skipping: `max_in_flight` copies are in flight."""
-
-BODY_TOO_LONG: Final = "body_too_long"
 
 
 class MirrorCounts:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
 from balancer.mirroring.mirror import Mirror
-from balancer.mirroring.request_copy import READ_LIMIT, READ_TIME, copied_head
+from balancer.mirroring.request_copy import copied_head
 from tests.balancer.conftest import Message, Script, Stage, Wire, answering, get, post, post_chunked, response
+from tests.balancer.scripted_transports import Play, over_http2, values
 from tests.balancer.test_admin import local, status
 from tests.balancer.test_reload import endpoint, holding
 from tests.balancer.test_routes import pool_of
@@ -241,9 +243,10 @@ async def test_broken_answers(stage: Stage, data: bytes, reason: str, outcome: s
 
 
 async def test_a_worker_that_hangs_is_charged_with_a_timeout(stage: Stage) -> None:
-    mirror = await serve(stage, await holding(stage, asyncio.Event()), keys={"timeouts": {"first_byte": 3}})
+    shadow = await holding(stage, asyncio.Event())
+    mirror = await serve(stage, shadow, keys={"timeouts": {"first_byte": 3}})
     assert (await stage.ask(get())).body == b"main"
-    await stage.eventually(lambda: next(iter(mirror.copies))._upstream)
+    await stage.eventually(lambda: shadow.requests)
     sweep(stage, 2.5)
     assert mirror.copies
     sweep(stage, 1.0)
@@ -269,7 +272,8 @@ async def test_long_and_endless_answers_are_cut(stage: Stage) -> None:
     await ended(stage, mirror)
     assert mirror.counts.cut == 1
     assert (await stage.ask(get(b"/slow"))).body == b"main"
-    await stage.eventually(lambda: next(iter(mirror.copies))._first_byte_at)
+    attempt = next(iter(mirror.copies))._attempt
+    await stage.eventually(lambda: attempt is not None and attempt._first_byte_at)
     sweep(stage, READ_TIME + 0.5)
     await ended(stage, mirror)
     assert (mirror.counts.cut, mirror.counts.answered, mirror.counts.classes) == (2, 2, {(2, 2): 2})
@@ -416,3 +420,31 @@ async def test_pipelined_requests_are_copied(stage: Stage) -> None:
     assert [answer.body for answer in answers] == [b"main"] * 3
     await ended(stage, mirror)
     assert sorted(request.body for request in shadow.requests) == [b"", b"", b"abc"]
+
+
+async def test_copies_over_http2(stage: Stage) -> None:
+    """The endpoint's transport carries copies as it carries requests."""
+    plays: list[Play] = []
+    bodies: list[bytes] = []
+
+    async def script(play: Play) -> None:
+        bodies.append((await play.read())[0])
+        await play.head(204)
+        await play.end()
+
+    worker = over_http2(script, plays)
+    await worker.start()
+    stage.started_workers.append(worker)
+    pool = {"endpoints": [endpoint(worker, "a0", transport="http2")]}
+    await stage.serve(
+        await stage.worker(response(b"main")),
+        routes=routed(methods=EVERY_METHOD),
+        pools={"shadow": pool},
+    )
+    mirror = the_mirror(stage)
+    for request in (get(), post(b"abc"), post_chunked(b"abc", b"de")):
+        assert (await stage.ask(request)).body == b"main"
+        await ended(stage, mirror)
+    assert bodies == [b"", b"abc", b"abcde"]
+    assert [values(play.fields, b"x-mirrored") for play in plays] == [[b"1"]] * 3
+    assert (mirror.counts.answered, mirror.counts.classes) == (3, {(2, 2): 3})
