@@ -82,6 +82,7 @@ class ControlPlane:
         self.proxy = proxy
         self.config = config
         self.policy = config.policy
+        proxy.policy = config.policy.label
         self.policy_loaded_at = datetime.now(UTC)
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
@@ -165,6 +166,7 @@ class ControlPlane:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
         self._use(spec.make(self._rng))
         self.policy = spec
+        self.proxy.policy = spec.label
         self.state_log.policy_key = policy_key(spec)
         self.policy_loaded_at = datetime.now(UTC)
         access_log = self.proxy.access_log

@@ -20,6 +20,7 @@ from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.log.output import LogOutput
 from balancer.membership.discovery import check_files
 from balancer.tls.contexts import TlsProblem
+from balancer.tracing.configured import load
 from policies.errors import PoliciesError
 from policies.loading.source import Source
 
@@ -90,6 +91,7 @@ class Reloads:
     def _prepare(self, files: Sequence[Source]) -> Prepared:
         settings = self._read(files)
         config = runtime_config_of(settings)
+        load(config.tracing)
         for name, one in {"": config, **config.named}.items():
             pool = self._control_plane if not name else self._control_plane.named.get(name)
             if pool is not None:

@@ -15,6 +15,7 @@ from balancer.admin.channel import Channel
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
 from balancer.config.sections import LogConfig
+from balancer.config.tracing import TracingConfig
 from balancer.control_plane import ControlPlane
 from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import DownstreamConnection
@@ -37,6 +38,7 @@ from balancer.process.siblings import Siblings
 from balancer.reload import Prepared, Read, Reloads
 from balancer.shared.configured import exchange_of
 from balancer.tls.contexts import ServerHandshake, ServerTls
+from balancer.tracing.configured import tracing_of
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
@@ -105,6 +107,8 @@ class Server:
         self.control_plane = build(settings, self._clock, self._allowed.upstreams)
         self.proxy = self.control_plane.proxy
         config = self.control_plane.config
+        self._say = complain if member is None or not member.index else _in_silence
+        self._apply_tracing(config.tracing)
         self.control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._apply)
         channel: Channel | None = None
@@ -240,6 +244,7 @@ class Server:
         control_plane, config = self.control_plane, prepared.config
         gone = control_plane.reload(config)
         self._apply_log(config.log, prepared.output)
+        self._apply_tracing(config.tracing)
         self.arrivals.tls, self.arrivals.proxies = self._handshake(config.server_tls), config.proxy_protocol
         self._admin.token = config.token
         self._publish_grace()
@@ -263,6 +268,16 @@ class Server:
             new = open_log(log, output, self._clock, control_plane.policy.label, Random())
             control_plane.set_access_log(new)
             new.start()
+
+    def _apply_tracing(self, config: TracingConfig) -> None:
+        """Apply the tracing; an export that is not used any more ends in a thread."""
+        before = self.proxy.tracing
+        self.proxy.tracing = tracing = tracing_of(
+            config, before, partial(wall_offset, self._clock), self._say
+        )
+        spans = None if before is None else before.spans
+        if spans is not None and (tracing is None or tracing.spans is not spans):
+            asyncio.get_running_loop().run_in_executor(None, spans.stop)
 
     async def _update_clients(self, downstreams: list[ClientConnection]) -> None:
         """Update client connections in slices: ten thousand at once would block the loop."""
@@ -303,6 +318,8 @@ class Server:
         await control_plane.stop()
         if proxy.access_log is not None:
             proxy.access_log.stop()
+        if proxy.tracing is not None and proxy.tracing.spans is not None:
+            await asyncio.to_thread(proxy.tracing.spans.stop)
         return is_finished
 
     async def _drained(self, grace: float) -> bool:

@@ -44,6 +44,7 @@ from balancer.config.section import Name
 from balancer.config.sections import HeadersConfig, HttpConfig, LogConfig, TlsConfig
 from balancer.config.shared import SharedConfig
 from balancer.config.sources import FileNames, Layer, merge, one_source, with_policies
+from balancer.config.tracing import TracingConfig
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.health.health import Health
 from policies.loading.reference import located
@@ -100,6 +101,7 @@ class Settings(PoolSettings):
     log: LogConfig = LogConfig()
     record: RecordConfig = RecordConfig()
     explain: ExplainConfig = ExplainConfig()
+    tracing: TracingConfig = TracingConfig()
     admin: AdminConfig = AdminConfig()
     shared: SharedConfig = SharedConfig()
     rate_limits: tuple[RateLimitConfig, ...] = ()

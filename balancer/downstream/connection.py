@@ -9,12 +9,13 @@ answered once, then the connection closes.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
+from balancer.downstream.dispatch import handler_of
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
-from balancer.errors import BodyTooLarge, MalformedBody, NoRoute, RequestRejected
+from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.client_connection import (
     HELD_BY_BODY,
     HELD_BY_PIPELINE,
@@ -22,25 +23,16 @@ from balancer.exchange.client_connection import (
     ClientConnection,
 )
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.logged_exchange import LoggedExchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http1.body import Body
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
-from balancer.mirroring.mirrored_request import MirroredRequest, OriginalEnd
 from balancer.networks import ends_of
-from balancer.routes.own_response import OwnResponse
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
-    from balancer.log.journal import Journal
-    from balancer.mirroring.mirror import Mirror
     from balancer.routes.table import RouteTable
-
-ADMIN_PREFIX: Final = b"/-/"
-
-NO_ROUTE: Final = NoRoute("no route matches this host and path")
 
 
 class DownstreamConnection(ClientConnection):
@@ -106,6 +98,7 @@ class DownstreamConnection(ClientConnection):
             proxy.adds_forwarded,
             proxy.allowed_methods,
             proxy.admission.fields(is_trusted) if proxy.admission is not None else None,
+            proxy.tracing,
         )
 
     def apply(self) -> None:
@@ -287,35 +280,7 @@ class DownstreamConnection(ClientConnection):
 
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
         """Begin a request whose head is complete, at `proxy` or at the proxy that its route leads to."""
-        handler: RequestHandler | None = None
-        mirror: Mirror | None = None
-        routes, limiter = self._routes, proxy.limiter
-        if request.target.startswith(ADMIN_PREFIX):
-            handler, limiter = self._admin_exchange(self, request), None
-        elif routes is not None and routes.is_in_use:
-            route = routes.find(request)
-            if route is not None:
-                limiter = route.limiter
-            if route is not None and route.proxy is not None:
-                proxy, request, mirror = route.proxy, route.rewritten(request), route.mirror
-            elif route is not None or not routes.has_default:
-                handler = OwnResponse(proxy, self, request, route or NO_ROUTE)
-        if limiter is not None:
-            refusal = limiter.refusal(request, self.client)
-            if refusal is not None:
-                handler = OwnResponse(proxy, self, request, refusal)
-        proxy.counts.requests += 1
-        if handler is None:
-            journal: Journal | None = proxy.journal
-            copy = None if mirror is None else mirror.copy_of(request, self.client)
-            if copy is not None:
-                journal = OriginalEnd(copy, journal)
-            exchange = (
-                Exchange(proxy, self, request)
-                if journal is None
-                else LoggedExchange(proxy, self, request, journal)
-            )
-            handler = exchange if copy is None else MirroredRequest(exchange, copy)
+        handler, proxy = handler_of(proxy, self, request, self._admin_exchange, self._routes)
         has_body = request.fields.has_body
         if has_body:
             self._body = reader.body(request, proxy.limits.body)

@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.errors import ConnectFailed, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.errors import (
+    ConnectFailed,
+    ForwardingError,
+    MalformedResponse,
+    ResponseTimeout,
+    UpstreamError,
+)
 from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.retries import IDEMPOTENT
 from balancer.exchange.state import AttemptState
@@ -59,7 +65,8 @@ the next sweep at most, so the head of a slow worker is delayed by a quarter of 
 class Attempt:
     """An attempt at one endpoint: the `LeaseWaiter` of its pool and the `ResponseSink` of its upstream connection.
 
-    `exchange` is None once no exchange waits for the attempt. `upstream` is None before the attempt has a connection
+    `exchange` is None once no exchange waits for the attempt. `head` is sent instead of the request's, b"" if the
+    request's own is. `upstream` is None before the attempt has a connection
     and after it has released it.
 
     Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when the
@@ -72,6 +79,7 @@ class Attempt:
 
     # Not slots: an attribute that keeps its class default costs nothing.
     state: AttemptState = CONNECTING
+    head = b""
     upstream: UpstreamRequest | None = None
     first_byte_at: float | None = None
     status = 0
@@ -139,11 +147,12 @@ class Attempt:
             upstream.set_read_size(downstream.client.read_size)
         exchange.active_at = exchange.proxy.cached_time
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
+        head = self.head or request.head
         if kept is None:
-            upstream.send(request.head, sink, request.method)
+            upstream.send(head, sink, request.method)
         else:
             downstream.unhold()  # before the write, whose back-pressure must take precedence
-            upstream.send(kept.behind(request.head), sink, request.method)
+            upstream.send(kept.behind(head), sink, request.method)
             kept.sent()
         if downstream.is_write_paused:
             upstream.pause_reading()
@@ -320,6 +329,9 @@ class Attempt:
         exchange.attempt_failed(self, ResponseTimeout(detail))
 
     # --- ends
+
+    def failed(self, error: ForwardingError) -> None:
+        """Note the error that ends the attempt; called before it is settled."""
 
     def release(self, is_clean: bool) -> None:
         """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.hedged_attempts import HedgeRace
     from balancer.exchange.proxy import Proxy
+    from policies.routing.assignment import Assignment
 
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
@@ -166,7 +167,7 @@ class Exchange:
         except NoEndpointAvailable:
             self._join_queue()
             return
-        self._attempt = attempt = Attempt(self, assignment, proxy.canary)
+        self._attempt = attempt = self.new_attempt(assignment)
         self.state = ATTEMPTING
         if explaining is not None:
             attempt.why = explaining.line
@@ -182,6 +183,13 @@ class Exchange:
         attempt.lease(pool, is_idempotent)
         if hedges is not None and proxy.router.doubts(assignment.state):
             hedges.hedge(attempt)
+
+    def new_attempt(self, assignment: Assignment) -> Attempt:
+        """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
+        attempt = Attempt(self, assignment, self.proxy.canary)
+        if self._attempts:
+            attempt.head = self.request.another_head()
+        return attempt
 
     @property
     def _upstream(self) -> UpstreamRequest | None:
@@ -251,6 +259,7 @@ class Exchange:
 
     def attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Retry a failed attempt where that is safe, else answer with an error, or cut a response that has begun."""
+        attempt.failed(error)
         self._end_hedging(error.outcome)
         self._release(is_clean=False)
         attempt.discard_buffered()
@@ -403,6 +412,8 @@ class Exchange:
 
     def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:
         attempt = self._attempt
+        if attempt is not None:
+            attempt.failed(error)
         self._end_hedging(kind)
         self._release(is_clean=False)
         self._settle(kind, self.proxy.now())

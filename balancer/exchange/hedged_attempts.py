@@ -59,6 +59,7 @@ class HedgeRace:
 
     def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
         """Drop a failed attempt; the other continues alone."""
+        runner.attempt.failed(error)
         runner.end(error.outcome, is_clean=False)
         self._continue_with(self._other(runner))
 
@@ -116,6 +117,7 @@ class HedgedAttempt:
 
     def response_failed(self, error: UpstreamError) -> None:
         if self.race is None:
+            self.attempt.failed(error)
             self.end(error.outcome, is_clean=False)
         else:
             self.race.failed(self, error)

@@ -83,7 +83,7 @@ class Hedges:
             )
         except Overloaded:
             return
-        second = Attempt(exchange, assignment, proxy.canary)
+        second = exchange.new_attempt(assignment)
         exchange.hedged(HedgeRace(proxy, exchange, late, second), second)
         proxy.counts.hedged += 1
         second.lease(proxy.pools.by_id[assignment.state.id], is_idempotent=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from balancer.log.access_log import AccessLog
     from balancer.log.journal import Journal
     from balancer.rate_limits.limiter import Limiter
+    from balancer.tracing.tracing import Tracing
     from policies.insight.canary import Canary
     from policies.overload.hedging import Hedging
 
@@ -83,7 +84,8 @@ class Proxy:
 
     Set by the control plane: `journal` receives an entry for every request that has ended, `access_log` one for every
     refused one; `reads_load`: load reports of workers are parsed; `canary` is the canary of the policy; `explaining` is
-    set while clients may ask for explanations; `limiter` has the rate limits of requests that no route matches.
+    set while clients may ask for explanations; `limiter` has the rate limits of requests that no route matches; `policy`
+    is the label of the policy in force; `tracing` is set while the trace context is propagated.
     """
 
     journal: Journal | None = None
@@ -93,6 +95,8 @@ class Proxy:
     explaining: Explaining | None = None
     named: tuple[Proxy, ...] = ()
     limiter: Limiter | None = None
+    policy = ""
+    tracing: Tracing | None = None
 
     def __init__(
         self,

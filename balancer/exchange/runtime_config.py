@@ -26,6 +26,7 @@ from balancer.config.record import RecordConfig
 from balancer.config.routes import RouteConfig
 from balancer.config.sections import LogConfig
 from balancer.config.sticky import StickyConfig
+from balancer.config.tracing import TracingConfig
 from balancer.exchange.admission import AdmissionRules, admission_rules
 from balancer.exchange.affinity import ResponseEdits, Stickiness
 from balancer.exchange.request_key import KeyOf, key_of
@@ -85,6 +86,7 @@ class RuntimeConfig:
     log: LogConfig
     record: RecordConfig
     explain: ExplainConfig
+    tracing: TracingConfig
     token: bytes | None
     routes: tuple[RouteConfig, ...]
     rate_limits: tuple[RateLimitConfig, ...]
@@ -136,6 +138,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         log=settings.log,
         record=settings.record,
         explain=settings.explain,
+        tracing=settings.tracing,
         token=token.get_secret_value().encode() if token is not None else None,
         routes=settings.routes,
         rate_limits=settings.rate_limits,
@@ -198,4 +201,5 @@ def _of_clients(config: RuntimeConfig) -> tuple[object, ...]:
         config.adds_forwarded,
         config.allowed_methods,
         config.stated,
+        config.tracing,
     )

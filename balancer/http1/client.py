@@ -10,6 +10,7 @@ from typing import Final
 from balancer.config.limits import READ
 from balancer.http1.internal_fields import InternalFields
 from balancer.http1.request_hints import HintFields
+from balancer.tracing.tracing import Tracing
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
 
@@ -21,7 +22,8 @@ class Client:
     forwarding fields are believed. `fields` are the fields added to its requests, up to the host's name. `internal` are
     field names that are removed from its requests; `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are
     the methods it may use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are
-    enabled. `read_size` is the number of bytes per read of a long response to it (`next_size`).
+    enabled; `tracing` is set while the trace context is propagated. `read_size` is the number of bytes per read of a
+    long response to it (`next_size`).
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Client:
         adds_forwarded: bool = False,
         allowed: frozenset[bytes] = NO_METHODS,
         stated: HintFields | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.address = address
         self.authority = authority
@@ -43,6 +46,7 @@ class Client:
         self.adds_forwarded = adds_forwarded
         self.allowed = allowed
         self.stated = stated
+        self.tracing = tracing
         self.fields = forwarding(address, proto)
         self.host_found = (
             b"\r"  # last Host seen, lower-cased as in a search; initially a value no request can have

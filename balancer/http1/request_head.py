@@ -40,6 +40,10 @@ class Request:
         self.fields = fields
         self.raw = raw
 
+    def another_head(self) -> bytes:
+        """Return the head for a further attempt, a retry or a hedge."""
+        return self.head
+
 
 def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:
     """Parse one request head. Raises `RequestRejected`."""
@@ -61,7 +65,7 @@ class RequestHeads:
         """
         end = raw.find(b"\r\n")
         line = raw[:end]
-        block = raw[end:-2]
+        block = self._block_of(raw, end)
         parts = line.split(b" ")
         if len(parts) != 3:
             raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
@@ -79,7 +83,16 @@ class RequestHeads:
         else:
             target, fields = _unusual(method, target, parts[2], block, self._client)
             line = b"%b %b HTTP/1.1" % (method, target)
-        request_id = fields.request_id or fresh_id
+        return self._request(line, method, target, fields, fields.request_id or fresh_id, raw)
+
+    def _block_of(self, raw: bytes, end: int) -> bytes:
+        """Return the fields to parse; `end` is the end of the request line."""
+        return raw[end:-2]
+
+    def _request(
+        self, line: bytes, method: bytes, target: bytes, fields: RequestFields, request_id: bytes, raw: bytes
+    ) -> Request:
+        """Return the request for a worker."""
         head = b"".join((line, fields.outgoing, request_id, END_OF_HEAD))
         return Request(method, target, head, request_id, fields, raw)
 

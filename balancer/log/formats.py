@@ -149,7 +149,8 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
     """Return the kind of end, the status that the client got, and the bytes of the body sent to it."""
     fault = entry.fault
     if fault is None:
-        return _good_end(entry), entry.status, entry.bytes_out
+        end = _own_end(entry) if entry.endpoint is None else good_end(entry.method, entry.status)
+        return end, entry.status, entry.bytes_out
     if entry.status:
         return fault.end, entry.status, entry.bytes_out
     if fault.end == "abandoned" or entry.method == b"HEAD":
@@ -157,12 +158,16 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
     return fault.end, fault.status, len(error_body(fault.reason, fault.detail, entry.id))
 
 
-def _good_end(entry: Entry) -> str:
-    if entry.endpoint is None:
-        return "admin" if entry.target.startswith(b"/-/") else "answered"
-    if entry.status == 101 or (entry.method == b"CONNECT" and entry.status < 300):
+def _own_end(entry: Entry) -> str:
+    """Return the kind of end of a request that the balancer has answered itself."""
+    return "admin" if entry.target.startswith(b"/-/") else "answered"
+
+
+def good_end(method: bytes, status: int) -> str:
+    """Return the kind of end of a request that an endpoint has answered in full."""
+    if status == 101 or (method == b"CONNECT" and status < 300):
         return "tunnel"
-    return "ok" if entry.status < 500 else "error_status"
+    return "ok" if status < 500 else "error_status"
 
 
 @lru_cache(maxsize=8)

@@ -45,3 +45,13 @@ class Both:
         self._recorder.add(entry)
         if self._is_logged:
             self._log.add(entry)
+
+
+class Nothing:
+    """Journal that takes no entry."""
+
+    def takes(self, status: int, error: ForwardingError | None) -> bool:
+        return False
+
+    def add(self, entry: Entry) -> None:
+        """Not called."""

@@ -63,20 +63,19 @@ class Route:
             return False
         return all(_has(head, lines, wanted) for lines, wanted in self._fields)
 
-    def rewritten(self, request: Request) -> Request:
-        """Return the request as the pool gets it: with the prefix removed or replaced, if that is configured.
-
-        What was removed is passed on in X-Forwarded-Prefix.
+    def rewrite(self, request: Request) -> None:
+        """Remove or replace the prefix of the request, if that is configured. The worker gets what was removed in
+        X-Forwarded-Prefix.
         """
         if not self._rewrites:
-            return request
+            return
         path, mark, query = request.target.partition(b"?")
         path = self._replacement + normalized(path)[len(self._prefix) :]
         target = b"%b%b%b" % (path if path.startswith(b"/") else b"/" + path, mark, query)
         begin = request.head.find(b"\r\n")
         prefix = b"\r\nX-Forwarded-Prefix: %b" % self._prefix if self._prefix else b""
-        head = b"%b %b HTTP/1.1%b%b" % (request.method, target, prefix, request.head[begin:])
-        return Request(request.method, target, head, request.id, request.fields, request.raw)
+        request.target = target
+        request.head = b"%b %b HTTP/1.1%b%b" % (request.method, target, prefix, request.head[begin:])
 
     def response(self, request: Request) -> tuple[int, bytes, bytes]:
         """Return status, field lines and body of the response that the balancer gives itself."""

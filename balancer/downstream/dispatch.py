@@ -1,0 +1,81 @@
+"""Dispatch of requests: the handler of each, by path, route, rate limit and mirror, whatever version of HTTP it came in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from balancer.errors import NoRoute
+from balancer.exchange.exchange import Exchange
+from balancer.exchange.logged_exchange import LoggedExchange
+from balancer.exchange.traced_exchange import TracedExchange
+from balancer.http1.request_head import Request
+from balancer.http1.traced_head import TracedRequest
+from balancer.mirroring.mirrored_request import MirroredRequest, OriginalEnd
+from balancer.routes.own_response import OwnResponse
+
+if TYPE_CHECKING:
+    from balancer.downstream.request_handler import AdminExchanges, RequestHandler
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.proxy import Proxy
+    from balancer.log.journal import Journal
+    from balancer.mirroring.mirror import Mirror
+    from balancer.routes.table import RouteTable
+
+ADMIN_PREFIX: Final = b"/-/"
+"""Beginning of the paths of the admin interface."""
+
+NO_ROUTE: Final = NoRoute("no route matches this host and path")
+
+
+def handler_of(
+    proxy: Proxy,
+    downstream: ClientConnection,
+    request: Request,
+    admin_exchange: AdminExchanges,
+    routes: RouteTable | None,
+) -> tuple[RequestHandler, Proxy]:
+    """Return the handler of a request whose head is complete, and the proxy that its route leads to, else `proxy`.
+
+    Rate limits apply after the route is found, and a mirror copies what they admit.
+    """
+    if request.target.startswith(ADMIN_PREFIX):
+        proxy.counts.requests += 1
+        return admin_exchange(downstream, request), proxy
+    handler: RequestHandler | None = None
+    mirror: Mirror | None = None
+    limiter = proxy.limiter
+    if routes is not None and routes.is_in_use:
+        route = routes.find(request)
+        if route is not None:
+            limiter = route.limiter
+        if route is not None and route.proxy is not None:
+            proxy, mirror = route.proxy, route.mirror
+            route.rewrite(request)
+        elif route is not None or not routes.has_default:
+            handler = OwnResponse(proxy, downstream, request, route or NO_ROUTE)
+    if limiter is not None:
+        refusal = limiter.refusal(request, downstream.client)
+        if refusal is not None:
+            handler = OwnResponse(proxy, downstream, request, refusal)
+    proxy.counts.requests += 1
+    if handler is not None:
+        return handler, proxy
+    copy = None if mirror is None else mirror.copy_of(request, downstream.client)
+    if copy is None:
+        return exchange_of(proxy, downstream, request, proxy.journal), proxy
+    journal = OriginalEnd(copy, proxy.journal)
+    return MirroredRequest(exchange_of(proxy, downstream, request, journal), copy), proxy
+
+
+def exchange_of(
+    proxy: Proxy, downstream: ClientConnection, request: Request, journal: Journal | None
+) -> Exchange:
+    """Return the exchange of a request, traced or logged where that is wanted."""
+    tracing = proxy.tracing
+    if tracing is not None and tracing.spans is not None:
+        if isinstance(request, TracedRequest) and request.is_sampled:
+            return TracedExchange(proxy, downstream, request, tracing, tracing.spans, journal)
+    if journal is None:
+        return Exchange(proxy, downstream, request)
+    return LoggedExchange(proxy, downstream, request, journal)

@@ -1,0 +1,217 @@
+"""Exchange that exports spans; used instead of `Exchange` for sampled requests while spans are exported.
+
+It only observes. The span of the request ends when the exchange does, that of an attempt when it is settled: a hedged
+attempt that has lost ends later than the request. The wait in the queue and the wait for a connection have spans of
+their own. Each is handed over at its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from balancer.errors import ForwardingError
+from balancer.exchange.attempt import Attempt
+from balancer.exchange.exchange import QUEUED, Exchange
+from balancer.exchange.logged_exchange import LoggedExchange
+from balancer.exchange.span_attributes import (
+    Values,
+    attempt_attributes,
+    phase_attributes,
+    pick_attributes,
+    request_attributes,
+    response_attributes,
+    span_name,
+)
+from balancer.http1.request_head import Request
+from balancer.http1.traced_head import TracedRequest
+from balancer.log.formats import NOT_CONNECTED, Fault, fault_of, good_end
+from balancer.log.journal import Nothing
+from balancer.tracing.spans import Kind, Spans, Trace
+from balancer.upstream.connect_phases import NOTHING
+from policies.facts import OutcomeKind
+from policies.insight.explanation import Trace as Explained
+
+if TYPE_CHECKING:
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.proxy import Proxy
+    from balancer.log.journal import Journal
+    from balancer.tracing.tracing import Tracing
+    from balancer.upstream.request import UpstreamRequest
+    from policies.routing.assignment import Assignment
+    from policies.routing.router import Router
+
+FIRST: Final = "first"
+RETRY: Final = "retry"
+HEDGE: Final = "hedge"
+SERVED: Final = "served"
+ABANDONED: Final = "abandoned"
+REJECTED: Final = "rejected"
+
+ERROR_TO_CLIENT: Final = 500
+ERROR_OF_WORKER: Final = 400
+"""Lowest status that is an error: of a server's span 4xx is none, of a client's span it is (semantic conventions)."""
+
+
+class TracedExchange(LoggedExchange):
+    """An exchange with spans; also logged, if there is a journal."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        downstream: ClientConnection,
+        request: TracedRequest,
+        tracing: Tracing,
+        spans: Spans,
+        journal: Journal | None,
+    ) -> None:
+        super().__init__(proxy, downstream, request, journal or Nothing())
+        self._traced = request
+        self._trace = Trace(spans, tracing.ids, request.trace_id, request.tracestate, request.span_id)
+        self._waits_since = 0.0
+        self._has_ended = False
+
+    # --- the wait queue
+
+    def _join_queue(self) -> None:
+        super()._join_queue()
+        if self.state is QUEUED:
+            self._waits_since = self.proxy.now()
+
+    def _end_wait(self, outcome: str) -> None:
+        """Export the wait in the queue, if there is one."""
+        since, self._waits_since = self._waits_since, 0.0
+        if since:
+            trace, now = self._trace, self.proxy.now()
+            values: Values = {"steelyard.outcome": outcome, "steelyard.level": self.level}
+            error = None if outcome in (SERVED, ABANDONED) else outcome
+            trace.add("queue", Kind.INTERNAL, trace.new_span(), trace.root, since, now, values, error)
+
+    # --- attempts
+
+    def attempt(self) -> None:
+        self._end_wait(SERVED)
+        router = self.proxy.router
+        if router.trace is not None:
+            super().attempt()
+            return
+        router.explain(Explained())
+        try:
+            super().attempt()
+        finally:
+            router.explain(None)
+
+    def new_attempt(self, assignment: Assignment) -> Attempt:
+        kind = HEDGE if self._attempt is not None else RETRY if self._attempts else FIRST
+        return TracedAttempt(self, assignment, self._traced, self._trace, self._attempts, kind)
+
+    # --- the end
+
+    def _note(self, error: ForwardingError | None) -> None:
+        super()._note(error)
+        if self._has_ended:
+            return
+        self._has_ended = True
+        request, attempt, fault = self._traced, self._attempt, fault_of(error)
+        status = attempt.status if attempt is not None else 0
+        end = good_end(request.method, status) if fault is None else fault.end
+        self._end_wait(SERVED if fault is None else ABANDONED if end == ABANDONED else fault.reason)
+        if fault is not None and not status and end != ABANDONED:
+            status = fault.status
+        values = request_attributes(request, self.downstream.client)
+        values |= response_attributes(status, fault, ERROR_TO_CLIENT)
+        values |= {
+            "steelyard.outcome": end,
+            "steelyard.policy": self.proxy.policy,
+            "steelyard.attempts": self._attempts,
+        }
+        if attempt is not None:
+            endpoint = attempt.assignment.endpoint
+            values |= {"steelyard.endpoint": endpoint.id, "steelyard.region": endpoint.region}
+        is_error = status >= ERROR_TO_CLIENT or (fault is not None and end not in (ABANDONED, REJECTED))
+        head_at, began_at = self._arrived
+        self._trace.add(
+            span_name(request.method), Kind.SERVER, request.span_id, request.parent_id, head_at or began_at,
+            self.proxy.now(), values, _description(fault) if is_error else None,
+        )  # fmt: skip
+
+
+class TracedAttempt(Attempt):
+    """An attempt with a span of its own, which the traceparent that the worker receives names.
+
+    `number` counts from 0. It does not refer to its exchange for longer than other attempts do.
+    """
+
+    def __init__(
+        self,
+        exchange: TracedExchange,
+        assignment: Assignment,
+        request: TracedRequest,
+        trace: Trace,
+        number: int,
+        kind: str,
+    ) -> None:
+        proxy = exchange.proxy
+        super().__init__(exchange, assignment, proxy.canary)
+        self._trace = trace
+        self._span_id = trace.new_span()
+        self.head = request.head_naming(self._span_id)
+        self._name = span_name(request.method)
+        self._fault: Fault | None = None
+        self._phases = NOTHING
+        self._has_waited = False
+        picks = proxy.router.trace
+        self._values = attempt_attributes(request, assignment.endpoint, number)
+        self._values |= pick_attributes(picks.last if picks is not None else None)
+        self._values |= {"steelyard.policy": proxy.policy, "steelyard.attempt": kind}
+
+    def connected(self, upstream: UpstreamRequest) -> None:
+        self._has_waited = True
+        self._phases = upstream.phases
+        super().connected(upstream)
+
+    def failed(self, error: ForwardingError) -> None:
+        self._fault = fault_of(error)
+
+    def settle(self, router: Router, kind: OutcomeKind, now: float, bytes_in: int = 0) -> None:
+        if self.assignment.is_settled:
+            return
+        has_lost = self.exchange is None
+        super().settle(router, kind, now, bytes_in)
+        is_failure = kind.is_failure or self._fault is not None
+        error = _description(self._fault) or kind.value if is_failure else None
+        if self.connection == NOT_CONNECTED:
+            self._export_connect(now, error)
+        elif self._has_waited:
+            self._export_connect(self.sent_at, None)
+        values = self._values
+        values |= response_attributes(self.status, self._fault, ERROR_OF_WORKER)
+        if is_failure:
+            values.setdefault("error.type", kind.value)
+        values["steelyard.outcome"] = kind.value
+        values["steelyard.connection"] = self.connection
+        if has_lost:
+            values["steelyard.lost"] = True
+        is_error = is_failure or self.status >= ERROR_OF_WORKER
+        self._trace.add(
+            self._name, Kind.CLIENT, self._span_id, self._trace.root, self.assignment.routed_at, now, values,
+            error or "" if is_error else None,
+        )  # fmt: skip
+
+    def _export_connect(self, end: float, error: str | None) -> None:
+        """Export the wait for a connection."""
+        trace, values = self._trace, phase_attributes(self._phases)
+        values["steelyard.connection"] = self.connection
+        trace.add(
+            "connect",
+            Kind.INTERNAL,
+            trace.new_span(),
+            self._span_id,
+            self.assignment.routed_at,
+            end,
+            values,
+            error,
+        )
+
+
+def _description(fault: Fault | None) -> str:
+    return "" if fault is None else f"{fault.reason}: {fault.detail}"
