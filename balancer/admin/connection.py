@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from balancer.downstream.connection import ADMIN_PREFIX, DownstreamConnection
+from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.dispatch import ADMIN_PREFIX
 from balancer.errors import RequestRejected
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader

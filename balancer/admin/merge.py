@@ -45,7 +45,7 @@ LEAST = frozenset(
     f"steelyard_{name}"
     for name in (
         *("endpoint_available", "endpoint_healthy", "endpoint_share"),
-        *("configuration_good", "discovery_good", "shared_connected"),
+        *("configuration_good", "discovery_good", "shared_connected", "span_export_good"),
     )
 ) | {"process_start_time_seconds"}
 """Gauges merged by their minimum: the share, the first start, and those that are 1 only if 1 in every process."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from balancer.log.access_log import LogCounts
     from balancer.shared.exchange import Exchange
+    from balancer.tracing.spans import Spans
     from balancer.upstream.load_probes import ProbeCounts
     from policies.endpoint.state import EndpointState
 
@@ -87,6 +88,8 @@ class MetricsCollector(Collector):
         yield from mirror_families(self._control_plane.mirrors)
         if proxy.access_log is not None:
             yield log_family(proxy.access_log.counts)
+        if proxy.tracing is not None and proxy.tracing.spans is not None:
+            yield from span_families(proxy.tracing.spans)
 
     def _pool_families(self) -> Iterator[Metric]:
         yield from self._proxy_families()
@@ -308,6 +311,16 @@ def log_family(counts: LogCounts) -> Metric:
     for result in ("written", "dropped", "lost"):
         family.add_metric([result], getattr(counts, result))
     return family
+
+
+def span_families(spans: Spans) -> Iterator[Metric]:
+    """Yield the spans by result, and whether the last export succeeded."""
+    family = CounterMetricFamily(f"{PREFIX}_spans", "Spans of sampled requests", labels=["result"])
+    for result in ("exported", "dropped", "lost"):
+        family.add_metric([result], getattr(spans.counts, result))
+    yield family
+    yield GaugeMetricFamily(f"{PREFIX}_spans_waiting", "Spans that wait for export", spans.waiting)
+    yield GaugeMetricFamily(f"{PREFIX}_span_export_good", "1: the last export succeeded", spans.is_good)
 
 
 def reload_families(counts: ReloadCounts) -> Iterator[Metric]:

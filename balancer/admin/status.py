@@ -120,6 +120,7 @@ def pool_status(control_plane: ControlPlane) -> dict[str, Any]:
             "bytes_out": proxy.tunnels.bytes_out,
         },
         "access_log": log_status(proxy),
+        "tracing": tracing_status(proxy),
         "recording": control_plane.recording.status(),
         "explaining": control_plane.explanations.status(),
         "reload": reload_status(control_plane),
@@ -168,6 +169,14 @@ def log_status(proxy: Proxy) -> dict[str, int] | None:
     """Return the entries of the access log, by result; None if it is off."""
     log = proxy.access_log
     return {"waiting": log.waiting, **asdict(log.counts)} if log is not None else None
+
+
+def tracing_status(proxy: Proxy) -> dict[str, Any] | None:
+    """Return the spans by result, and whether the last export succeeded; None if none are exported."""
+    spans = proxy.tracing.spans if proxy.tracing is not None else None
+    if spans is None:
+        return None
+    return {"waiting": spans.waiting, **asdict(spans.counts), "exporting": spans.is_good}
 
 
 def hedging_status(proxy: Proxy) -> dict[str, Any] | None:

@@ -6,39 +6,45 @@ before the fields are compared with the last ones, so that the cache of `Request
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from balancer.http1.client import Client
 from balancer.http1.fields import any_of, cut, found, lines_of
 from balancer.http1.request_fields import RequestFields
 from balancer.http1.request_head import Request, RequestHeads
-from balancer.tracing.context import Parent, parent_of, state_of
+from balancer.tracing.context import LENGTH, SPAN, flags_of, state_of, traceparent_of
+from balancer.tracing.identifiers import Identifiers
 from balancer.tracing.tracing import Tracing
 
-_LINES: Final = lines_of(any_of(("traceparent", "tracestate")))
+_PARENT: Final = b"traceparent"
+_LINES: Final = lines_of(any_of((_PARENT.decode(), "tracestate")))
 
-_NAME: Final = b"raceparent: "
-"""The usual spellings of the field begin with t or T."""
+_find_context: Final = re.compile(rb"\n[tT](?i:race(?:parent|state)):[ \t]*").search
+"""Finds the first line of the trace context. Fields without one are searched in half the time of an expression that
+ignores the case of its first letter."""
 
-_USUAL: Final = (b"\r\nt", b"\r\nT")
+_CR: Final = 13
 
 _BEGIN: Final = b"\r\ntraceparent: 00-"
+_ENDS: Final = (b"-00\r\n\r\n", b"-01\r\n\r\n", b"-02\r\n\r\n", b"-03\r\n\r\n")
+"""Ends of a head by the flags of its traceparent."""
+
+_RANDOM: Final = _ENDS[2]
+_RANDOM_AND_SAMPLED: Final = _ENDS[3]
+
 _SPAN_AT: Final = -23
 _AFTER_SPAN: Final = -7
 """Offsets of the span id from the end of a head, whose last line is the traceparent."""
-
-_SAMPLED: Final = b"-03\r\n\r\n"
-_UNSAMPLED: Final = b"-02\r\n\r\n"
-"""Ends of a head with a new trace, whose id is random."""
 
 
 class TracedRequest(Request):
     """A request whose `head` ends in a traceparent.
 
-    `parent` is the client's span if its trace is continued, `tracestate` what the client has sent with it.
+    `parent` is the client's traceparent, b"" if the trace begins here, `tracestate` what the client has sent with it.
     """
 
-    parent: Parent | None = None
+    parent = b""
     tracestate = b""
 
     def __init__(
@@ -49,10 +55,10 @@ class TracedRequest(Request):
         request_id: bytes,
         fields: RequestFields,
         raw: bytes,
-        tracing: Tracing,
+        ids: Identifiers,
     ) -> None:
         super().__init__(method, target, head, request_id, fields, raw)
-        self._tracing = tracing
+        self._ids = ids
 
     @property
     def trace_id(self) -> bytes:
@@ -66,7 +72,7 @@ class TracedRequest(Request):
     @property
     def parent_id(self) -> bytes:
         """The client's span, b"" if the trace begins here."""
-        return b"" if self.parent is None else self.parent.span_id
+        return self.parent[SPAN]
 
     @property
     def is_sampled(self) -> bool:
@@ -74,7 +80,7 @@ class TracedRequest(Request):
 
     def another_head(self) -> bytes:
         """Return the head for a further attempt: it names a span of its own."""
-        return self.head_naming(self._tracing.ids.span())
+        return self.head_naming(self._ids.span())
 
     def head_naming(self, span_id: bytes) -> bytes:
         """Return the head with another span id."""
@@ -87,66 +93,62 @@ class TracedHeads(RequestHeads):
     def __init__(self, client: Client, tracing: Tracing) -> None:
         super().__init__(client)
         self._tracing = tracing
+        self._ids = tracing.ids
         self._believes = tracing.trusts_all or client.is_trusted
-        self._parent: Parent | None = None
+        self._parent = b""  # of the request being parsed, as its tracestate
         self._tracestate = b""
+        self._name = b""  # the last line of a traceparent up to its value, and its place
+        self._at = 0
 
     def _block_of(self, raw: bytes, end: int) -> bytes:
         """Return the fields without traceparent and tracestate, and note what they say."""
         block = raw[end:-2]
-        self._parent = None
-        self._tracestate = b""
+        self._parent = self._tracestate = b""
         if block == self._block:
             return block
-        at = block.find(_NAME)
-        if at >= 3 and block[at - 3 : at] in _USUAL:
-            start = at + len(_NAME)
-            end_of_line = block.find(b"\r", start)
-            rest = block[: at - 3] + block[end_of_line:]
-            if not self._has_context(rest):
+        start = self._at
+        value_at = start + len(self._name)
+        if self._name and block[start:value_at] == self._name:
+            end = value_at + LENGTH
+            parent = traceparent_of(block[value_at:end])
+            if parent and block[end] == _CR and block[:start] + block[end:] == self._block:
                 if self._believes:
-                    self._parent = parent_of(block[start:end_of_line].strip(b" \t"))
-                return rest
-        elif not self._has_context(block):
-            return block
-        return self._without_context(block)
+                    self._parent = parent
+                return self._block  # nothing else has changed since the last request
+        match = _find_context(block)
+        return block if match is None else self._without_context(block, *match.span())
 
-    def _has_context(self, block: bytes) -> bool:
-        """Return whether fields of the trace context are among these; known of the last fields."""
-        if block == self._block:
-            return False
-        lower = block.lower()
-        return lower.find(b"\ntraceparent:") >= 0 or lower.find(b"\ntracestate:") >= 0
-
-    def _without_context(self, block: bytes) -> bytes:
-        """Take fields in any spelling and number out of the block."""
+    def _without_context(self, block: bytes, begin: int, value_at: int) -> bytes:
+        """Take the trace context out of fields that have one, in any spelling and number; `begin` is the end of the
+        line before the first one, and `value_at` where the value begins."""
         parents: list[bytes] = []
         states: list[bytes] = []
         spans: list[tuple[int, int]] = []
         for name, value, span in found(_LINES, block):
-            (parents if name == b"traceparent" else states).append(value)
+            (parents if name == _PARENT else states).append(value)
             spans.append(span)
+        self._at = begin - 1
+        self._name = block[begin - 1 : value_at] if len(spans) == len(parents) == 1 else b""
         if self._believes and len(parents) == 1:
-            self._parent = parent_of(parents[0])
-            if self._parent is not None:
+            self._parent = traceparent_of(parents[0])
+            if self._parent:
                 self._tracestate = state_of(states)
         return cut(block, spans)
 
     def _request(
         self, line: bytes, method: bytes, target: bytes, fields: RequestFields, request_id: bytes, raw: bytes
     ) -> Request:
-        parent, tracing = self._parent, self._tracing
-        if parent is None:
-            context = tracing.ids.context()
-            end = _SAMPLED if tracing.samples(context) else _UNSAMPLED
+        parent, ids = self._parent, self._ids
+        if not parent:
+            context = ids.context()
+            end = _RANDOM_AND_SAMPLED if self._tracing.samples(context) else _RANDOM
             head = b"".join((line, fields.outgoing, request_id, _BEGIN, context, end))
-            return TracedRequest(method, target, head, request_id, fields, raw, tracing)
+            return TracedRequest(method, target, head, request_id, fields, raw, ids)
         state = b"\r\ntracestate: " + self._tracestate if self._tracestate else b""
         head = b"".join((
-            line, fields.outgoing, request_id, state, _BEGIN, parent.trace_id, b"-", tracing.ids.span(), b"-",
-            parent.flags, b"\r\n\r\n",
+            line, fields.outgoing, request_id, state, _BEGIN, parent[3:36], ids.span(), _ENDS[flags_of(parent)],
         ))  # fmt: skip
-        request = TracedRequest(method, target, head, request_id, fields, raw, tracing)
+        request = TracedRequest(method, target, head, request_id, fields, raw, ids)
         request.parent = parent
         request.tracestate = self._tracestate
         return request

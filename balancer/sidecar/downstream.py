@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from balancer.config.sidecar import MARKER
-from balancer.downstream.connection import ADMIN_PREFIX, DownstreamConnection
+from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.dispatch import ADMIN_PREFIX
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,

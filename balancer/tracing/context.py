@@ -1,7 +1,6 @@
-"""W3C Trace Context (Level 2): parse `traceparent` and combine `tracestate`. Pure functions, no I/O.
+"""W3C Trace Context (Level 2): validate `traceparent` and combine `tracestate`. Pure functions, no I/O.
 
-A value that the specification forbids counts as absent; nothing here raises. Flags other than sampled and
-random-trace-id are reserved, and are set to zero (§ 3.2.2.5).
+A value that the specification forbids counts as absent; nothing here raises.
 """
 
 from __future__ import annotations
@@ -10,19 +9,21 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-VERSION: Final = b"00"
 LENGTH: Final = 55
 """Bytes of a traceparent of version 00. Later versions may append fields after another hyphen (§ 3.2.4)."""
 
-NO_TRACE: Final = b"0" * 32
-NO_SPAN: Final = b"0" * 16
+_SHAPE: Final = b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-00"
+_DIGITS: Final = bytes(ord("0") if chr(byte) in "0123456789abcdef" else byte for byte in range(256))
+"""Table that makes every hexadecimal digit a zero; upper-case ones are not allowed."""
 
-SAMPLED: Final = 1
-RANDOM: Final = 2
-_FLAGS: Final = {b"%02x" % flags: b"%02x" % (flags & (SAMPLED | RANDOM)) for flags in range(256)}
+_HYPHEN: Final = ord("-")
+_ZERO: Final = ord("0")
+_LETTERS: Final = ord("a")
+_NO_TRACE: Final = b"0" * 32
+_NO_SPAN: Final = b"0" * 16
 
-_HEX: Final = b"0123456789abcdef"
-_HYPHEN: Final = 45
+SPAN: Final = slice(36, 52)
+"""Place of the span id in a traceparent."""
 
 MOST_MEMBERS: Final = 32
 """Maximum members of a tracestate (§ 3.3.1.3.1); a longer one is discarded."""
@@ -32,30 +33,24 @@ _MEMBER: Final = re.compile(
 )
 
 
-class Parent:
-    """The caller's span: `trace_id` and `span_id` in lower-case hex, `flags` as two hex digits."""
-
-    def __init__(self, trace_id: bytes, span_id: bytes, flags: bytes) -> None:
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.flags = flags
-
-
-def parent_of(value: bytes) -> Parent | None:
-    """Return the caller's span that a traceparent names, None if the value is invalid (§ 3.2.2)."""
+def traceparent_of(value: bytes) -> bytes:
+    """Return the first 55 bytes of a valid traceparent, b"" if it is invalid (§ 3.2.2)."""
     if len(value) != LENGTH:
-        if len(value) < LENGTH or value[LENGTH] != _HYPHEN or value.startswith(VERSION):
-            return None
+        if len(value) < LENGTH or value[LENGTH] != _HYPHEN or value[:2] == b"00":
+            return b""
         value = value[:LENGTH]
-    if value.translate(None, _HEX) != b"---" or value.startswith(b"ff"):
-        return None
-    if value[2] != _HYPHEN or value[35] != _HYPHEN or value[52] != _HYPHEN:
-        return None
-    trace_id = value[3:35]
-    span_id = value[36:52]
-    if trace_id == NO_TRACE or span_id == NO_SPAN:
-        return None
-    return Parent(trace_id, span_id, _FLAGS[value[53:]])
+    if value.translate(_DIGITS) != _SHAPE or value[:2] == b"ff":
+        return b""
+    if value[3] == _ZERO and value[3:35] == _NO_TRACE:
+        return b""
+    return b"" if value[36] == _ZERO and value[SPAN] == _NO_SPAN else value
+
+
+def flags_of(traceparent: bytes) -> int:
+    """Return the flags sampled (1) and random-trace-id (2) of a valid traceparent; the others are reserved, and must
+    not be passed on (§ 3.2.2.5)."""
+    digit = traceparent[LENGTH - 1]
+    return (digit - _LETTERS + 10 if digit >= _LETTERS else digit) & 3
 
 
 def state_of(values: Iterable[bytes]) -> bytes:
@@ -63,9 +58,7 @@ def state_of(values: Iterable[bytes]) -> bytes:
 
     Fields are combined in their order (RFC 9110 § 5.3); empty members and white space around members are dropped.
     """
-    members = [
-        part for value in values for part in (piece.strip(b" \t") for piece in value.split(b",")) if part
-    ]
+    members = [part for value in values for piece in value.split(b",") if (part := piece.strip(b" \t"))]
     if len(members) > MOST_MEMBERS or not all(map(_MEMBER.fullmatch, members)):
         return b""
     return b",".join(members)
