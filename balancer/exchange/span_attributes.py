@@ -27,7 +27,7 @@ METHODS: Final = frozenset(
 TEXT_LIMIT: Final = 1024
 """Characters of a text from outside, except of a target."""
 
-_CREDENTIALS: Final = re.compile(r"(?<![^?&])(AWSAccessKeyId|Signature|sig|X-Goog-Signature)=[^&]*")
+_CREDENTIALS: Final = re.compile(r"([?&](?:AWSAccessKeyId|Signature|sig|X-Goog-Signature)=)[^&]*")
 """Parameters of a query whose values the conventions replace."""
 
 _AGENT: Final = first_value_of(b"user-agent")
@@ -119,7 +119,7 @@ def phase_attributes(phases: Phases) -> Values:
 
 
 def _target(target: bytes) -> str:
-    return _CREDENTIALS.sub(r"\1=REDACTED", target[:TARGET_LIMIT].decode("latin-1"))
+    return _CREDENTIALS.sub(r"\1REDACTED", target[:TARGET_LIMIT].decode("latin-1"))
 
 
 def _server(authority: str) -> Values:

@@ -252,8 +252,18 @@ def test_no_other_line_is_taken_for_a_value() -> None:
         by = reader()
 
 
+def test_value_ends_with_its_line() -> None:
+    """Also where the last fields are those around the first 55 bytes of a longer value."""
+    by = reader()
+    request_of((b"Host: a", PARENT), by)
+    request_of((b"Host: ab",), by)
+    request = request_of((b"Host: a", PARENT + b"b"), by)
+    assert context_of(request.head).trace_id != TRACE
+    assert b"\r\nHost: a\r\n" in request.head
+
+
 LINES = (
-    *(b"X: 1", b"X: 12", b"Y: " + b"y" * 67, b"Content-Length: 0", b"Connection: close", b"tracestate: a=1"),
+    *(b"X: 1", b"X: 12", b"Y: " + b"y" * 67, b"TE: trailers", b"Connection: TE", b"tracestate: a=1"),
     *(PARENT, PARENT.replace(TRACE, b"6" * 32), PARENT + b"12", PARENT[:-2], PARENT.replace(b"t", b"T", 1)),
     *(PARENT.replace(b": ", b":"), PARENT[:40] + b": " + PARENT[40:], PARENT.replace(b"parent", b"state")),
 )
