@@ -90,7 +90,7 @@ class NamedPools:
         self.routes.replace(routes, has_default=bool(config.endpoints) or config.discovery.is_configured)
 
     def share(self) -> None:
-        """Share the front's access log, tracing and time, its decisions about connections and its limit of descriptors."""
+        """Share the front's access log, tracing and time, decisions about connections and limit of descriptors."""
         front, every = self._front.proxy, self.every
         front.named = tuple(one.proxy for one in every)
         group = [front.pools, *(one.proxy.pools for one in every)]

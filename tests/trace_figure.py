@@ -76,18 +76,17 @@ async def exported() -> list[Received]:
         for n, worker in enumerate(workers)
     ]
     tracing = {"endpoint": f"http://127.0.0.1:{collector.port}", "trust": "all"}
-    server = Server(
-        Settings(
-            listen="127.0.0.1:0",
-            endpoints=endpoints,
-            policy="least-in-flight",
-            seed=1,
-            hedging={"enabled": True, "minimum": 0.04},
-            retries=3,
-            admin={"socket": "off"},
-            tracing=tracing,
-        )
-    )
+    settings = {
+        "listen": "127.0.0.1:0",
+        "endpoints": endpoints,
+        "policy": "least-in-flight",
+        "seed": 1,
+        "hedging": {"enabled": True, "minimum": 0.04},
+        "retries": 3,
+        "admin": {"socket": "off"},
+        "tracing": tracing,
+    }
+    server = Server(Settings.model_validate(settings))
     await server.start()
     port = server.address.port
     first = await connected(port)

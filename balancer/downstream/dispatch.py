@@ -1,5 +1,4 @@
-"""Dispatch of requests: the handler of each, by path, route, rate limit and mirror, whatever version of HTTP it came in.
-"""
+"""Dispatch of requests: the handler of each, by path, route, rate limit and mirror."""
 
 from __future__ import annotations
 
@@ -73,9 +72,10 @@ def exchange_of(
 ) -> Exchange:
     """Return the exchange of a request, traced or logged where that is wanted."""
     tracing = proxy.tracing
-    if tracing is not None and tracing.spans is not None:
-        if isinstance(request, TracedRequest) and request.is_sampled:
-            return TracedExchange(proxy, downstream, request, tracing, tracing.spans, journal)
+    if tracing is not None and isinstance(request, TracedRequest) and request.is_sampled:
+        spans = tracing.spans
+        if spans is not None:
+            return TracedExchange(proxy, downstream, request, tracing, spans, journal)
     if journal is None:
         return Exchange(proxy, downstream, request)
     return LoggedExchange(proxy, downstream, request, journal)

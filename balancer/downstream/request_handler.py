@@ -7,7 +7,7 @@ interface. A refusal waits for the requests before it like any other, and closes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from balancer.errors import RequestRejected
 from balancer.http1.fields import host_of
@@ -37,8 +37,8 @@ class RequestHandler(Protocol):
     def check(self, now: float) -> None: ...
 
 
-AdminExchanges = Callable[["DownstreamConnection", Request], RequestHandler]
-"""Creates the handler of an admin request."""
+AdminExchanges = Callable[[Any, Request], RequestHandler]
+"""Creates the handler of an admin request, for its connection or stream."""
 
 
 class Refusal:

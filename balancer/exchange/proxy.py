@@ -84,8 +84,8 @@ class Proxy:
 
     Set by the control plane: `journal` receives an entry for every request that has ended, `access_log` one for every
     refused one; `reads_load`: load reports of workers are parsed; `canary` is the canary of the policy; `explaining` is
-    set while clients may ask for explanations; `limiter` has the rate limits of requests that no route matches; `policy`
-    is the label of the policy in force; `tracing` is set while the trace context is propagated.
+    set while clients may ask for explanations; `limiter` has the rate limits of requests that no route matches;
+    `policy` is the label of the policy in force; `tracing` is set while the trace context is propagated.
     """
 
     journal: Journal | None = None

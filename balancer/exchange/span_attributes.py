@@ -9,8 +9,8 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from balancer.http1.fields import first_value_of
-from balancer.log.formats import TARGET_LIMIT, Fault, host_of
+from balancer.http1.fields import first_value_of, host_of
+from balancer.log.formats import TARGET_LIMIT, Fault
 
 if TYPE_CHECKING:
     from balancer.http1.client import Client

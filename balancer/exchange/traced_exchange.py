@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.exchange import QUEUED, Exchange
+from balancer.exchange.exchange import QUEUED
 from balancer.exchange.logged_exchange import LoggedExchange
 from balancer.exchange.span_attributes import (
     Values,
@@ -22,7 +22,6 @@ from balancer.exchange.span_attributes import (
     response_attributes,
     span_name,
 )
-from balancer.http1.request_head import Request
 from balancer.http1.traced_head import TracedRequest
 from balancer.log.formats import NOT_CONNECTED, Fault, fault_of, good_end
 from balancer.log.journal import Nothing
