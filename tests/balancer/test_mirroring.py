@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from balancer.admin.status_command import lines_of
 from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
 from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.request_copy import copied_head
@@ -349,6 +350,7 @@ async def test_status_and_metrics(stage: Stage) -> None:
     await ended(stage, mirror)
     document = await status(stage)
     [found] = document["mirrors"]
+    lines = lines_of(document)
     latency = found.pop("latency")
     assert found == {
         "name": "*://*/* to shadow", "pool": "shadow", "share": 1.0, "in_flight": 0, "skipped": {}, "sent": 1,
@@ -356,6 +358,9 @@ async def test_status_and_metrics(stage: Stage) -> None:
     }  # fmt: skip
     assert latency["original"]["count"] == latency["copy"]["count"] == 1
     assert (document["requests"], document["responses"]) == (1, {"200": 1})
+    *_, first, second = lines
+    assert first == ("mirror *://*/* to shadow: share 1, in flight 0, sent 1, skipped: none, failed: none")
+    assert second.startswith("  compared 1: same status class 0.00%, p50 ")
     text = (await stage.ask(local(b"/-/metrics"))).body.decode()
     of_mirror = 'mirror="shadow"'
     assert (
