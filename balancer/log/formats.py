@@ -32,10 +32,6 @@ REUSED: Final = "reused"
 """Upstream connection of a request: none, new or reused."""
 
 
-ENDS: Final[dict[type[ForwardingError], str]] = {RequestRejected: "rejected", RateLimited: "limited"}
-"""Ends of requests that the balancer refused, unless it is `unavailable`."""
-
-
 class Fault(NamedTuple):
     """Reason of a failed request: `end` is the kind, `reason` the code in the error response."""
 
@@ -108,8 +104,10 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
         end = error.outcome.value
     elif isinstance(error, ClientLeft):
         end = "abandoned"
+    elif isinstance(error, RateLimited):
+        end = "limited"
     else:
-        end = ENDS.get(type(error), "unavailable")
+        end = "rejected" if isinstance(error, RequestRejected) else "unavailable"
     return Fault(end, error.reason, str(error), error.status)
 
 
