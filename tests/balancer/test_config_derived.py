@@ -19,8 +19,12 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "discovery.kubernetes": {"service": "workers"},
     "endpoints": {"id": "b", "address": "http://b:1"},
     "rate_limits": {"name": "a", "requests": 1},
+    "routes.mirror": {"pool": "next", "share": 0.5},
 }
 """Required keys of tables with numbers."""
+
+BESIDE: dict[str, dict[str, Any]] = {"routes.mirror": {"pool": "default"}}
+"""Keys that a table needs beside it."""
 
 LARGE = 1_000_000
 """Value for keys without an upper bound."""
@@ -50,11 +54,15 @@ def bounds_of(metadata: list[Any], parts: list[Any]) -> dict[str, float]:
 
 
 def document_with(place: Place, value: Any) -> dict[str, Any]:
-    """A document with one endpoint and the key."""
-    document: dict[str, Any] = {"endpoints": [{"id": "a", "address": "http://a:1"}]}
+    """A document with one endpoint, a named pool and the key."""
+    document: dict[str, Any] = {
+        "endpoints": [{"id": "a", "address": "http://a:1"}],
+        "pools": {"next": {"endpoints": [{"id": "n", "address": "http://n:1"}]}},
+    }
     inner = document
     for length, name in enumerate(place[:-1], 1):
         table = dict(REQUIRED.get(dotted(place[:length]), {}))
+        inner |= BESIDE.get(dotted(place[:length]), {})
         parent = table_at(Settings, place[: length - 1])
         assert parent is not None
         inner[str(name)] = [table] if is_list(parent.model_fields[str(name)].annotation) else table
