@@ -36,6 +36,8 @@ _END = b""
 OURS = ("127.0.0.1", 8080)
 CLIENTS = "192.0.2.7"
 MIRROR = "192.0.2.99"
+DATE = "Thu, 01 Jan 1970 00:00:01 GMT"
+"""That of every sweep: two runs of the same events must not differ by the time of day."""
 
 QUIET, _HELD_OPEN = os.pipe()
 """A descriptor without data, for the kernel query of `UpstreamConnection.is_quiet`."""
@@ -343,7 +345,7 @@ class Wireless:
         self._named_pools.apply(
             config, {name: build_pool(one, self.loop, name=name) for name, one in config.named.items()}
         )
-        self._sweep = Sweep(self.proxy, self._look)
+        self._sweep = Sweep(self.proxy, self._look, date=lambda: DATE)
 
     def __enter__(self) -> Self:
         self.loop.__enter__()
