@@ -1,10 +1,11 @@
 """Token buckets in memory that sibling processes share: a table of fixed size for each, which only it writes.
 
 A bucket is found by the hash of its key. The hash selects a set of `WAYS` places, the same set in the table of every
-process, so what the others have taken is found without a search of their tables. There is no lock: a word of eight
-bytes is never torn, and `policies/overload/token_bucket.py` shows how numbers of different instants are merged.
+process, and the place in it that is tried first. So what the others have taken, or that they have taken nothing, is
+mostly known after one word of each. There is no lock: a word of eight bytes is never torn, and
+`policies/overload/token_bucket.py` shows how numbers of different instants are merged.
 
-    set     key of each place, 0 where it is free      WAYS words
+    set     key of each place                          WAYS words
             tokens that this process has taken         WAYS words
             `since` as this process published it       WAYS words
             time at which the bucket will be full      WAYS words
@@ -36,6 +37,12 @@ FULL_AT: Final = 3 * WAYS
 WORDS: Final = 4 * WAYS
 WORD: Final = 8
 
+FREE: Final = 0
+"""Key of a place that has never been used."""
+
+CHANGING: Final = -1
+"""Key of a place whose numbers are being replaced; `hash` never returns it."""
+
 SOON: Final = 1e-3
 """Least wait in seconds for a place."""
 
@@ -48,9 +55,23 @@ class BucketTable:
         self.numbers = memory.cast("d")
 
     def find(self, first: int, key: int) -> int:
-        """Return the place of a key in the set that begins at `first`, -1 if it is not there."""
+        """Return the place of a key in the set that begins at `first`, -1 if it is not there.
+
+        A used place never becomes free, so a key whose first place is free is nowhere else.
+        """
+        place = first + first_way(key)
+        there: int = self.keys[place]
+        if there == key:
+            return place
+        if there == FREE:
+            return -1
         keys: list[int] = self.keys[first : first + WAYS].tolist()
         return first + keys.index(key) if key in keys else -1
+
+
+def first_way(key: int) -> int:
+    """Return the place within its set that is tried first; it depends on other bits than the set."""
+    return (key >> 32) % WAYS
 
 
 class SharedBuckets:
@@ -85,7 +106,7 @@ class Buckets:
         self._mask = shared.sets - 1
 
     def read(self, key: int) -> Bucket:
-        """Return the bucket of a key, which is a hash of 64 bits and not 0."""
+        """Return the bucket of a key: a hash of 64 bits, neither `FREE` nor `CHANGING`."""
         first = (key & self._mask) * WORDS
         own = self._own
         place = own.find(first, key)
@@ -115,10 +136,10 @@ class Buckets:
         numbers = own.numbers
         place = bucket.place
         if place < 0:
-            place = self._place(bucket.first, now)
+            place = self._place(bucket.first, bucket.key, now)
             if place < 0:
                 return self._until_place(bucket.first, now)
-            own.keys[place] = 0  # while the numbers are those of neither
+            own.keys[place] = CHANGING
             numbers[place + TAKEN] = 0.0
         numbers[place + SINCE] = since
         numbers[place + FULL_AT] = full_at
@@ -132,16 +153,16 @@ class Buckets:
         """Give back the token that was just taken."""
         self._own.numbers[bucket.place + TAKEN] -= 1.0
 
-    def _place(self, first: int, now: float) -> int:
+    def _place(self, first: int, key: int, now: float) -> int:
         """Return a place for a new key in a set of the own table, -1 if there is none."""
         own = self._own
-        keys: list[int] = own.keys[first : first + WAYS].tolist()
-        if 0 in keys:
-            return first + keys.index(0)
-        for way in range(WAYS):
-            full_at: float = own.numbers[first + FULL_AT + way]
-            if full_at <= now and self._is_full_elsewhere(first, keys[way], now):
-                return first + way
+        begin = first_way(key)
+        for step in range(WAYS):
+            place = first + (begin + step) % WAYS
+            there: int = own.keys[place]
+            full_at: float = own.numbers[place + FULL_AT]
+            if there == FREE or (full_at <= now and self._is_full_elsewhere(first, there, now)):
+                return place
         return -1
 
     def _is_full_elsewhere(self, first: int, key: int, now: float) -> bool:
