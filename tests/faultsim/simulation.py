@@ -55,7 +55,7 @@ class Log:
     def add(self, entry: object) -> None:
         self.entries += 1
 
-    def policy_changed(self, now: float, name: str) -> None:
+    def policy_changed(self, now: float, name: str, pool: str = "") -> None:
         """Ignored."""
 
 
