@@ -1,0 +1,37 @@
+"""HTTP/2 engine of a connection to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from balancer.http2.engine import Engine, LibraryError
+from balancer.http2.limits import Limits
+from balancer.http2.sendable import sendable
+
+
+class CannotOpenStream(Exception):
+    """The connection takes no further request."""
+
+
+class ClientEngine(Engine):
+    """HTTP/2 to a worker: events HEAD, OVERSIZED, INTERIM, DATA, TRAILERS, RESET, SETTINGS, PONG, GOAWAY, CLOSED."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(False, limits)
+        self._initiate({2: 0})
+
+    def request(self, fields: Iterable[tuple[bytes, bytes]], *, is_last: bool) -> int:
+        """Send the head of a request, and return its stream id; `is_last` if it has no body.
+
+        Raises `UnsendableFields`, and `CannotOpenStream` if the connection is going away.
+        """
+        made = sendable(fields)
+        if self.is_closed:
+            raise CannotOpenStream("the connection is closed")
+        try:
+            stream_id: int = self._connection.send_request(made, end_stream=is_last)
+        except LibraryError as error:
+            raise CannotOpenStream(str(error)) from error
+        self._last_id = stream_id
+        self._open[stream_id] = 0
+        return stream_id

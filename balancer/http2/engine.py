@@ -1,0 +1,397 @@
+"""HTTP/2 connection without I/O (RFC 9113): bytes in, events out; messages in, bytes out.
+
+The only module that knows the library `ngh2` (libnghttp2), so that another engine can replace it. What the library
+leaves to its user is done here: limits on floods, streams that are reset in the read that began them, header lists
+beyond the advertised size, windows of ended streams, and the fields of outgoing messages.
+
+    for kind, stream_id, value, flag in engine.receive(data): …      (`events.py`)
+    transport.write(engine.data_to_send())                           once after each read, not after each message
+
+Calls for a stream that has ended do nothing, because the peer can end it at any time. Bodies are kept here until the
+peer's window takes them: `unsent`. `tick` is called about once a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Final
+
+import ngh2
+
+from balancer.http2.events import (
+    CLOSED,
+    DATA,
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    HEAD,
+    INTERIM,
+    INTERNAL_ERROR,
+    OVERSIZED,
+    PONG,
+    PROTOCOL_ERROR,
+    RESET,
+    SETTINGS,
+    TRAILERS,
+    Event,
+    name_of,
+)
+from balancer.http2.limits import (
+    ASSUMED,
+    BYTES_PER_UPDATE,
+    HARD,
+    LARGEST_HEAD,
+    LAST_ID,
+    LEAVING,
+    LONGEST_FRAME,
+    LOST_LIMIT,
+    UNLIMITED,
+    WINDOW,
+    Limits,
+)
+from balancer.http2.sendable import sendable
+
+LibraryError = ngh2.NGH2Error
+
+_WITHOUT_LIMIT: Final = (1 << 40, 1 << 40)
+
+_STREAM_CLOSED: Final = 20
+
+_KINDS: Final[dict[type, int]] = {
+    ngh2.RequestReceived: HEAD,
+    ngh2.ResponseReceived: HEAD,
+    ngh2.DataReceived: DATA,
+    ngh2.InformationalResponseReceived: INTERIM,
+    ngh2.TrailersReceived: TRAILERS,
+    ngh2.StreamReset: RESET,
+    ngh2.StreamClosed: _STREAM_CLOSED,
+    ngh2.SettingsReceived: SETTINGS,
+    ngh2.PingAcknowledged: PONG,
+    ngh2.GoAwayReceived: GOAWAY,
+    ngh2.ConnectionClosed: CLOSED,
+}
+"""Types of the library's events; all others advance nothing."""
+
+
+@cache
+def _configuration(limits: Limits) -> ngh2.Configuration:
+    hard = HARD * limits.header_list
+    return ngh2.Configuration(
+        auto_window_update=False,
+        max_send_header_block_length=LARGEST_HEAD,
+        max_outbound_ack=limits.idle_frames + 1,
+        glitch_rate_limit=(limits.idle_frames, limits.idle_frames),  # PRIORITY and others that are no event
+        stream_reset_rate_limit=_WITHOUT_LIMIT,  # counted here, for the library's answer is INTERNAL_ERROR
+        max_inbound_header_list_size=hard,
+        max_inbound_header_count=hard // 32,
+    )
+
+
+class Engine:
+    """What both roles have in common.
+
+    `is_closed`: the connection is over; only `data_to_send` is left. `is_blocked`, set by the owner: the transport's
+    buffer is full, so nothing is framed for it meanwhile. `resets`: streams reset by the peer, ever. `stream_limit`:
+    MAX_CONCURRENT_STREAMS of the peer. `has_connect`: it takes extended CONNECT (RFC 8441).
+    """
+
+    def __init__(self, is_server: bool, limits: Limits) -> None:
+        self.is_closed = False
+        self.is_blocked = False
+        self.is_leaving = False
+        self.resets = 0
+        self.stream_limit = ASSUMED
+        self.has_connect = False
+        self._is_server = is_server
+        self._limits = limits
+        self._has_settings = False
+        self._out: list[bytes] = []
+        self._events: list[Event] = []
+        self._open: dict[int, int] = {}  # streams that the peer has not ended -> bytes not acknowledged yet
+        self._unwanted: dict[int, None] = {}  # answered streams whose request is not read to its end
+        self._last_id = 0  # of the peer's streams
+        self._recent_resets = 0
+        self._idle_frames = 0
+        self._given = self._sent = 0  # bytes of bodies given, and sent when the idle frames were counted last
+        self._lost = 0  # bytes of the connection's window that may be lost
+        role = ngh2.Role.SERVER if is_server else ngh2.Role.CLIENT
+        self._connection: Any = ngh2.Connection(role, _configuration(limits))
+
+    def _initiate(self, settings: dict[int, int]) -> None:
+        settings[4] = self._limits.stream_window
+        settings[6] = self._limits.header_list
+        self._connection.initiate_connection(settings)
+        self._connection.set_local_window_size(WINDOW)
+
+    # --- from the peer
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Parse bytes of the peer; return the events that they cause, in order.
+
+        A stream that a client begins and resets within `data` is not reported.
+        """
+        self._feed(data)
+        events, self._events = self._events, []
+        return events
+
+    def events(self) -> list[Event]:
+        """Return events that sending has caused: ask after `data_to_send` when the transport is no longer blocked, and
+        while the connection `is_leaving`."""
+        return self.receive(b"")
+
+    def _feed(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        connection = self._connection
+        fault = None
+        try:
+            if data:
+                connection.receive_data(data)
+            if connection.want_write and not self.is_blocked:
+                self._out.append(connection.data_to_send())  # reports the streams that this read has broken
+        except LibraryError as error:
+            fault = error
+        reset: set[int] | None = None
+        for event in connection.events():
+            kind = _KINDS.get(type(event), 0)
+            if kind == DATA:
+                self._on_data(event)
+            elif kind == HEAD:
+                self._on_head(event)
+            elif kind == _STREAM_CLOSED:
+                stream_id = event.stream_id
+                if (event.error_code or event.local_error) and (reset is None or stream_id not in reset):
+                    reset = reset or set()
+                    reset.add(stream_id)
+                    self._count_lost(stream_id)
+                    self._events.append((RESET, stream_id, event.error_code or INTERNAL_ERROR, False))
+                self._forget(stream_id)
+            elif kind == RESET:
+                self._recent_resets += 1
+                self.resets += 1
+                reset = reset or set()
+                reset.add(event.stream_id)
+                self._events.append((RESET, event.stream_id, event.error_code, True))
+            else:
+                self._on_other(kind, event)
+        if fault is not None:
+            self._fail(fault)
+        elif self._is_flood():
+            self.terminate(ENHANCE_YOUR_CALM, "too many frames without progress")
+        if self._is_server:
+            if self.is_closed:
+                self._events = self._events[-1:]
+            elif reset is not None:
+                self._hide(reset)
+
+    def _on_head(self, event: Any) -> None:
+        stream_id, fields, has_ended = event.stream_id, event.headers, event.end_stream
+        self._idle_frames = 0
+        if self._is_server:
+            self._last_id = stream_id
+            if not has_ended:
+                self._open[stream_id] = 0
+        elif has_ended:
+            self._open.pop(stream_id, None)
+        size = 0
+        for name, value in fields:
+            size += len(name) + len(value) + 32
+        kind = HEAD if size <= self._limits.header_list else OVERSIZED
+        self._events.append((kind, stream_id, fields, has_ended))
+
+    def _on_data(self, event: Any) -> None:
+        stream_id, data, has_ended = event.stream_id, event.data, event.end_stream
+        owed = self._open.get(stream_id)
+        if owed is None:
+            self._return(stream_id, len(data))  # of a stream that was reset from here meanwhile
+            return
+        if data:
+            self._idle_frames = 0
+        elif not has_ended:
+            self._idle_frames += 1
+        owed += len(data)
+        if has_ended:
+            del self._open[stream_id]
+            self._return(stream_id, owed)
+        else:
+            self._open[stream_id] = owed
+        if stream_id not in self._unwanted:
+            self._events.append((DATA, stream_id, data, has_ended))
+
+    def _on_other(self, kind: int, event: Any) -> None:
+        self._idle_frames += 1
+        if kind == TRAILERS:
+            stream_id = event.stream_id
+            self._forget(stream_id)
+            self._events.append((TRAILERS, stream_id, event.headers, True))
+        elif kind == INTERIM:
+            self._events.append((INTERIM, event.stream_id, event.headers, False))
+        elif kind == SETTINGS:
+            self._on_settings(event.settings)
+            self._events.append((SETTINGS, 0, None, False))
+        elif kind == PONG:
+            if event.opaque_data == LEAVING and self.is_leaving:
+                self._connection.send_goaway()
+            else:
+                self._events.append((PONG, 0, event.opaque_data, False))
+        elif kind == GOAWAY:
+            self.is_leaving = True
+            self._events.append((GOAWAY, event.last_stream_id, event.error_code, False))
+        elif kind == CLOSED:
+            reason = event.debug_data.decode("ascii", "replace")
+            self._close(event.error_code, reason)
+
+    def _on_settings(self, settings: Any) -> None:
+        if not self._has_settings:
+            self._has_settings, self.stream_limit = True, UNLIMITED
+        self.stream_limit = settings.get(3, self.stream_limit)
+        self.has_connect = settings.get(8, self.has_connect) == 1
+
+    def _forget(self, stream_id: int) -> None:
+        """Return the window of a stream that the peer has ended: what is withheld would be lost to the connection."""
+        owed = self._open.pop(stream_id, 0)
+        if owed:
+            self._return(stream_id, owed)
+        if self._unwanted:
+            self._unwanted.pop(stream_id, None)
+
+    def _count_lost(self, stream_id: int) -> None:
+        """Count the window of a part of a frame, which the library does not return after a reset."""
+        if stream_id in self._open:
+            self._lost += LONGEST_FRAME
+
+    def _hide(self, reset: set[int]) -> None:
+        """Remove the events of streams that began and ended early in the same read."""
+        hidden = {event[1] for event in self._events if event[0] <= OVERSIZED and event[1] in reset}
+        if hidden:
+            self._events = [event for event in self._events if event[1] not in hidden or event[0] > RESET]
+
+    # --- limits
+
+    def _is_flood(self) -> bool:
+        limits = self._limits
+        if self._recent_resets > limits.resets and self._is_server:
+            return True
+        if self._idle_frames <= limits.idle_frames:
+            return False
+        sent = self._given - self._connection.queued_body_size()
+        has_progress = sent - self._sent >= limits.idle_frames * BYTES_PER_UPDATE
+        self._sent = sent
+        if has_progress:
+            self._idle_frames = 0
+        return not has_progress
+
+    def tick(self) -> None:
+        """Begin the limits on floods anew; called about once a second."""
+        self._idle_frames = 0
+        self._recent_resets = max(0, self._recent_resets - self._limits.resets_per_tick)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether the connection should be replaced: few stream ids are left, or much of its window is lost."""
+        return self._last_id > LAST_ID or self._lost > LOST_LIMIT
+
+    # --- to the peer
+
+    def data_to_send(self) -> bytes:
+        """Return all bytes for the transport."""
+        out = self._out
+        if not self.is_closed:
+            try:
+                data = self._connection.data_to_send()
+                if self._unwanted:
+                    self._reset_unwanted()
+                    data += self._connection.data_to_send()
+            except LibraryError as error:
+                self._fail(error)
+                data = b""
+            if not out:
+                return data  # type: ignore[no-any-return]
+            out.append(data)
+        made = b"".join(out)
+        out.clear()
+        return made
+
+    def send_data(self, stream_id: int, data: bytes, *, is_last: bool) -> None:
+        """Send a part of a body, as the peer's windows allow."""
+        if not self.is_closed:
+            try:
+                self._connection.send_data(stream_id, data, end_stream=is_last)
+            except LibraryError:  # the stream has ended
+                return
+            self._given += len(data)
+
+    def send_trailers(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]]) -> None:
+        """End a message with trailers. Raises `UnsendableFields`."""
+        made = sendable(fields)
+        if not self.is_closed:
+            try:
+                self._connection.send_trailers(stream_id, made)
+            except LibraryError:
+                return
+
+    def unsent(self, stream_id: int) -> int:
+        """Return how many bytes of a body wait for the peer's window, or to be framed."""
+        size: int = self._connection.queued_body_size(stream_id)
+        return size
+
+    def acknowledge(self, stream_id: int, size: int) -> None:
+        """Return window: `size` received bytes of a body have been passed on. Withhold it while the reader is slow."""
+        owed = self._open.get(stream_id, 0)  # of an ended stream all has been returned
+        if owed:
+            size = min(size, owed)
+            self._open[stream_id] = owed - size
+            self._return(stream_id, size)
+
+    def _return(self, stream_id: int, size: int) -> None:
+        if size and not self.is_closed:
+            try:
+                self._connection.acknowledge_received_data(size, stream_id)
+            except LibraryError:
+                return
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """Reset a stream. It has no further events but RESET, which may be on its way."""
+        if self.is_closed:
+            return
+        self._count_lost(stream_id)
+        self._forget(stream_id)
+        try:
+            self._connection.reset_stream(stream_id, code)
+        except LibraryError:
+            return
+
+    def ping(self, data: bytes) -> None:
+        """Send a PING of eight bytes; the answer is a PONG."""
+        if not self.is_closed:
+            self._connection.ping(data)
+
+    def terminate(self, code: int, reason: str = "") -> None:
+        """End the connection at once with GOAWAY; its CLOSED event has `reason`."""
+        if self.is_closed:
+            return
+        try:
+            self._connection.terminate_connection(code)
+            self._out.append(self._connection.data_to_send())
+        except LibraryError:
+            self._out.append(self._goaway(code))
+        self._close(code, reason)
+
+    def _fail(self, error: LibraryError) -> None:
+        """Close after an error that has destroyed the library's state; it leaves the GOAWAY to us."""
+        is_flood = isinstance(error, ngh2.DenialOfServiceError)
+        code = ENHANCE_YOUR_CALM if is_flood else PROTOCOL_ERROR
+        self._out.append(self._goaway(code))
+        self._close(code, str(error))
+
+    def _close(self, code: int, reason: str) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._events.append((CLOSED, 0, (code, reason or name_of(code)), False))
+
+    def _goaway(self, code: int) -> bytes:
+        last_id = self._last_id if self._is_server else 0
+        return b"\0\0\x08\x07\0\0\0\0\0" + last_id.to_bytes(4, "big") + code.to_bytes(4, "big")
+
+    def _reset_unwanted(self) -> None:
+        """Reset the streams of `_unwanted` that have been answered."""

@@ -1,0 +1,56 @@
+"""Events of an HTTP/2 connection, and its error codes (RFC 9113 § 7).
+
+An event is a tuple of four: kind, stream id, value, and a flag.
+
+| kind | value | flag |
+|---|---|---|
+| HEAD | fields of a request, or of a final response | the stream has ended: there is no body |
+| OVERSIZED | as HEAD; the list is larger than advertised, to be answered by 431 | as HEAD |
+| INTERIM | fields of an interim response (1xx) | False |
+| DATA | bytes of a body, may be empty | the stream has ended |
+| TRAILERS | fields; they end the stream | True |
+| RESET | error code: the stream ended early | the peer reset it; False: it violated the protocol |
+| SETTINGS | None: the peer's settings have changed | False |
+| PONG | eight bytes of our PING | False |
+| GOAWAY | error code; the stream id is the last one that the peer may have processed | False |
+| CLOSED | error code and reason; the connection is over, the last event | the peer ended it |
+
+Fields are pairs of bytes, names in lower case, pseudo-fields first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Event = tuple[int, int, Any, bool]
+Fields = list[tuple[bytes, bytes]]
+
+HEAD: Final = 1
+OVERSIZED: Final = 2
+INTERIM: Final = 3
+DATA: Final = 4
+TRAILERS: Final = 5
+RESET: Final = 6
+SETTINGS: Final = 7
+PONG: Final = 8
+GOAWAY: Final = 9
+CLOSED: Final = 10
+
+NO_ERROR: Final = 0
+PROTOCOL_ERROR: Final = 1
+INTERNAL_ERROR: Final = 2
+REFUSED_STREAM: Final = 7
+CANCEL: Final = 8
+CONNECT_ERROR: Final = 10
+ENHANCE_YOUR_CALM: Final = 11
+
+_CODES: Final = (
+    *("NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT"),
+    *("STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR"),
+    *("CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"),
+)
+
+
+def name_of(code: int) -> str:
+    """Return the name of an error code."""
+    return _CODES[code] if code < len(_CODES) else f"code {code:#x}"

@@ -1,0 +1,51 @@
+"""Limits of HTTP/2 connections. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+WINDOW: Final = 1 << 30
+"""Flow-control window of a connection in bytes: never the narrower one, since the library returns window of a stream
+and of the connection together, and a stream whose reader is slow must not withhold that of the others."""
+
+LONGEST_FRAME: Final = 16_384
+"""Maximum payload of a frame: the default, which we do not raise (§ 4.2)."""
+
+ASSUMED: Final = 100
+UNLIMITED: Final = 2**32 - 1
+"""Maximum concurrent streams before the peer's SETTINGS arrive, and if these do not limit them (§ 6.5.2)."""
+
+LARGEST_HEAD: Final = 1 << 20
+"""Maximum bytes of an outgoing header block: above all that we send."""
+
+HARD: Final = 4
+"""A header list larger than this multiple of the advertised size ends the connection."""
+
+BYTES_PER_UPDATE: Final = 100
+"""Bytes sent per idle frame that count as progress: WINDOW_UPDATE frames of a receiver."""
+
+LAST_ID: Final = 2**31 - 10_000
+LOST_LIMIT: Final = WINDOW // 4
+"""Stream id, and bytes of the connection's window that are lost, from which on a connection `is_worn`."""
+
+LEAVING: Final = b"leaving!"
+"""PING between the two GOAWAY frames of a shutdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a connection.
+
+    `streams`: MAX_CONCURRENT_STREAMS for the peer. `stream_window` in bytes: how much of a body the peer may send
+    before `acknowledge`. `header_list`: advertised size of a header list in bytes, with 32 for each field (§ 6.5.2).
+    `idle_frames`: frames without progress of a message, in a row and between two ticks. `resets`: streams that the peer
+    may reset at once, and `resets_per_tick` from then on.
+    """
+
+    streams: int = 100
+    stream_window: int = 262_144
+    header_list: int = 65_536
+    idle_frames: int = 1000
+    resets: int = 1000
+    resets_per_tick: int = 33

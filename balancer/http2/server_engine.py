@@ -1,0 +1,63 @@
+"""HTTP/2 engine of a connection from a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from balancer.http2.engine import Engine, LibraryError
+from balancer.http2.events import NO_ERROR
+from balancer.http2.limits import LEAVING, Limits
+from balancer.http2.sendable import sendable
+
+
+class ServerEngine(Engine):
+    """HTTP/2 from a client: events HEAD, OVERSIZED, DATA, TRAILERS, RESET, CLOSED."""
+
+    def __init__(self, limits: Limits, *, connect: bool = False) -> None:
+        """`connect`: offer extended CONNECT (RFC 8441)."""
+        super().__init__(True, limits)
+        self._initiate({3: limits.streams, 8: int(connect)})
+
+    def interim(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send an interim response (1xx). Raises `UnsendableFields`."""
+        made = sendable(fields)
+        if not self.is_closed:
+            try:
+                self._connection.send_informational_response(stream_id, made)
+            except LibraryError:
+                return
+
+    def respond(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]], *, is_last: bool) -> None:
+        """Send the head of a response; `is_last` if it has no body. Raises `UnsendableFields`."""
+        made = sendable(fields)
+        if not self.is_closed:
+            try:
+                self._connection.send_response(stream_id, made, end_stream=is_last)
+            except LibraryError:
+                return
+
+    def discard(self, stream_id: int) -> None:
+        """Read no more of a request; called after the last part of its response, which is sent first."""
+        if stream_id in self._open:
+            self._unwanted[stream_id] = None
+
+    def leave(self) -> None:
+        """Go away without losing a request (§ 6.8): a first GOAWAY that names no stream, and after a round trip a
+        second one, beyond which no stream is served. CLOSED comes when all streams have ended."""
+        if not (self.is_closed or self.is_leaving):
+            self.is_leaving = True
+            self._connection.send_shutdown_notice()
+            self._connection.ping(LEAVING)
+
+    def _reset_unwanted(self) -> None:
+        """Reset the streams of `discard` whose answer is out: before its end, a reset would cut it off (§ 8.1)."""
+        connection = self._connection
+        for stream_id in list(self._unwanted):
+            try:
+                window = min(connection.remote_window_size, connection.stream_remote_window_size(stream_id))
+            except LibraryError:
+                self._forget(stream_id)
+                continue
+            is_out = not connection.queued_body_size(stream_id)
+            if is_out and window > 0:  # without window, the end of the stream may wait for it
+                self.reset(stream_id, NO_ERROR)

@@ -1,0 +1,622 @@
+"""Contract of the HTTP/2 engine: what the connections to clients and workers rely on, whatever library is inside."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from balancer.http2.client_engine import CannotOpenStream, ClientEngine
+from balancer.http2.engine import Engine
+from balancer.http2.events import (
+    CANCEL,
+    CLOSED,
+    DATA,
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    HEAD,
+    INTERIM,
+    NO_ERROR,
+    OVERSIZED,
+    PONG,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    RESET,
+    SETTINGS,
+    TRAILERS,
+    Event,
+)
+from balancer.http2.limits import WINDOW, Limits
+from balancer.http2.sendable import UnsendableFields
+from balancer.http2.server_engine import ServerEngine
+from tests.balancer import frames
+from tests.balancer.frames import END_HEADERS, PREFACE, block, frame, frames_of, head, rst
+
+GET = [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")]
+POST = [(b":method", b"POST"), *GET[1:]]
+OK = [(b":status", b"200")]
+STREAM_WINDOW = 65_536
+LIMITS = Limits(
+    streams=10, stream_window=STREAM_WINDOW, header_list=4096, idle_frames=50, resets=20, resets_per_tick=5
+)
+
+
+class Pair:
+    """A client and a server, each the other's peer; `client_heard` and `server_heard` are all events so far."""
+
+    def __init__(self, limits: Limits = LIMITS, *, connect: bool = False) -> None:
+        self.client, self.server = ClientEngine(limits), ServerEngine(limits, connect=connect)
+        self.client_heard: list[Event] = []
+        self.server_heard: list[Event] = []
+        self.turn()
+        self.client_heard.clear()
+        self.server_heard.clear()
+
+    def turn(self) -> None:
+        """Exchange bytes until both are silent."""
+        while True:
+            to_server, to_client = self.client.data_to_send(), self.server.data_to_send()
+            self.server_heard += self.server.receive(to_server)
+            self.client_heard += self.client.receive(to_client)
+            if not (to_server or to_client):
+                return
+
+
+def lone_server(limits: Limits = LIMITS) -> ServerEngine:
+    """A server whose client is the test."""
+    server = ServerEngine(limits)
+    assert server.receive(PREFACE + frame(frames.SETTINGS)) == [(SETTINGS, 0, None, False)]
+    server.data_to_send()
+    return server
+
+
+def lone_client(limits: Limits = LIMITS) -> ClientEngine:
+    """A client whose server is the test, with stream 1 open."""
+    client = ClientEngine(limits)
+    client.receive(frame(frames.SETTINGS))
+    assert client.request(GET, is_last=True) == 1
+    client.data_to_send()
+    return client
+
+
+def kinds(events: list[Event]) -> list[int]:
+    return [event[0] for event in events]
+
+
+def goaway_of(engine: Engine) -> tuple[int, int]:
+    """The last GOAWAY sent: stream id and code."""
+    payloads = [payload for kind, _, _, payload in frames_of(engine.data_to_send()) if kind == frames.GOAWAY]
+    last, code = struct.unpack("!II", payloads[-1][:8])
+    return last, code
+
+
+# --- messages
+
+
+def test_exchange() -> None:
+    """A request with body and trailers, an interim response, a response with body and trailers."""
+    pair = Pair()
+    stream = pair.client.request([*POST, (b"X-Case", b"1")], is_last=False)
+    pair.client.send_data(stream, b"ask", is_last=False)
+    pair.client.send_trailers(stream, [(b"X-Sum", b"3")])
+    pair.turn()
+    assert pair.server_heard == [
+        (HEAD, stream, (*POST, (b"x-case", b"1")), False),
+        (DATA, stream, b"ask", False),
+        (TRAILERS, stream, ((b"x-sum", b"3"),), True),
+    ]
+    pair.server.interim(stream, [(b":status", b"103"), (b"link", b"</a>")])
+    pair.server.respond(stream, OK, is_last=False)
+    pair.server.send_data(stream, b"answer", is_last=False)
+    pair.server.send_trailers(stream, [(b"grpc-status", b"0")])
+    pair.turn()
+    assert pair.client_heard == [
+        (INTERIM, stream, ((b":status", b"103"), (b"link", b"</a>")), False),
+        (HEAD, stream, tuple(OK), False),
+        (DATA, stream, b"answer", False),
+        (TRAILERS, stream, ((b"grpc-status", b"0"),), True),
+    ]
+
+
+def test_messages_without_bodies() -> None:
+    pair = Pair()
+    streams = [pair.client.request(GET, is_last=True) for _ in range(3)]
+    pair.turn()
+    assert pair.server_heard == [(HEAD, stream, tuple(GET), True) for stream in streams]
+    assert streams == [1, 3, 5]
+    pair.server.respond(3, OK, is_last=True)
+    pair.turn()
+    assert pair.client_heard == [(HEAD, 3, tuple(OK), True)]
+
+
+def test_calls_for_an_ended_stream_do_nothing() -> None:
+    pair = Pair()
+    stream = pair.client.request(GET, is_last=True)
+    pair.turn()
+    pair.client.reset(stream, CANCEL)
+    pair.turn()
+    assert pair.server_heard[-1] == (RESET, stream, CANCEL, True)
+    server = pair.server
+    server.interim(stream, [(b":status", b"103")])
+    server.respond(stream, OK, is_last=False)
+    server.send_data(stream, b"x", is_last=True)
+    server.send_trailers(stream, [(b"a", b"b")])
+    server.acknowledge(stream, 10)
+    server.discard(stream)
+    server.reset(stream, CANCEL)
+    assert (server.unsent(stream), server.data_to_send()) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *(
+            (b"connection", b"close"),
+            (b"Transfer-Encoding", b"chunked"),
+            (b"keep-alive", b"1"),
+            (b"upgrade", b"h"),
+        ),
+        *(
+            (b"proxy-connection", b"x"),
+            (b"te", b"gzip"),
+            (b"a b", b"x"),
+            (b"", b"x"),
+            (b"a:b", b"x"),
+            (b":x", b"y"),
+        ),
+        *(
+            (b"x", b"a\r\nset-cookie: b"),
+            (b"x", b"a\nb"),
+            (b"x", b"a\rb"),
+            (b"x", b"a\0b"),
+            (b"x\r\ny", b"a"),
+        ),
+    ],
+)
+def test_unsendable_fields(field: tuple[bytes, bytes]) -> None:
+    """Neither as head nor as trailers, and nothing of the message is sent."""
+    pair = Pair()
+    with pytest.raises(UnsendableFields):
+        pair.client.request([*GET, field], is_last=True)
+    stream = pair.client.request(POST, is_last=False)
+    with pytest.raises(UnsendableFields):
+        pair.client.send_trailers(stream, [field])
+    pair.turn()
+    for send in (pair.server.interim, pair.server.send_trailers):
+        with pytest.raises(UnsendableFields):
+            send(stream, [field])
+    with pytest.raises(UnsendableFields):
+        pair.server.respond(stream, [*OK, field], is_last=True)
+    assert kinds(pair.server_heard) == [HEAD]
+    assert pair.server.data_to_send() == b""
+
+
+# --- flow control
+
+
+def test_body_waits_for_the_window() -> None:
+    """A stream's window is withheld until `acknowledge`; other streams go on."""
+    pair = Pair()
+    slow, other = pair.client.request(POST, is_last=False), pair.client.request(POST, is_last=False)
+    pair.client.send_data(slow, bytes(3 * STREAM_WINDOW), is_last=True)
+    pair.turn()
+    assert pair.client.unsent(slow) == 2 * STREAM_WINDOW
+    pair.client.send_data(other, b"x", is_last=True)
+    pair.turn()
+    assert pair.server_heard[-1] == (DATA, other, b"x", True)
+    for left in (1, 0):
+        pair.server.acknowledge(slow, STREAM_WINDOW)
+        pair.turn()
+        assert pair.client.unsent(slow) == left * STREAM_WINDOW
+    assert sum(len(event[2]) for event in pair.server_heard if event[:2] == (DATA, slow)) == 3 * STREAM_WINDOW
+    assert pair.server_heard[-1][3]
+
+
+def test_slow_streams_leave_the_connection_its_window() -> None:
+    """All but one of the streams withhold all their window: the last one transfers more than the others together."""
+    pair = Pair()
+    streams = [pair.client.request(POST, is_last=False) for _ in range(LIMITS.streams)]
+    for stream in streams[1:]:
+        pair.client.send_data(stream, bytes(2 * STREAM_WINDOW), is_last=True)
+    pair.turn()
+    received = 0
+    for _ in range(40):
+        pair.client.send_data(streams[0], bytes(STREAM_WINDOW), is_last=False)
+        pair.turn()
+        for kind, stream, data, _ in pair.server_heard:
+            if kind == DATA and stream == streams[0]:
+                received += len(data)
+                pair.server.acknowledge(stream, len(data))
+        pair.server_heard.clear()
+    assert received == 40 * STREAM_WINDOW
+
+
+@pytest.mark.parametrize("end", ["ended", "reset by the peer", "reset from here", "broken"])
+def test_window_of_ended_streams_is_returned(end: str) -> None:
+    """What a stream has withheld goes back to the connection however it ends, also if it is acknowledged later."""
+    server = lone_server()
+    for stream in range(1, 41, 2):
+        server.receive(head(stream, *POST, (b"content-length", b"2000"), flags=END_HEADERS))
+        server.receive(frame(frames.DATA, bytes(1000), stream))
+        if end == "ended":
+            server.receive(frame(frames.DATA, bytes(1000), stream, frames.END_STREAM))
+        elif end == "reset by the peer":
+            server.receive(rst(stream))
+        elif end == "reset from here":
+            server.reset(stream, CANCEL)
+        else:
+            server.receive(frame(frames.DATA, bytes(1500), stream))
+        server.respond(stream, OK, is_last=True)
+        server.acknowledge(stream, 1000)
+        server.data_to_send()
+        server.tick()
+    assert first_update(server, after=41) == 20 * (
+        2500 if end == "broken" else 2000 if end == "ended" else 1000
+    )
+
+
+def first_update(server: ServerEngine, after: int) -> int:
+    """Receive on a new stream until the connection's window is returned; the bytes returned for other streams."""
+    server.receive(head(after, *POST, flags=END_HEADERS))
+    received = 0
+    while received < WINDOW:
+        server.receive(frame(frames.DATA, bytes(16_384), after))
+        server.acknowledge(after, 16_384)
+        received += 16_384
+        for kind, stream, _, payload in frames_of(server.data_to_send()):
+            if (kind, stream) == (frames.WINDOW_UPDATE, 0):
+                return int.from_bytes(payload, "big") - received
+    raise AssertionError("no window was returned")
+
+
+def test_resets_within_a_frame_wear_the_connection_out() -> None:
+    """The window of a part of a frame may be lost: the connection is to be replaced long before it is used up."""
+    server = lone_server()
+    half = frame(frames.DATA, bytes(16_384), 1)[:1000]
+    stream = 1
+    while not server.is_worn:
+        server.receive(head(stream, *POST, flags=END_HEADERS) + half)
+        server.reset(stream, CANCEL)
+        server.data_to_send()
+        server.receive(bytes(16_384 + 9 - 1000))
+        stream += 2
+        half = frame(frames.DATA, bytes(16_384), stream)[:1000]
+    assert stream < 2 * WINDOW // 16_384
+    assert not server.is_closed
+
+
+def test_blocked_transport() -> None:
+    """Nothing is framed while the transport is blocked; answers to floods are bounded all the same."""
+    server = lone_server()
+    server.is_blocked = True
+    assert server.receive(frame(frames.PING, b"12345678")) == []
+    server.receive(frame(frames.PING, b"12345678") * 60)
+    assert server.is_closed
+
+
+# --- ends
+
+
+def test_reset_by_code() -> None:
+    pair = Pair()
+    stream = pair.client.request(GET, is_last=True)
+    pair.turn()
+    pair.server.reset(stream, REFUSED_STREAM)
+    pair.turn()
+    assert pair.client_heard == [(RESET, stream, REFUSED_STREAM, True)]
+    assert pair.client.resets == 1
+
+
+def test_early_response() -> None:
+    """A response before the request's end is received whole; then the stream is reset without an error."""
+    pair = Pair()
+    stream = pair.client.request(POST, is_last=False)
+    pair.client.send_data(stream, bytes(1000), is_last=False)
+    pair.turn()
+    pair.server.respond(stream, [(b":status", b"413")], is_last=False)
+    pair.server.send_data(stream, bytes(3 * STREAM_WINDOW), is_last=True)
+    pair.server.discard(stream)
+    for _ in range(3):
+        pair.turn()
+        pair.client.acknowledge(stream, STREAM_WINDOW)
+    pair.client.send_data(stream, b"more", is_last=False)
+    pair.turn()
+    assert [event[3] for event in pair.client_heard if event[0] == DATA][-1]
+    assert pair.client_heard[-1] == (RESET, stream, NO_ERROR, True)
+    assert kinds(pair.server_heard) == [HEAD, DATA]
+
+
+def test_leaving_loses_no_request() -> None:
+    """The first GOAWAY refuses nothing; requests on their way are served, later ones cannot be begun."""
+    pair = Pair()
+    first = pair.client.request(GET, is_last=True)
+    pair.turn()
+    pair.server.leave()
+    notice = pair.server.data_to_send()
+    second = pair.client.request(GET, is_last=True)
+    on_its_way = pair.client.data_to_send()
+    pair.client_heard += pair.client.receive(notice)
+    assert pair.client_heard == [(GOAWAY, 2**31 - 1, NO_ERROR, False)]
+    with pytest.raises(CannotOpenStream):
+        pair.client.request(GET, is_last=True)
+    pair.server_heard += pair.server.receive(on_its_way)
+    pair.turn()
+    assert pair.server_heard[-1] == (HEAD, second, tuple(GET), True)
+    assert pair.client_heard[-1] == (GOAWAY, second, NO_ERROR, False)
+    assert pair.client.is_leaving
+    for stream in (first, second):
+        pair.server.respond(stream, OK, is_last=True)
+    pair.turn()
+    assert kinds(pair.client_heard[-3:]) == [HEAD, HEAD, CLOSED]
+    assert pair.server.is_closed or kinds(pair.server.events()) == [CLOSED]
+
+
+def test_goaway_refuses_later_streams() -> None:
+    """Streams above the last one that it names can be sent again."""
+    client = lone_client()
+    assert client.request(GET, is_last=True) == 3
+    client.data_to_send()
+    heard = client.receive(frame(frames.GOAWAY, struct.pack("!II", 1, NO_ERROR)))
+    assert heard == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
+
+
+def test_request_that_goaway_overtakes() -> None:
+    """A request that is submitted but not sent is refused."""
+    client = lone_client()
+    assert client.request(GET, is_last=True) == 3
+    heard = client.receive(frame(frames.GOAWAY, struct.pack("!II", 1, NO_ERROR)))
+    assert heard[:2] == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
+
+
+def test_ping() -> None:
+    pair = Pair()
+    pair.client.ping(b"12345678")
+    pair.turn()
+    assert pair.client_heard == [(PONG, 0, b"12345678", False)]
+
+
+def test_terminate() -> None:
+    pair = Pair()
+    pair.client.request(GET, is_last=True)
+    pair.turn()
+    pair.server.terminate(ENHANCE_YOUR_CALM, "enough")
+    assert pair.server.is_closed
+    pair.turn()
+    assert pair.client_heard[-1] == (GOAWAY, 1, ENHANCE_YOUR_CALM, False)
+    assert pair.server_heard[-1] == (CLOSED, 0, (ENHANCE_YOUR_CALM, "enough"), False)
+
+
+# --- settings
+
+
+def test_settings() -> None:
+    """A limit of streams is always stated; extended CONNECT only if asked for."""
+    pair = Pair(connect=True)
+    assert (pair.client.stream_limit, pair.client.has_connect) == (LIMITS.streams, True)
+    assert not Pair().client.has_connect
+    kind, _, _, payload = next(frames_of(ServerEngine(LIMITS).data_to_send()))
+    sent = dict(struct.iter_unpack("!HI", payload))
+    assert kind == frames.SETTINGS
+    assert (sent[3], sent[4], sent[6]) == (LIMITS.streams, STREAM_WINDOW, LIMITS.header_list)
+
+
+def test_extended_connect() -> None:
+    pair = Pair(connect=True)
+    fields = [(b":method", b"CONNECT"), (b":protocol", b"websocket"), *GET[1:]]
+    stream = pair.client.request(fields, is_last=False)
+    pair.turn()
+    assert pair.server_heard == [(HEAD, stream, tuple(fields), False)]
+    pair.server.respond(stream, OK, is_last=False)
+    pair.server.send_data(stream, b"frame", is_last=False)
+    pair.client.send_data(stream, b"frame", is_last=False)
+    pair.turn()
+    assert pair.server_heard[-1] == pair.client_heard[-1] == (DATA, stream, b"frame", False)
+
+
+def test_too_many_streams_are_refused() -> None:
+    server = lone_server()
+    heard = server.receive(b"".join(head(stream, *GET) for stream in range(1, 41, 2)))
+    assert kinds(heard) == [HEAD] * LIMITS.streams
+    refused = [
+        payload for kind, _, _, payload in frames_of(server.data_to_send()) if kind == frames.RST_STREAM
+    ]
+    assert refused == [struct.pack("!I", REFUSED_STREAM)] * 10
+
+
+# --- hostile peers
+
+
+def test_oversized_header_list() -> None:
+    """Beyond the advertised size it can be answered; a multiple of it ends the connection, with GOAWAY."""
+    server = lone_server()
+    fields = [*GET, *((b"x-%d" % i, bytes(100).replace(b"\0", b"y")) for i in range(40))]
+    assert server.receive(head(1, *fields)) == [(OVERSIZED, 1, tuple(fields), True)]
+    server.respond(1, [(b":status", b"431")], is_last=True)
+    assert frames.HEADERS in [kind for kind, *_ in frames_of(server.data_to_send())]
+    bomb = block((b"x", b"y" * 3000), first=0x40) + b"\xbe" * 1000
+    heard = server.receive(frame(frames.HEADERS, block(*GET) + bomb, 3, END_HEADERS | frames.END_STREAM))
+    assert kinds(heard) == [CLOSED]
+    assert goaway_of(server) == (1, ENHANCE_YOUR_CALM)
+
+
+def test_continuation_flood() -> None:
+    server = lone_server()
+    flood = [frame(frames.HEADERS, block(*GET), 1), *[frame(frames.CONTINUATION, b"", 1)] * 10_000]
+    assert kinds(server.receive(b"".join(flood))) == [CLOSED]
+    assert goaway_of(server) == (0, ENHANCE_YOUR_CALM)
+
+
+def test_stream_begun_and_reset_in_one_read_is_not_reported() -> None:
+    """Rapid Reset (CVE-2023-44487): such streams cost no request, and are counted."""
+    server = lone_server()
+    pairs = [head(stream, *GET) + rst(stream) for stream in (1, 5)]
+    post = head(7, *POST, flags=END_HEADERS) + frame(frames.DATA, b"x", 7) + rst(7)
+    heard = server.receive(pairs[0] + head(3, *GET) + pairs[1] + post)
+    assert heard == [(HEAD, 3, tuple(GET), True)]
+    assert server.resets == 3
+    server.receive(rst(3))
+    assert server.resets == 4
+
+
+def test_rapid_reset_ends_the_connection() -> None:
+    """In one read nothing is reported but the end; in many, after as many resets as are allowed."""
+    server = lone_server()
+    heard = server.receive(b"".join(head(stream, *GET) + rst(stream) for stream in range(1, 60_001, 2)))
+    assert kinds(heard) == [CLOSED]
+    assert goaway_of(server)[1] == ENHANCE_YOUR_CALM
+    assert server.receive(head(60_001, *GET)) == []
+    server = lone_server()
+    count = 0
+    while not server.is_closed:
+        server.receive(head(2 * count + 1, *GET))
+        server.receive(rst(2 * count + 1))
+        count += 1
+    assert count == LIMITS.resets + 1
+
+
+def test_resets_in_time() -> None:
+    """Each tick allows some more."""
+    server = lone_server()
+    for tick in range(20):
+        for i in range(LIMITS.resets_per_tick):
+            stream = 2 * (tick * LIMITS.resets_per_tick + i) + 1
+            server.receive(head(stream, *GET) + rst(stream))
+        server.tick()
+    assert not server.is_closed
+
+
+FLOODS = {
+    "ping": frame(frames.PING, b"12345678"),
+    "settings": frame(frames.SETTINGS),
+    "window of the connection": frame(frames.WINDOW_UPDATE, b"\0\0\0\1"),
+    "window of a stream": frame(frames.WINDOW_UPDATE, b"\0\0\0\1", 1),
+    "empty data": frame(frames.DATA, b"", 1),
+    "priority": frame(frames.PRIORITY, b"\0\0\0\0\1", 1),
+    "priority update": frame(16, b"\0\0\0\1u=1"),
+    "unknown": frame(200, b"x"),
+}
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+@pytest.mark.parametrize("kind", FLOODS)
+def test_floods(kind: str, is_at_once: bool) -> None:
+    """ENHANCE_YOUR_CALM, in one read or in many; up to the limit the frames are accepted, more after a tick."""
+    server = lone_server()
+    server.receive(head(1, *POST, flags=END_HEADERS))
+    for _ in range(1 if is_at_once else LIMITS.idle_frames - 2):
+        heard = server.receive(FLOODS[kind] * (LIMITS.idle_frames - 2 if is_at_once else 1))
+        assert heard == [] or kinds(heard) in ([DATA] * len(heard), [SETTINGS] * len(heard))
+        server.data_to_send()
+    assert not server.is_closed
+    heard = []
+    while not server.is_closed:
+        heard = server.receive(FLOODS[kind] * (10_000 if is_at_once else 1))
+    assert kinds(heard) == [CLOSED]
+    assert heard[0][2][0] == ENHANCE_YOUR_CALM
+    assert goaway_of(server) == (1, ENHANCE_YOUR_CALM)
+
+
+def test_progress_is_no_flood() -> None:
+    """A message, a part of one, or a body that is sent meanwhile begins the count anew, as a tick does."""
+    server = lone_server()
+    server.receive(
+        frame(frames.SETTINGS, struct.pack("!HI", 4, 2**31 - 1)) + FLOODS["window of the connection"]
+    )
+    server.receive(frame(frames.WINDOW_UPDATE, struct.pack("!I", 2**30)))
+    pings = FLOODS["ping"] * (LIMITS.idle_frames - 5)
+    server.receive(pings + head(1, *POST, flags=END_HEADERS))
+    for _ in range(3):
+        server.receive(pings + frame(frames.DATA, b"x", 1))
+        server.data_to_send()
+    server.receive(pings)
+    server.tick()
+    server.receive(pings)
+    assert not server.is_closed
+    server.tick()
+    server.respond(1, OK, is_last=False)
+    for _ in range(200):
+        server.send_data(1, bytes(1000), is_last=False)
+        server.data_to_send()
+        server.receive(FLOODS["window of the connection"] + FLOODS["window of a stream"])
+    assert not server.is_closed
+
+
+def test_flood_of_windows_of_one_byte() -> None:
+    """Each byte sent does not count as progress."""
+    server = lone_server()
+    server.receive(frame(frames.SETTINGS, struct.pack("!HI", 4, 0)) + head(1, *GET))
+    server.respond(1, OK, is_last=False)
+    server.send_data(1, bytes(10_000), is_last=True)
+    server.data_to_send()
+    count = 0
+    while not server.is_closed and count < 5000:
+        server.receive(FLOODS["window of a stream"])
+        server.data_to_send()
+        count += 1
+    assert count <= LIMITS.idle_frames + 1
+
+
+@pytest.mark.parametrize("fields", [[(b"X", b"y")], [(b"connection", b"close")], [(b"x", b"a\r\nb: c")]])
+def test_malformed_message_ends_one_stream(fields: list[tuple[bytes, bytes]]) -> None:
+    """The request is not reported, the response is a reset; other streams go on (RFC 9113 § 8.1.1)."""
+    server = lone_server()
+    heard = server.receive(head(1, *GET, *fields) + head(3, *GET))
+    assert heard == [(HEAD, 3, tuple(GET), True), (RESET, 1, PROTOCOL_ERROR, False)]
+    assert (frames.RST_STREAM, 1) in [(kind, stream) for kind, stream, *_ in frames_of(server.data_to_send())]
+    client = lone_client()
+    assert client.receive(head(1, *OK, *fields)) == [(RESET, 1, PROTOCOL_ERROR, False)]
+    assert not client.is_closed
+
+
+def test_wrong_content_length() -> None:
+    client = lone_client()
+    wrong = head(1, *OK, (b"content-length", b"5"), flags=END_HEADERS) + frame(frames.DATA, b"four", 1, 1)
+    assert client.receive(wrong)[-1] == (RESET, 1, PROTOCOL_ERROR, False)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", PROTOCOL_ERROR),
+        (PREFACE + frame(frames.PING, b"12345678"), PROTOCOL_ERROR),
+        (PREFACE + frame(frames.SETTINGS) + frame(frames.DATA, b"x", 1), PROTOCOL_ERROR),
+        (PREFACE + frame(frames.SETTINGS) + frame(frames.HEADERS, b"\xff" * 5, 1, END_HEADERS), 9),
+        (PREFACE + frame(frames.SETTINGS) + b"\xff\xff\xff\0\0\0\0\0\1", 6),
+        (PREFACE + frame(frames.SETTINGS) + frame(frames.WINDOW_UPDATE, b"\x7f\xff\xff\xff"), 3),
+    ],
+)
+def test_violation_ends_the_connection(data: bytes, code: int) -> None:
+    """One CLOSED event with a reason, and GOAWAY with the code; nothing is read afterwards."""
+    server = ServerEngine(LIMITS)
+    server.data_to_send()
+    events = server.receive(data)
+    assert kinds(events)[-1] == CLOSED
+    assert events[-1][2][0] == code
+    assert events[-1][2][1]
+    assert goaway_of(server)[1] == code
+    assert (server.receive(PREFACE), server.data_to_send(), server.events()) == ([], b"", [])
+
+
+def test_responses_before_a_violation_are_reported() -> None:
+    client = lone_client()
+    heard = client.receive(head(1, *OK) + frame(frames.DATA, b"x", 5))
+    assert kinds(heard) == [HEAD, CLOSED]
+
+
+def test_pushed_stream_is_a_violation() -> None:
+    client = lone_client()
+    client.receive(frame(frames.SETTINGS, flags=frames.ACK))
+    promise = frame(frames.PUSH_PROMISE, struct.pack("!I", 2) + block(*GET), 1, END_HEADERS)
+    assert kinds(client.receive(promise)) == [CLOSED]
+    assert goaway_of(client)[1] == PROTOCOL_ERROR
+
+
+def test_any_cut_of_the_bytes_gives_the_same_events() -> None:
+    data = head(1, *POST, flags=END_HEADERS) + frame(frames.DATA, b"body", 1, 1) + head(3, *GET)
+    whole = lone_server().receive(data)
+    server = lone_server()
+    heard: list[Any] = []
+    for i in range(len(data)):
+        heard += server.receive(data[i : i + 1])
+    assert heard == whole
