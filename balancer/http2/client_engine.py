@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from balancer.http2.engine import Engine, LibraryError
+from balancer.http2.engine import Engine
+from balancer.http2.library import LibraryError
 from balancer.http2.limits import Limits
 from balancer.http2.sendable import sendable
 

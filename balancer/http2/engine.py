@@ -1,8 +1,9 @@
 """HTTP/2 connection without I/O (RFC 9113): bytes in, events out; messages in, bytes out.
 
-The only module that knows the library `ngh2` (libnghttp2), so that another engine can replace it. What the library
-leaves to its user is done here: limits on floods, streams that are reset in the read that began them, header lists
-beyond the advertised size, windows of ended streams, and the fields of outgoing messages.
+The library ngh2 (`library.py`) does the frames. What it leaves to its user is done here: limits on floods, streams that
+are reset in the read that began them, header lists beyond the advertised size, windows of ended streams, the fields of
+outgoing messages, and turns of concurrent bodies (`bodies.py`). None of its types passes, so that another library, or a
+compiled layer of our own, can replace it.
 
     for kind, stream_id, value, flag in engine.receive(data): …      (`events.py`)
     transport.write(engine.data_to_send())                           once after each read, not after each message
@@ -14,11 +15,9 @@ peer's window takes them: `unsent`. `tick` is called about once a second.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from typing import Any, Final
+from typing import Any
 
-import ngh2
-
+from balancer.http2.bodies import Bodies
 from balancer.http2.events import (
     CLOSED,
     DATA,
@@ -36,55 +35,20 @@ from balancer.http2.events import (
     Event,
     name_of,
 )
+from balancer.http2.library import KINDS, STREAM_CLOSED, DenialOfService, LibraryError, new_connection
 from balancer.http2.limits import (
     ASSUMED,
     BYTES_PER_UPDATE,
-    HARD,
-    LARGEST_HEAD,
     LAST_ID,
     LEAVING,
     LONGEST_FRAME,
     LOST_LIMIT,
+    PIECE,
     UNLIMITED,
     WINDOW,
     Limits,
 )
 from balancer.http2.sendable import sendable
-
-LibraryError = ngh2.NGH2Error
-
-_WITHOUT_LIMIT: Final = (1 << 40, 1 << 40)
-
-_STREAM_CLOSED: Final = 20
-
-_KINDS: Final[dict[type, int]] = {
-    ngh2.RequestReceived: HEAD,
-    ngh2.ResponseReceived: HEAD,
-    ngh2.DataReceived: DATA,
-    ngh2.InformationalResponseReceived: INTERIM,
-    ngh2.TrailersReceived: TRAILERS,
-    ngh2.StreamReset: RESET,
-    ngh2.StreamClosed: _STREAM_CLOSED,
-    ngh2.SettingsReceived: SETTINGS,
-    ngh2.PingAcknowledged: PONG,
-    ngh2.GoAwayReceived: GOAWAY,
-    ngh2.ConnectionClosed: CLOSED,
-}
-"""Types of the library's events; all others advance nothing."""
-
-
-@cache
-def _configuration(limits: Limits) -> ngh2.Configuration:
-    hard = HARD * limits.header_list
-    return ngh2.Configuration(
-        auto_window_update=False,
-        max_send_header_block_length=LARGEST_HEAD,
-        max_outbound_ack=limits.idle_frames + 1,
-        glitch_rate_limit=(limits.idle_frames, limits.idle_frames),  # PRIORITY and others that are no event
-        stream_reset_rate_limit=_WITHOUT_LIMIT,  # counted here, for the library's answer is INTERNAL_ERROR
-        max_inbound_header_list_size=hard,
-        max_inbound_header_count=hard // 32,
-    )
 
 
 class Engine:
@@ -105,6 +69,7 @@ class Engine:
         self._is_server = is_server
         self._limits = limits
         self._has_settings = False
+        self._farewell = -1  # code of the peer's GOAWAY
         self._out: list[bytes] = []
         self._events: list[Event] = []
         self._open: dict[int, int] = {}  # streams that the peer has not ended -> bytes not acknowledged yet
@@ -112,10 +77,12 @@ class Engine:
         self._last_id = 0  # of the peer's streams
         self._recent_resets = 0
         self._idle_frames = 0
-        self._given = self._sent = 0  # bytes of bodies given, and sent when the idle frames were counted last
+        self._given = self._sent = (
+            0  # bytes of bodies given to the library; and sent when idle frames were counted
+        )
         self._lost = 0  # bytes of the connection's window that may be lost
-        role = ngh2.Role.SERVER if is_server else ngh2.Role.CLIENT
-        self._connection: Any = ngh2.Connection(role, _configuration(limits))
+        self._connection: Any = new_connection(is_server, limits)
+        self._bodies = Bodies(self._connection)
 
     def _initiate(self, settings: dict[int, int]) -> None:
         settings[4] = self._limits.stream_window
@@ -145,7 +112,9 @@ class Engine:
         connection = self._connection
         fault = None
         try:
-            if data:
+            if len(data) > PIECE:
+                self._feed_in_pieces(data)
+            elif data:
                 connection.receive_data(data)
             if connection.want_write and not self.is_blocked:
                 self._out.append(connection.data_to_send())  # reports the streams that this read has broken
@@ -153,12 +122,12 @@ class Engine:
             fault = error
         reset: set[int] | None = None
         for event in connection.events():
-            kind = _KINDS.get(type(event), 0)
+            kind = KINDS.get(type(event), 0)
             if kind == DATA:
                 self._on_data(event)
             elif kind == HEAD:
                 self._on_head(event)
-            elif kind == _STREAM_CLOSED:
+            elif kind == STREAM_CLOSED:
                 stream_id = event.stream_id
                 if (event.error_code or event.local_error) and (reset is None or stream_id not in reset):
                     reset = reset or set()
@@ -166,6 +135,7 @@ class Engine:
                     self._count_lost(stream_id)
                     self._events.append((RESET, stream_id, event.error_code or INTERNAL_ERROR, False))
                 self._forget(stream_id)
+                self._bodies.waiting.pop(stream_id, None)
             elif kind == RESET:
                 self._recent_resets += 1
                 self.resets += 1
@@ -177,12 +147,23 @@ class Engine:
         if fault is not None:
             self._fail(fault)
         elif self._is_flood():
-            self.terminate(ENHANCE_YOUR_CALM, "too many frames without progress")
+            self.terminate(ENHANCE_YOUR_CALM, self._flood_in_words())
         if self._is_server:
             if self.is_closed:
                 self._events = self._events[-1:]
             elif reset is not None:
                 self._hide(reset)
+
+    def _feed_in_pieces(self, data: bytes) -> None:
+        """Feed a long read so that no more answers to PING and SETTINGS pile up than are sent between the pieces."""
+        connection = self._connection
+        view = memoryview(data)
+        for at in range(0, len(data), PIECE):
+            connection.receive_data(view[at : at + PIECE])
+            if connection.want_write and not self.is_blocked:
+                self._out.append(connection.data_to_send())
+            if not connection.want_read:  # it has ended
+                return
 
     def _on_head(self, event: Any) -> None:
         stream_id, fields, has_ended = event.stream_id, event.headers, event.end_stream
@@ -235,11 +216,14 @@ class Engine:
             else:
                 self._events.append((PONG, 0, event.opaque_data, False))
         elif kind == GOAWAY:
-            self.is_leaving = True
+            self.is_leaving, self._farewell = True, event.error_code
             self._events.append((GOAWAY, event.last_stream_id, event.error_code, False))
         elif kind == CLOSED:
+            code = event.error_code
             reason = event.debug_data.decode("ascii", "replace")
-            self._close(event.error_code, reason)
+            if code == ENHANCE_YOUR_CALM and not reason:
+                reason = self._flood_in_words()
+            self._close(code, reason, by_peer=code == self._farewell)
 
     def _on_settings(self, settings: Any) -> None:
         if not self._has_settings:
@@ -274,12 +258,17 @@ class Engine:
             return True
         if self._idle_frames <= limits.idle_frames:
             return False
-        sent = self._given - self._connection.queued_body_size()
+        sent = self._bodies.given - self._connection.queued_body_size()
         has_progress = sent - self._sent >= limits.idle_frames * BYTES_PER_UPDATE
         self._sent = sent
         if has_progress:
             self._idle_frames = 0
         return not has_progress
+
+    def _flood_in_words(self) -> str:
+        if self._is_server and self._recent_resets > self._limits.resets:
+            return f"more than {self._limits.resets} streams reset at once"
+        return f"more than {self._limits.idle_frames} frames in a row without progress"
 
     def tick(self) -> None:
         """Begin the limits on floods anew; called about once a second."""
@@ -298,7 +287,9 @@ class Engine:
         out = self._out
         if not self.is_closed:
             try:
-                data = self._connection.data_to_send()
+                data: bytes = self._connection.data_to_send()
+                if self._bodies.waiting:
+                    data += self._bodies.take_turns()
                 if self._unwanted:
                     self._reset_unwanted()
                     data += self._connection.data_to_send()
@@ -306,34 +297,26 @@ class Engine:
                 self._fail(error)
                 data = b""
             if not out:
-                return data  # type: ignore[no-any-return]
+                return data
             out.append(data)
         made = b"".join(out)
         out.clear()
         return made
 
     def send_data(self, stream_id: int, data: bytes, *, is_last: bool) -> None:
-        """Send a part of a body, as the peer's windows allow."""
+        """Send a part of a body, as the peer's windows allow, in turns with the bodies of other streams."""
         if not self.is_closed:
-            try:
-                self._connection.send_data(stream_id, data, end_stream=is_last)
-            except LibraryError:  # the stream has ended
-                return
-            self._given += len(data)
+            self._bodies.send(stream_id, data, is_last)
 
     def send_trailers(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]]) -> None:
         """End a message with trailers. Raises `UnsendableFields`."""
         made = sendable(fields)
         if not self.is_closed:
-            try:
-                self._connection.send_trailers(stream_id, made)
-            except LibraryError:
-                return
+            self._bodies.send_trailers(stream_id, made)
 
     def unsent(self, stream_id: int) -> int:
         """Return how many bytes of a body wait for the peer's window, or to be framed."""
-        size: int = self._connection.queued_body_size(stream_id)
-        return size
+        return self._bodies.unsent(stream_id)
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Return window: `size` received bytes of a body have been passed on. Withhold it while the reader is slow."""
@@ -356,6 +339,7 @@ class Engine:
             return
         self._count_lost(stream_id)
         self._forget(stream_id)
+        self._bodies.waiting.pop(stream_id, None)
         try:
             self._connection.reset_stream(stream_id, code)
         except LibraryError:
@@ -379,15 +363,14 @@ class Engine:
 
     def _fail(self, error: LibraryError) -> None:
         """Close after an error that has destroyed the library's state; it leaves the GOAWAY to us."""
-        is_flood = isinstance(error, ngh2.DenialOfServiceError)
-        code = ENHANCE_YOUR_CALM if is_flood else PROTOCOL_ERROR
+        code = ENHANCE_YOUR_CALM if isinstance(error, DenialOfService) else PROTOCOL_ERROR
         self._out.append(self._goaway(code))
-        self._close(code, str(error))
+        self._close(code, str(error).removeprefix("HTTP/2 engine error: "))
 
-    def _close(self, code: int, reason: str) -> None:
+    def _close(self, code: int, reason: str, *, by_peer: bool = False) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self._events.append((CLOSED, 0, (code, reason or name_of(code)), False))
+            self._events.append((CLOSED, 0, (code, reason or name_of(code)), by_peer))
 
     def _goaway(self, code: int) -> bytes:
         last_id = self._last_id if self._is_server else 0

@@ -12,6 +12,11 @@ and of the connection together, and a stream whose reader is slow must not withh
 LONGEST_FRAME: Final = 16_384
 """Maximum payload of a frame: the default, which we do not raise (§ 4.2)."""
 
+PIECE: Final = 32_768
+ACK_LIMIT: Final = 4096
+"""Bytes of a read that are parsed before answers are sent, and answers to PING and SETTINGS that may wait: more than a
+piece may cause, so only for a peer that does not read."""
+
 ASSUMED: Final = 100
 UNLIMITED: Final = 2**32 - 1
 """Maximum concurrent streams before the peer's SETTINGS arrive, and if these do not limit them (§ 6.5.2)."""
@@ -25,7 +30,7 @@ HARD: Final = 4
 BYTES_PER_UPDATE: Final = 100
 """Bytes sent per idle frame that count as progress: WINDOW_UPDATE frames of a receiver."""
 
-LAST_ID: Final = 2**31 - 10_000
+LAST_ID: Final = 2**31 - 2**20
 LOST_LIMIT: Final = WINDOW // 4
 """Stream id, and bytes of the connection's window that are lost, from which on a connection `is_worn`."""
 

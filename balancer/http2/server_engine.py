@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from balancer.http2.engine import Engine, LibraryError
+from balancer.http2.engine import Engine
 from balancer.http2.events import NO_ERROR
+from balancer.http2.library import LibraryError
 from balancer.http2.limits import LEAVING, Limits
 from balancer.http2.sendable import sendable
 
@@ -58,6 +59,6 @@ class ServerEngine(Engine):
             except LibraryError:
                 self._forget(stream_id)
                 continue
-            is_out = not connection.queued_body_size(stream_id)
+            is_out = not self.unsent(stream_id)
             if is_out and window > 0:  # without window, the end of the stream may wait for it
                 self.reset(stream_id, NO_ERROR)

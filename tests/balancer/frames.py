@@ -18,14 +18,19 @@ def frame(kind: int, payload: bytes = b"", stream: int = 0, flags: int = 0) -> b
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack("!I", stream) + payload
 
 
-def frames_of(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield kind, stream id, flags and payload of each frame."""
+def frames_of(data: bytes | bytearray) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield kind, stream id, flags and payload of each frame; the last one may be incomplete."""
     at = 0
-    while at < len(data):
+    while at + 9 <= len(data):
         size = int.from_bytes(data[at : at + 3], "big")
         stream = int.from_bytes(data[at + 5 : at + 9], "big")
-        yield data[at + 3], stream, data[at + 4], data[at + 9 : at + 9 + size]
+        yield data[at + 3], stream, data[at + 4], bytes(data[at + 9 : at + 9 + size])
         at += 9 + size
+
+
+def has_request(received: bytes | bytearray) -> bool:
+    """Whether a client's bytes, its preface included, hold the head of a request."""
+    return any(kind == HEADERS for kind, *_ in frames_of(received[len(PREFACE) :]))
 
 
 def block(*fields: tuple[bytes, bytes], first: int = 0x00) -> bytes:

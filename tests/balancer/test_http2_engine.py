@@ -295,6 +295,77 @@ def test_blocked_transport() -> None:
     assert server.is_closed
 
 
+def order_of_bodies(data: bytes) -> list[int]:
+    return [stream for kind, stream, _, payload in frames_of(data) if kind == frames.DATA and payload]
+
+
+def test_bodies_take_turns() -> None:
+    """A frame each, in both roles; a body that is begun later does not wait for the end of the others."""
+    pair = Pair()
+    streams = [pair.client.request(POST, is_last=False) for _ in range(3)]
+    for stream in streams:
+        pair.client.send_data(stream, bytes(40_000), is_last=False)
+        pair.client.send_data(stream, bytes(9_152), is_last=True)
+    sent = pair.client.data_to_send()
+    assert order_of_bodies(sent) == [
+        1,
+        1,
+        1,
+        1,
+        3,
+        5,
+        3,
+        5,
+        3,
+        5,
+        3,
+        5,
+    ]  # the first part has no other before it
+    pair.server.receive(sent)
+    for stream in streams:
+        pair.server.respond(stream, OK, is_last=False)
+        pair.server.send_data(stream, bytes(16_384), is_last=False)
+    for stream in streams:
+        pair.server.send_data(stream, bytes(32_768), is_last=True)
+    sent = pair.server.data_to_send()
+    assert order_of_bodies(sent) == [1, 3, 5] * 3
+    heard = pair.client.receive(sent)
+    assert [event[1] for event in heard if event[3]] == streams
+
+
+def test_scarce_window_of_the_connection_is_shared() -> None:
+    """Each stream gets its turn, though the first one always has more to send."""
+    server = lone_server()
+    server.receive(frame(frames.SETTINGS, struct.pack("!HI", 4, 2**31 - 1)))
+    server.receive(b"".join(head(stream, *GET) for stream in (1, 3, 5)))
+    for stream in (1, 3, 5):
+        server.respond(stream, OK, is_last=False)
+        server.send_data(stream, bytes(200_000), is_last=False)
+    order = order_of_bodies(server.data_to_send())
+    for _ in range(60):
+        server.send_data(1, bytes(16_384), is_last=False)
+        server.receive(frame(frames.WINDOW_UPDATE, struct.pack("!I", 10_000)))
+        server.tick()
+        order += order_of_bodies(server.data_to_send())
+    counts = [order[20:].count(stream) for stream in (1, 3, 5)]
+    assert max(counts) < 2 * min(counts)
+
+
+def test_trailers_follow_a_body_that_waits() -> None:
+    pair = Pair()
+    stream, other = pair.client.request(GET, is_last=True), pair.client.request(GET, is_last=True)
+    pair.turn()
+    for each in (other, stream):
+        pair.server.respond(each, OK, is_last=False)
+        pair.server.send_data(each, bytes(40_000), is_last=False)
+        pair.server.send_trailers(each, [(b"a", b"b")])
+    pair.turn()
+    for each in (other, stream):
+        heard = [event for event in pair.client_heard if event[1] == each]
+        assert sum(len(event[2]) for event in heard if event[0] == DATA) == 40_000
+        assert heard[-1] == (TRAILERS, each, ((b"a", b"b"),), True)
+
+
 # --- ends
 
 
