@@ -1,35 +1,19 @@
 """Upstream connection in HTTP/2 (RFC 9113), by ALPN or with prior knowledge.
 
-The library h2 implements the protocol; this module decides when to act, and maps events to requests. Errors are those
-of an HTTP/1.1 connection: a stream that the worker has not processed may be retried whatever its method, one that
-breaks off is a broken connection, and a protocol violation is a malformed response: of one request if it occurred on
-its stream, of all requests of the connection if it occurred on stream 0.
+The engine (`balancer/http2/engine.py`) implements the protocol; this module decides when to act, and maps events to
+requests. Errors are those of an HTTP/1.1 connection: a stream that the worker has not processed may be retried whatever
+its method, one that breaks off is a broken connection, and a protocol violation is a malformed response: of one request
+if it concerns its stream; if it ends the connection, of the only request on it, while several are broken off.
 
-A read is cut into frames; streams are notified when all of it is parsed. The connection's window is returned at once,
-because nothing is buffered at that level; a stream's window is withheld while its client is slow, so that only that
-stream waits.
+Streams are notified when all of a read is parsed. A stream's window is withheld while its client is slow, so that only
+that stream waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
-
-from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    Event,
-    InformationalResponseReceived,
-    PingAckReceived,
-    RemoteSettingsChanged,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-    WindowUpdated,
-)
-from h2.exceptions import H2Error, StreamClosedError
+import select
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from balancer.errors import (
     ConnectionBroken,
@@ -39,24 +23,25 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.http1.field_list import FieldList, trailers_of
-from balancer.http1.response_head import ResponseHeads
-from balancer.http2.frames import GOAWAY, Frames, GoAway, goaway_of
-from balancer.http2.settings import (
-    ANSWER_BUFFER_LIMIT,
-    ASSUMED,
-    LAST_ID,
-    MOST,
-    PING_AFTER,
-    PING_WAIT,
-    WINDOW,
-    error_of_reset,
-    has_unread,
-    head_fields,
-    line_of,
-    name_of,
-    new_connection,
-    response_head,
+from balancer.http1.response_head import HEAD_LIMIT, ResponseHeads
+from balancer.http2.client_engine import CannotOpenStream, ClientEngine
+from balancer.http2.events import (
+    CLOSED,
+    DATA,
+    GOAWAY,
+    HEAD,
+    INTERIM,
+    NO_ERROR,
+    OVERSIZED,
+    PONG,
+    RESET,
+    SETTINGS,
+    TRAILERS,
+    Event,
 )
+from balancer.http2.messages import error_of_reset, head_fields, response_head
+from balancer.http2.sendable import UnsendableFields
+from balancer.http2.settings import MOST, PING_AFTER, PING_WAIT, WORKER_LIMITS
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.http2_stream import Http2Stream
 from balancer.upstream.stream import ConnectionRecord
@@ -66,6 +51,8 @@ if TYPE_CHECKING:
     from balancer.upstream.multiplexed_pool import MultiplexedPool
     from balancer.upstream.stream import UpstreamStream
 
+NO_FIELDS: Final[Any] = ()
+
 
 class Http2Session(asyncio.Protocol):
     """An HTTP/2 upstream connection; implements `MultiplexedConnection`."""
@@ -74,38 +61,28 @@ class Http2Session(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, pool: MultiplexedPool, scheme: bytes) -> None:
+        self.engine = ClientEngine(WORKER_LIMITS)
         self.heads = ResponseHeads()
         self.leased = 0
         self.life = ConnectionRecord()
+        self.held: dict[Http2Stream, None] = {}  # streams whose sender is paused
         self._pool = pool
         self._scheme = scheme
+        self._origin = "{}:{}".format(*pool.origin).encode()
         self.agreed: str | None = "h2"  # by ALPN, or prior knowledge
-        self._h2 = new_connection()
-        self._frames = Frames()
         self._streams: dict[int, Http2Stream] = {}
-        self._touched: dict[Http2Stream, None] = {}  # streams with events in the read being parsed
-        self._limit = pool.stream_limit or ASSUMED
-        self._used = 0  # bytes of the connection's window not returned yet
-        self._is_leaving = self._is_gone = False
+        self._touched: list[Http2Stream] = []  # streams with events in the read being parsed
+        self._fields: Any = NO_FIELDS  # of the last final response,
+        self._head = b""  # and these in HTTP/1.1
+        self._limit = pool.stream_limit or self.engine.stream_limit
+        self._has_begun = self._is_leaving = self._is_gone = False
+        self._reason = "the worker goes away"  # of requests that are refused here
         self._closing_side = US  # the side that is counted as closing the connection
         self._may_be_closed = False  # the kernel holds unread data, possibly a FIN
-        self._is_blocked = False  # the transport's write buffer is full
-        self._unasked = 0  # bytes written in response to reads while blocked
-        self._has_more_room = self._has_new_limit = False  # set by the read being parsed
+        self._has_new_limit = False  # set by the read being parsed
         self._is_reading = self._is_flush_due = False
         self._heard_at = pool.pools.cached_time
         self._pinged_at: float | None = None
-        self._handlers: dict[type[Event], Callable[[Any], None]] = {
-            ResponseReceived: self._on_head,
-            InformationalResponseReceived: self._on_head,
-            DataReceived: self._on_data,
-            TrailersReceived: self._on_trailers,
-            StreamEnded: self._on_end,
-            StreamReset: self._on_reset,
-            WindowUpdated: self._on_window,
-            RemoteSettingsChanged: self._on_settings,
-            PingAckReceived: self._on_pong,
-        }
 
     # --- MultiplexedConnection
 
@@ -116,28 +93,26 @@ class Http2Session(asyncio.Protocol):
         return min(self._limit, MOST) - self.leased
 
     def begin(self, upstream_stream: UpstreamStream, outline: FieldList) -> Http2Stream:
-        stream_id = self._h2.get_next_available_stream_id()
-        if stream_id > LAST_ID:
-            self._is_leaving = True
         has_body = outline.length != 0
-        stream = Http2Stream(self, upstream_stream, stream_id, has_body=has_body)
-        if self._is_gone:  # closed between lease and begin: no event would ever report it
-            stream.over()
-            asyncio.get_running_loop().call_soon(
-                upstream_stream.fail, StreamRefused("the connection has ended")
-            )
-            return stream
+        stream_id = 0
+        fault: UpstreamError | None = None
         try:
-            self._h2.send_headers(
-                stream_id, head_fields(outline, self._scheme, self._pool.origin), end_stream=not has_body
-            )
-        except H2Error as error:
-            stream.over()
-            fault = UnsupportedByTransport(f"HTTP/2 cannot carry this request: {line_of(error)}")
+            if self._is_gone:  # closed between lease and begin: no event would ever report it
+                raise CannotOpenStream
+            fields = head_fields(outline, self._scheme, self._origin)
+            stream_id = self.engine.request(fields, is_last=not has_body)
+        except UnsendableFields as error:
+            fault = UnsupportedByTransport(f"HTTP/2 cannot carry this request: {error}")
+        except CannotOpenStream:
+            self._is_leaving = True
+            fault = StreamRefused("the connection has ended")
+        stream = Http2Stream(self, upstream_stream, stream_id, has_body)
+        if fault is not None:
+            stream.is_over = True
             asyncio.get_running_loop().call_soon(upstream_stream.fail, fault)
             return stream
         self._streams[stream_id] = stream
-        self._flush_soon()
+        self.flush_soon()
         return stream
 
     def is_quiet(self) -> bool:
@@ -153,21 +128,22 @@ class Http2Session(asyncio.Protocol):
 
     def close(self) -> None:
         if not self._is_gone:
-            self._h2.close_connection()
-            self._flush()
+            self.engine.terminate(NO_ERROR)
             self._lost(ConnectionBroken("the connection was closed"), self._closing_side)
 
     def prune(self, now: float, limits: PoolLimits) -> None:
-        self._frames.idle = 0
-        if self._pinged_at is not None:
+        self.engine.tick()
+        if self.engine.is_worn:
+            self.retire()
+        elif self._pinged_at is not None:
             if now - self._pinged_at > PING_WAIT:
                 self._pool.counts.heartbeats_failed += 1
                 self._lost(ConnectionBroken(f"the worker has not answered a PING for {PING_WAIT:g} s"), ERROR)
         elif now - self._heard_at > PING_AFTER:
             self._pinged_at = now
             self._pool.counts.heartbeats += 1
-            self._h2.ping(b"steelyrd")
-            self._flush()
+            self.engine.ping(b"steelyrd")
+            self.flush()
 
     # --- asyncio.Protocol
 
@@ -178,227 +154,171 @@ class Http2Session(asyncio.Protocol):
             if self.agreed != "h2":
                 self._is_gone = True
                 return
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(WINDOW - 65_535)
-        self._flush()
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         if self._is_gone:
             return
-        self._heard_at, self._is_reading = self._pool.pools.cached_time, True
-        at = 0
-        try:
-            for frame in self._frames.feed(data):
-                at = frame.stream_id
-                if frame.kind == GOAWAY:
-                    self._on_goaway(goaway_of(frame))
-                    continue
-                for event in self._h2.receive_data(frame.data):
-                    handler = self._handlers.get(type(event))
-                    if handler is not None:
-                        handler(event)
-        except (H2Error, MalformedResponse) as error:
-            self._broken(line_of(error), at)
-        finally:
-            self._is_reading = False
-        self._tell()
-        if self._has_more_room:
-            self._has_more_room = False
-            self._pump_all()
-        self._flush(is_answer=True)
-        if self._may_be_closed or self._has_new_limit:
-            self._may_be_closed = self._has_new_limit = False
-            self._pool.room_changed()
+        self._heard_at = self._pool.pools.cached_time
+        if not self._has_begun:
+            self._has_begun = True
+            if data.startswith(b"HTTP/"):
+                self._broken("the worker answers in HTTP/1, not in HTTP/2")
+                return
+        self._handle(self.engine.receive(data))
 
     def connection_lost(self, error: Exception | None) -> None:
         fault = ConnectionBroken(str(error) if error else "the worker closed the connection")
         self._lost(fault, ended_by(error))
 
     def pause_writing(self) -> None:
-        self._is_blocked = True
+        self.engine.is_blocked = True
 
     def resume_writing(self) -> None:
-        self._is_blocked = False
-        self._unasked = 0
-        self._pump_all()
+        self.engine.is_blocked = False
+        self.flush()
+        self._handle(self.engine.events())
 
     # --- events
 
-    def _tell(self) -> None:
-        touched, self._touched = self._touched, {}
-        for stream in touched:
-            stream.upstream_stream.deliver()
+    def _handle(self, events: list[Event]) -> None:
+        """Handle the events of a read, then notify the streams, then write what that has caused."""
+        self._is_reading = True
+        if self.engine.is_closed and events:
+            self._reason = events[-1][2][1]
+        for kind, stream_id, value, flag in events:
+            stream = self._streams.get(stream_id)
+            if stream is None:
+                if kind >= SETTINGS:
+                    self._on_connection_event(kind, value, flag)
+            elif kind == HEAD:
+                self._on_head(stream, value, flag)
+            elif kind == DATA:
+                upstream_stream = stream.upstream_stream
+                upstream_stream.receive_body(value)
+                self._touch(stream)
+                if flag:
+                    self._end(stream, b"")
+                elif value:
+                    stream.took(len(value))
+            elif kind >= SETTINGS:
+                self._on_connection_event(kind, value, flag)
+            else:
+                self._on_other(stream, kind, value, flag)
+        self._is_reading = False
+        touched = self._touched
+        if touched:
+            self._touched = []
+            for stream in touched:
+                stream.is_touched = False
+                stream.upstream_stream.deliver()
+        self.flush()
+        if self._is_leaving and (not self.leased or self.engine.is_closed):
+            self.close()
+        elif self._may_be_closed or self._has_new_limit:
+            self._may_be_closed = self._has_new_limit = False
+            self._pool.room_changed()
 
-    def _on_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is None:
-            return
-        try:
-            status, head = response_head(event.headers)
-        except MalformedResponse as error:
-            stream.upstream_stream.fail(error)
-            return
-        if status >= 200:
-            self._frames.idle = 0
+    def _touch(self, stream: Http2Stream) -> None:
+        if not stream.is_touched:
+            stream.is_touched = True
+            self._touched.append(stream)
+
+    def _on_head(self, stream: Http2Stream, fields: Any, has_ended: bool) -> None:
+        if fields == self._fields:
+            head = self._head
+        else:
+            try:
+                _, head = response_head(fields)
+            except MalformedResponse as error:
+                stream.upstream_stream.fail(error)
+                return
+            self._fields, self._head = fields, head
         stream.upstream_stream.receive_head(head)
-        self._touched[stream] = None
-
-    def _on_data(self, event: DataReceived) -> None:
-        size, stream = event.flow_controlled_length, self._streams.get(event.stream_id)
-        self._used += size
-        if self._used >= WINDOW // 4:
-            self.give_window(None, self._used)
-            self._used = 0
-        if stream is None:
-            return
-        if event.data:
-            self._frames.idle = 0
-        stream.upstream_stream.receive_body(bytes(event.data))
-        self._touched[stream] = None
-        if size and event.stream_ended is None:
-            stream.took(size)
-
-    def _on_trailers(self, event: TrailersReceived) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is None:
-            return
-        try:
-            trailers = trailers_of(event.headers)
-        except MalformedResponse as error:
-            stream.upstream_stream.fail(error)
-            return
-        self._end(stream, trailers)
-
-    def _on_end(self, event: StreamEnded) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is not None:
+        self._touch(stream)
+        if has_ended:
             self._end(stream, b"")
 
-    def _end(self, stream: Http2Stream, trailers: bytes) -> None:
-        del self._streams[stream.id]
-        stream.upstream_stream.receive_end(trailers)
-        self._touched[stream] = None
-
-    def _on_reset(self, event: StreamReset) -> None:
-        stream = self._streams.pop(event.stream_id, None)
-        if stream is None or not event.remote_reset:
-            return
-        stream.over()
-        stream.upstream_stream.fail(error_of_reset(event.error_code))
-
-    def _on_goaway(self, farewell: GoAway) -> None:
-        """Handle GOAWAY (§ 6.8): no new streams; those up to the last one that it names are still answered."""
-        self._is_leaving, self._closing_side = True, WORKER
-        unseen = [stream for stream in self._streams.values() if stream.id > farewell.last]
-        for stream in unseen:
+    def _on_other(self, stream: Http2Stream, kind: int, value: Any, flag: bool) -> None:
+        upstream_stream = stream.upstream_stream
+        if kind == RESET:
             del self._streams[stream.id]
-            stream.over()
-            stream.upstream_stream.fail(StreamRefused(f"the worker goes away ({name_of(farewell.code)})"))
-        if not self.leased:
-            self.close()
+            stream.is_over = True
+            upstream_stream.fail(error_of_reset(value, flag, self._reason))
+            return
+        if kind == OVERSIZED:
+            upstream_stream.fail(MalformedResponse(f"more than {HEAD_LIMIT} bytes of head"))
+            return
+        try:
+            if kind == INTERIM:
+                upstream_stream.receive_head(response_head(value)[1])
+                self._touch(stream)
+            elif kind == TRAILERS:
+                trailers = trailers_of(value)
+                self._touch(stream)
+                self._end(stream, trailers)
+        except MalformedResponse as error:
+            upstream_stream.fail(error)
 
-    def _on_window(self, event: WindowUpdated) -> None:
-        stream = self._streams.get(event.stream_id or 0)
-        if stream is not None:
-            self.pump(stream)
-        elif not event.stream_id:
-            self._has_more_room = True
+    def _end(self, stream: Http2Stream, trailers: bytes) -> None:
+        self._streams.pop(stream.id, None)
+        stream.upstream_stream.receive_end(trailers)
 
-    def _on_settings(self, event: RemoteSettingsChanged) -> None:
-        self._limit = self._pool.stream_limit = self._h2.remote_settings.max_concurrent_streams
-        self._has_more_room = self._has_new_limit = True
-
-    def _on_pong(self, event: PingAckReceived) -> None:
-        self._pinged_at = None
+    def _on_connection_event(self, kind: int, value: Any, by_worker: bool) -> None:
+        if kind == SETTINGS:
+            self._limit = self._pool.stream_limit = self.engine.stream_limit
+            self._has_new_limit = True
+        elif kind == PONG:
+            self._pinged_at = None
+        elif kind == GOAWAY or (kind == CLOSED and by_worker):
+            self._is_leaving, self._closing_side = True, WORKER  # what it has not processed is reset next
+        elif kind == CLOSED:
+            self._broken(value[1])
 
     # --- sending
 
-    def pump(self, stream: Http2Stream) -> None:
-        """Send as much of a stream's request body as the windows and the transport take."""
-        while self._push(stream):
-            pass
-
-    def _pump_all(self) -> None:
-        """Send for all waiting streams in turns, a frame each, so that no body blocks another."""
-        waiting = [stream for stream in self._streams.values() if stream.is_waiting]
-        while waiting:
-            waiting = [stream for stream in waiting if self._push(stream)]
-
-    def _push(self, stream: Http2Stream) -> bool:
-        if self._is_blocked or self._is_gone or not stream.is_waiting:
-            return False
-        window = self._h2.local_flow_control_window(stream.id)
-        if not stream.next_frame(min(window, self._h2.max_outbound_frame_size)):
-            return False
-        self._frames.idle = 0
-        self._flush_soon()
-        stream.went_out()
-        return True
-
-    def send_data(self, stream_id: int, data: bytes, *, is_last: bool) -> None:
-        self._h2.send_data(stream_id, data, end_stream=is_last)
-
-    def send_trailers(self, stream_id: int, fields: list[tuple[bytes, bytes]]) -> None:
-        """Send trailers, which end the request."""
-        self._h2.send_headers(stream_id, fields, end_stream=True)
-
-    def give_window(self, stream_id: int | None, size: int) -> None:
-        """Return window: allow the worker `size` more bytes on a stream, or on the connection (None)."""
-        if not self._is_gone:
-            try:
-                self._h2.increment_flow_control_window(size, stream_id)
-            except (H2Error, KeyError):  # the stream has ended meanwhile
-                return
-            self._flush_soon()
-
-    def reset(self, stream: Http2Stream) -> None:
-        """Reset a stream whose response is no longer wanted (CANCEL)."""
+    def reset(self, stream: Http2Stream, code: int) -> None:
+        """Reset a stream whose response is no longer wanted."""
         self._streams.pop(stream.id, None)
+        self.held.pop(stream, None)
         if not self._is_gone:
-            try:
-                self._h2.reset_stream(stream.id, ErrorCodes.CANCEL)
-            except StreamClosedError:
-                return
-            self._flush_soon()
+            self.engine.reset(stream.id, code)
+            self.flush_soon()
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
         """Flush in the next loop iteration, so that data of many streams is one write."""
         if not (self._is_flush_due or self._is_reading):
             self._is_flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
 
-    def _flush(self, *, is_answer: bool = False) -> None:
-        """Write what h2 has to send.
-
-        Back-pressure cannot be applied to answers to what has been read (`is_answer`), so these are limited here.
-        """
+    def flush(self) -> None:
+        """Write what the engine has to send, and resume senders whose body has gone out."""
         self._is_flush_due = False
-        data = self._h2.data_to_send()
-        if not data or self._is_gone:
-            return
-        self.transport.write(data)
-        if is_answer and self._is_blocked:
-            self._unasked += len(data)
-            if self._unasked > ANSWER_BUFFER_LIMIT:
-                self._lost(ConnectionBroken("the worker does not read what it is answered"), ERROR)
+        self._write()
+        if self.held:
+            for stream in list(self.held):
+                if stream.resume_sender():
+                    self.held.pop(stream, None)
+
+    def _write(self) -> None:
+        if not (self._is_gone or self.engine.is_blocked):
+            data = self.engine.data_to_send()
+            if data:
+                self.transport.write(data)
 
     # --- ends
 
-    def _broken(self, fault: str, stream_id: int) -> None:
-        """Close the connection after a protocol violation on a stream, or on the connection (0)."""
-        self._flush()  # sends the GOAWAY of the library
-        error = MalformedResponse(f"HTTP/2: {fault}")
-        stream = self._streams.pop(stream_id, None)
-        if stream is None:
-            self._lost(error, ERROR)
-            return
-        stream.over()
-        stream.upstream_stream.fail(error)
-        self._lost(ConnectionBroken("another response on the connection was malformed"), ERROR)
+    def _broken(self, reason: str) -> None:
+        """Close the connection after a protocol violation of the worker."""
+        if len(self._streams) == 1:
+            self._lost(MalformedResponse(f"HTTP/2: {reason}"), ERROR)
+        else:
+            self._lost(ConnectionBroken(f"the worker violated HTTP/2 ({reason})"), ERROR)
 
     def _lost(self, error: UpstreamError, by: str) -> None:
         if self._is_gone:
             return
+        self._write()  # a GOAWAY
         self._is_gone = True
         if self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -406,6 +326,16 @@ class Http2Session(asyncio.Protocol):
             self.transport.close()
         self._pool.connection_closed(self, by)
         streams, self._streams = self._streams, {}
+        self.held.clear()
         for stream in streams.values():
-            stream.over()
+            stream.is_over = True
             stream.upstream_stream.fail(error)
+
+
+def has_unread(transport: asyncio.Transport) -> bool:
+    """Return whether the kernel holds unread data from the peer; False where it cannot be asked (Windows)."""
+    if not hasattr(select, "poll"):
+        return False
+    waiting = select.poll()
+    waiting.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(waiting.poll(0))

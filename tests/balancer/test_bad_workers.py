@@ -187,6 +187,7 @@ async def test_garbage_or_no_response(stage: Stage, transport: str, script: Call
         (502, "malformed_response"),
         (502, "connection_broken"),
         (502, "connect_failed"),
+        (502, "stream_refused"),  # garbage before the request was sent
     }
     errors = json.loads((await stage.ask(STATUS)).body)["errors"]
     assert errors == {reason: 1}

@@ -7,8 +7,9 @@ import struct
 import pytest
 
 from balancer.http1.response_head import INTERIM_LIMIT
-from balancer.http2.frames import IDLE_LIMIT
+from balancer.http2.settings import IDLE_LIMIT
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.frames import frame, has_request
 from tests.balancer.scripted_transports import Play, over_http1, over_http2
 from tests.balancer.test_http2 import fault_of, headers, serve_frames
 from tests.balancer.test_transports import hello, run
@@ -102,10 +103,6 @@ async def test_interim_responses_are_limited_over_other_transports(stage: Stage,
 # --- frames of HTTP/2
 
 
-def frame(kind: int, payload: bytes = b"", stream: int = 0, flags: int = 0) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack("!I", stream) + payload
-
-
 FRAMES = {
     "ping": frame(6, b"12345678"),
     "settings": frame(4),
@@ -134,7 +131,7 @@ async def test_progress_restarts_the_count(stage: Stage) -> None:
     parts = [headers((":status", "200")).serialize(), *[frame(0, b"x", stream=1)] * 3]
 
     async def script(wire: Wire) -> None:
-        while b"x-request-id" not in wire.received and len(wire.received) < 200:
+        while not has_request(wire.received):
             await wire.some()
         await wire.send(frame(4))
         for part in parts:
@@ -157,7 +154,7 @@ async def test_worker_that_reads_no_replies(stage: Stage) -> None:
 
     async def script(wire: Wire) -> None:
         nonlocal batches
-        while len(wire.received) < 200:
+        while not has_request(wire.received):
             await wire.some(200)
         wide = struct.pack("!HI", 4, 2**31 - 1)
         await wire.send(

@@ -21,6 +21,7 @@ from balancer.upstream.request import ResponseSink
 from balancer.upstream.stream import UpstreamStream
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import PATIENCE, Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.frames import has_request
 from tests.balancer.scripted_transports import Http2, Play, Script, over_http2, values
 from tests.balancer.test_transports import MEBI, echo, hello, run
 
@@ -38,8 +39,7 @@ async def serve_frames(stage: Stage, *frames: Frame | bytes, **settings: Any) ->
     """Serve with a worker that answers each connection's first request with these frames."""
 
     async def script(wire: Wire) -> None:
-        await wire.until(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        while b"x-request-id" not in wire.received and len(wire.received) < 200:
+        while not has_request(wire.received):
             await wire.some()
         data = [frame if isinstance(frame, bytes) else frame.serialize() for frame in frames]
         await wire.send(Settings(0).serialize() + b"".join(data))
@@ -312,8 +312,8 @@ OK = (":status", "200")
         ((DataFrame(1, b"x"),), "HTTP/2: "),
         ((headers(OK, ("x", "y" * 70_000), flags=()),), "frame"),
         ((b"\x00\x00\x05\x01\x04\x00\x00\x00\x01\xff\xff\xff\xff\xff",), "HTTP/2: "),
-        ((b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",), "16777215"),
-        ((GoAwayFrame(0).serialize()[:9][:2] + b"\x00\x07\x00\x00\x00\x00\x00",), "GOAWAY"),
+        ((b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",), "too large frame size"),
+        ((GoAwayFrame(0).serialize()[:9][:2] + b"\x00\x07\x00\x00\x00\x00\x00",), "FRAME_SIZE_ERROR"),
     ],
 )
 async def test_invalid_frames(stage: Stage, frames: tuple[Any, ...], detail: str | None) -> None:
@@ -350,16 +350,14 @@ async def test_hpack_bomb(stage: Stage) -> None:
     assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
 
 
-async def test_other_streams_of_a_broken_connection(stage: Stage) -> None:
-    """Other streams end as connection broken, and idempotent ones are retried."""
-    count = 0
+async def test_other_streams_of_a_malformed_response(stage: Stage) -> None:
+    """A malformed head ends its stream alone (RFC 9113 § 8.1.1)."""
+    gate = asyncio.Event()
 
     async def script(play: Play) -> None:
-        nonlocal count
-        count += 1
         assert isinstance(play, Http2)
-        if play.target == b"/good" and count < 3:
-            await asyncio.Event().wait()
+        if play.target == b"/good":
+            await gate.wait()
         if play.target == b"/bad":
             play.peer.writer.write(headers(("nothing", "x"), stream=play.stream_id).serialize())
             return
@@ -369,7 +367,30 @@ async def test_other_streams_of_a_broken_connection(stage: Stage) -> None:
     good = asyncio.ensure_future(stage.ask(get(b"/good")))
     await stage.eventually(lambda: plays)
     assert fault_of(await stage.ask(get(b"/bad")))[1] == "malformed_response"
+    gate.set()
     assert (await good).body == b"hello"
+    assert stage.pool().counts.opened == 1
+
+
+async def test_other_streams_of_a_broken_connection(stage: Stage) -> None:
+    """A header block that cannot be decoded ends the connection: its requests are broken off, and retried if that is
+    safe."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if play.peer is not plays[0].peer:
+            await hello(play)
+        elif play.target == b"/bad":
+            play.peer.writer.write(
+                HeadersFrame(play.stream_id, b"\xff" * 5, flags=["END_HEADERS"]).serialize()
+            )
+
+    plays = await serve_script(stage, script)
+    good = asyncio.ensure_future(stage.ask(get(b"/good")))
+    await stage.eventually(lambda: plays)
+    assert fault_of(await stage.ask(get(b"/bad", method=b"POST")))[1] == "connection_broken"
+    assert (await good).body == b"hello"
+    assert stage.pool().counts.closed_by_error == 1
 
 
 # --- age

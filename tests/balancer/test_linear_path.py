@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hpack import Decoder
 
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.response_head import INTERIM_LIMIT
-from balancer.http2.settings import new_connection
 from tests.balancer.conftest import Stage, get
 from tests.balancer.expressions import IS_COMPILED, watch
 from tests.balancer.scripted_transports import Play, over_http1, over_http2, values
@@ -214,30 +211,3 @@ def test_interim_responses_in_one_read() -> None:
     received = interim(16_000)
     assert received.count(b"HTTP/1.1 100 \r\n\r\n") == INTERIM_LIMIT
     assert received.partition(b"HTTP/1.1 502")[2].count(b'"malformed_response"') == 1
-
-
-@pytest.mark.parametrize("value", [b"a" * LONG, b"\xff" * LONG, b"~" * 300])
-def test_long_field_in_http2(value: bytes) -> None:
-    """Sent without Huffman code, which hpack computes in quadratic time; a short value is coded."""
-    connection = new_connection()
-    connection.initiate_connection()
-    connection.clear_outbound_data_buffer()
-    head = [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")]
-    connection.send_headers(1, [*head, (b"x-short", b"abcabc"), (b"x-long", value)], end_stream=True)
-    data = connection.data_to_send()
-    block = b"".join(data[at + 9 : at + 9 + size] for at, size in frames_of(data))
-    assert value in block
-    assert b"abcabc" not in block
-    assert list(Decoder(max_header_list_size=1 << 17).decode(block, raw=True))[-2:] == [
-        (b"x-short", b"abcabc"),
-        (b"x-long", value),
-    ]
-
-
-def frames_of(data: bytes) -> Iterator[tuple[int, int]]:
-    """Offset and payload size of each frame."""
-    at = 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 3], "big")
-        yield at, size
-        at += 9 + size
