@@ -1,7 +1,7 @@
 """HTTP/2 stream, presented to the worker's application as an HTTP/1.1 connection with one request.
 
-It only translates, so slots, queues, faults and bodies are the same in both versions. Data beyond the client's
-flow-control window is kept here, and the application is paused.
+It only translates, so slots, queues, faults and bodies are the same in both versions. The application is paused while
+much of its response waits for the client's flow-control window.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StreamConnection(Protocol):
 
     transport: asyncio.Transport
 
-    def room(self, number: int) -> int: ...
+    def unsent(self, number: int) -> int: ...
     def send_head(self, number: int, fields: list[tuple[bytes, bytes]], is_whole: bool) -> None: ...
     def send_data(self, number: int, data: bytes, is_last: bool) -> None: ...
     def acknowledge(self, number: int, size: int) -> None: ...
@@ -68,7 +68,6 @@ class Stream(asyncio.Transport):
         self._protocol = protocol
         self._parser = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []
-        self._kept = bytearray()
         self._unread = 0
         self._is_reading = True
         self._is_head = self._is_chunked = self._has_begun = self._has_all = False
@@ -83,9 +82,9 @@ class Stream(asyncio.Transport):
         self._protocol.connection_made(self)
         self._protocol.data_received(head)
 
-    def arrive(self, data: bytes, size: int) -> None:
-        """Pass on a part of the request body, which used `size` bytes of the window."""
-        self._unread += size
+    def arrive(self, data: bytes) -> None:
+        """Pass on a part of the request body."""
+        self._unread += len(data)
         if data and not self._is_closing:
             self._protocol.data_received(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         self._take_in()
@@ -100,15 +99,6 @@ class Stream(asyncio.Transport):
         if not self._is_closing:
             self._is_closing = True
             self._protocol.connection_lost(exc)
-
-    def pump(self) -> None:
-        """Send what the client's window allows."""
-        kept = self._kept
-        while kept and (size := min(len(kept), self._connection.room(self.number))) > 0:
-            piece = bytes(kept[:size])
-            del kept[:size]
-            self._connection.send_data(self.number, piece, self._has_all and not kept)
-        self._update_backpressure()
 
     # ── callbacks of httptools for the application's bytes ───────────────────────────────────────────────
 
@@ -126,20 +116,18 @@ class Stream(asyncio.Transport):
             self._connection.send_head(self.number, answer, is_whole)
 
     def on_body(self, data: bytes) -> None:
-        self._kept += data
+        self._connection.send_data(self.number, data, False)
 
     def on_message_complete(self) -> None:
         if self._has_begun and not self._has_all:
             self._has_all = True
-            if not self._kept:
-                self._connection.send_data(self.number, b"", True)
+            self._connection.send_data(self.number, b"", True)
 
     # ── the application's transport ──────────────────────────────────────────────────────────────────────
 
     def write(self, data: Buffer) -> None:
         if not self._is_closing and not (self._is_head and self._has_all):
             self._parser.feed_data(data)
-            self.pump()
             self._connection.flush()
 
     def close(self) -> None:
@@ -167,7 +155,7 @@ class Stream(asyncio.Transport):
         return self._is_reading
 
     def get_write_buffer_size(self) -> int:
-        return len(self._kept)
+        return self._connection.unsent(self.number)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._connection.transport.get_extra_info(name, default)
@@ -178,8 +166,9 @@ class Stream(asyncio.Transport):
             size, self._unread = self._unread, 0
             self._connection.acknowledge(self.number, size)
 
-    def _update_backpressure(self) -> None:
-        is_full = len(self._kept) > MOST_KEPT
+    def update_backpressure(self) -> None:
+        """Pause or resume the application; called when data has been sent."""
+        is_full = self.get_write_buffer_size() > MOST_KEPT
         if is_full != self._is_paused and not self._is_closing:
             self._is_paused = is_full
             (self._protocol.pause_writing if is_full else self._protocol.resume_writing)()
