@@ -1,6 +1,6 @@
 """Sequential client over HTTP/1.1 or HTTP/2, with or without TLS, for timing.
 
-Blocking sockets, so that no event loop adds delay; HTTP/2 by the h2 library on the same socket. Any certificate is
+Blocking sockets, so that no event loop adds delay; HTTP/2 by the ngh2 library on the same socket. Any certificate is
 accepted.
 """
 
@@ -10,9 +10,7 @@ import socket
 import ssl
 from dataclasses import dataclass, field
 
-from h2.connection import H2Connection
-from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
-from h2.exceptions import ProtocolError
+import ngh2
 
 from experiments.errors import FleetFailedError
 
@@ -69,8 +67,8 @@ class Connection:
             context = context or client_context(target)
             self.socket = context.wrap_socket(self.socket, server_hostname=target.host, session=session)
         if target.http == "2":
-            self._h2 = H2Connection()
-            self._h2.initiate_connection()
+            self._h2 = ngh2.Connection(ngh2.Role.CLIENT)
+            self._h2.initiate_connection({ngh2.Setting.ENABLE_PUSH: 0})
 
     def call(self, method: str = "GET", body: bytes = b"") -> Response:
         """Send one request and wait for the whole response. Raises `OSError`, `FleetFailedError`."""
@@ -81,17 +79,16 @@ class Connection:
         return read_response(self.socket)
 
     def send(self, method: str = "GET", body: bytes = b"") -> int:
-        """Send an HTTP/2 request on a new stream; returns the stream id. `body` must fit into the first window."""
-        number = self._h2.get_next_available_stream_id()
+        """Send an HTTP/2 request on a new stream; returns the stream id."""
         fields = [
-            (":method", method),
-            (":scheme", "https" if self.target.tls else "http"),
-            (":authority", self.target.authority),
-            (":path", self.target.path),
+            (b":method", method.encode()),
+            (b":scheme", b"https" if self.target.tls else b"http"),
+            (b":authority", self.target.authority.encode()),
+            (b":path", self.target.path.encode()),
         ]
-        self._h2.send_headers(number, fields, end_stream=not body)
-        for at in range(0, len(body), size := self._h2.max_outbound_frame_size):
-            self._h2.send_data(number, body[at : at + size], end_stream=at + size >= len(body))
+        number = self._h2.send_request(fields, end_stream=not body)
+        if body:
+            self._h2.send_data(number, body, end_stream=True)
         self.socket.sendall(self._h2.data_to_send())
         return number
 
@@ -103,25 +100,24 @@ class Connection:
         response = Response()
         while not response.is_complete:
             try:
-                events = self._h2.receive_data(read(self.socket))
-            except ProtocolError as error:
+                self._h2.receive_data(read(self.socket))
+                reply = self._h2.data_to_send()
+            except ngh2.NGH2Error as error:
                 raise FleetFailedError(f"the worker's HTTP/2 is invalid: {error}") from None
-            for event in events:
-                self._apply(event, number, response)
-            if reply := self._h2.data_to_send():
+            if reply:
                 self.socket.sendall(reply)
+            for event in self._h2.events():
+                self._apply(event, response)
         return response
 
-    def _apply(self, event: object, number: int, response: Response) -> None:
+    def _apply(self, event: ngh2.Event, response: Response) -> None:
         match event:
-            case ResponseReceived(headers=[(_, status), *_]):
-                response.status = int(status)
-            case DataReceived():
-                response.body += event.data or b""
-                self._h2.acknowledge_received_data(event.flow_controlled_length or 0, number)
-            case StreamEnded():
-                response.is_complete = True
-            case StreamReset():
+            case ngh2.ResponseReceived(_, [(_, status), *_], has_ended):
+                response.status, response.is_complete = int(status), has_ended
+            case ngh2.DataReceived(_, data, has_ended):
+                response.body += data
+                response.is_complete = has_ended
+            case ngh2.StreamReset() | ngh2.ConnectionClosed() if not response.is_complete:
                 raise FleetFailedError(f"the worker reset the stream: {event.error_code}")
 
 

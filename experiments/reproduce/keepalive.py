@@ -58,7 +58,7 @@ class Keepalive(Reproduction):
             f"One sequential client, workers {1e3 * plan.one_way:g} ms away one way, {1e3 * plan.service:g} ms of "
             f"service, {plan.blocks} blocks of {plan.calls} calls in each case, and as many to its counterpart without "
             "distance, which shows the time that both ends compute.\n"
-            "The client is a blocking socket, with the h2 library for HTTP/2; no session is resumed.\n"
+            "The client is a blocking socket, with the ngh2 library for HTTP/2; no session is resumed.\n"
         )
 
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
