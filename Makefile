@@ -72,8 +72,8 @@ bench: compiled ## benchmarks of Steelyard itself with the compiled build: CPU p
 	$(COMPILED)/bin/python -P -m benchmarks $(or $(BENCH),cost)
 
 fuzz: $(FUZZ)/installed ## look for what breaks the data path, ten minutes or MINUTES=…, in a third environment, .venv-fuzz
-	$(FUZZ)/bin/python -m tests.fuzz client --seconds $$(($(MINUTES) * 30))
-	$(FUZZ)/bin/python -m tests.fuzz worker --seconds $$(($(MINUTES) * 30))
+	for side in client worker http2-client http2-worker; do \
+	  $(FUZZ)/bin/python -m tests.fuzz $$side --seconds $$(($(MINUTES) * 15)) || exit 1; done
 
 faultsim: $(VENV)/installed-dev ## seeded faults against the data path in virtual time, 10000 fresh seeds or SEEDS=…
 	$(RUN) tests.faultsim --seeds $(SEEDS)

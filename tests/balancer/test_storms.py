@@ -16,7 +16,7 @@ from tests.balancer.example_counts import examples
 from tests.balancer.storm import ANSWER, MIRRORS, REQUESTS, Event, Storm, decode, encode
 
 CORPUS = Path(__file__).resolve().parent.parent / "fuzz" / "corpus"
-FILES = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
+FILES = sorted(path for side in ("client", "worker") for path in (CORPUS / side).iterdir())
 
 WORKER_TEXTS = (
     *(ANSWER, b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\nabc"),
