@@ -212,7 +212,7 @@ class Engine:
             self._events.append((SETTINGS, 0, None, False))
         elif kind == PONG:
             if event.opaque_data == LEAVING and self.is_leaving:
-                self._connection.send_goaway()
+                self._send_goaway()
             else:
                 self._events.append((PONG, 0, event.opaque_data, False))
         elif kind == GOAWAY:
@@ -224,6 +224,12 @@ class Engine:
             if code == ENHANCE_YOUR_CALM and not reason:
                 reason = self._flood_in_words()
             self._close(code, reason, by_peer=code == self._farewell)
+
+    def _send_goaway(self) -> None:
+        try:
+            self._connection.send_goaway()
+        except LibraryError:  # the same read has ended the connection
+            return
 
     def _on_settings(self, settings: Any) -> None:
         if not self._has_settings:

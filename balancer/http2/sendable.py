@@ -16,6 +16,9 @@ _OF_ONE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding")
 )
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":authority", b":path", b":protocol", b":status"))
+_LF: Final = 10
+_CR: Final = 13
+_NUL: Final = 0
 _is_token: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 
 _KEPT: Final = 1000
@@ -37,20 +40,22 @@ def sendable(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
     for name, value in fields:
         lower = _names.get(name)
         if lower is None:
-            lower = _checked(name)
-        if lower == b"te" and value.lower() != b"trailers":
-            raise UnsendableFields("a field te other than trailers")
+            lower = _checked(name, value)
         made.append((lower, value))
         values.append(value)
     text = b"".join(values)
-    if b"\n" in text or b"\r" in text or b"\0" in text:
+    if _LF in text or _CR in text or _NUL in text:
         raise UnsendableFields("a value with CR, LF or NUL")
     return made
 
 
-def _checked(name: bytes) -> bytes:
+def _checked(name: bytes, value: bytes) -> bytes:
     """Return the name in lower case, and remember it. Raises `UnsendableFields`."""
     lower = name.lower()
+    if lower == b"te":
+        if value.lower() != b"trailers":
+            raise UnsendableFields("a field te other than trailers")
+        return lower  # never remembered
     if lower in _OF_ONE_CONNECTION:
         raise UnsendableFields(f"a field {lower.decode()}, which belongs to one connection")
     if lower not in _PSEUDO and _is_token(lower) is None:
