@@ -21,11 +21,13 @@ from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
+from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
+from balancer.http2.limits import Limits as Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
@@ -121,7 +123,11 @@ class Server:
         )
         self._front = member.front if member is not None else None
         self.arrivals = HandshakingConnections(
-            self.proxy, self._downstream, self._handshake(config.server_tls), config.proxy_protocol
+            self.proxy,
+            self._downstream,
+            self._handshake(config.server_tls),
+            config.proxy_protocol,
+            self._http2,
         )
         self._page = None if member is None else member.board.pages[member.index]
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
@@ -198,7 +204,12 @@ class Server:
         return None if tls is None else tls.handshake(self._front)
 
     def _downstream(self) -> DownstreamConnection:
-        return DownstreamConnection(self.proxy, self._admin.exchange, self.named_pools.routes)
+        begin_http2 = None if self.proxy.http2 is None else self._http2
+        return DownstreamConnection(self.proxy, self._admin.exchange, self.named_pools.routes, begin_http2)
+
+    def _http2(self) -> Http2Connection:
+        limits = self.proxy.http2 or Http2Limits()
+        return Http2Connection(self.proxy, limits, self._admin.exchange, self.named_pools.routes)
 
     @property
     def _client_limit(self) -> int:

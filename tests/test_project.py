@@ -344,7 +344,7 @@ def default_of(field: FieldInfo) -> str:
 
 def test_the_configuration_page_states_every_key_and_its_default() -> None:
     keys, _, _ = text_of("docs/configuration.md").partition("\n## Policies\n")
-    rows = re.findall(r"^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", keys, re.M)
+    rows = re.findall(r"^\| `([a-z0-9_.]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", keys, re.M)
     assert dict(rows) == {key: default_of(field) for key, field in KEYS.items()}
 
 
@@ -398,7 +398,7 @@ def uncommented(text: str) -> Mapping[str, tuple[bool, Any]]:
     shown: dict[str, tuple[bool, Any]] = {}
     table = ""
     for line in text.splitlines():
-        if header := re.fullmatch(r"(?:# )?\[+([a-z_.]+)\]+", line):
+        if header := re.fullmatch(r"(?:# )?\[+([a-z0-9_.]+)\]+", line):
             table = f"{header[1]}."
         elif key := re.match(r"(# )?([a-z_]+) = ", line):
             value = tomllib.loads(line.removeprefix("# "))[key[2]]

@@ -49,6 +49,7 @@ class Connection(Protocol):
     def detach(self) -> asyncio.Transport: ...
     def exchange_ended(self, stays: bool) -> None: ...
     def count_error(self, error: ForwardingError) -> None: ...
+    def respond(self, response: bytes) -> None: ...
     def write_error(
         self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool
     ) -> None: ...
@@ -101,7 +102,7 @@ class AdminExchange:
             self._answer(b"415 Unsupported Media Type", b"application/json", problem)
         else:
             if not self._is_complete and not self._body and any(found(_EXPECT, self._block)):
-                self._connection.transport.write(_CONTINUE)
+                self._connection.respond(_CONTINUE)
             self._hand_over()
 
     def request_body(self, data: bytes) -> None:
@@ -141,7 +142,7 @@ class AdminExchange:
             status, content_type, len(body),
         )  # fmt: skip
         request = self._request
-        self._connection.transport.write(head if request.method == b"HEAD" else head + body)
+        self._connection.respond(head if request.method == b"HEAD" else head + body)
         self._application.log_answer(
             request, self._connection.client, self._connection.head_at, int(status[:3])
         )

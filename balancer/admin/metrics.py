@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from balancer.admin.connections_report import connection_families
 from balancer.admin.health import PANIC, SERVING, endpoint_condition, readiness
+from balancer.admin.http2_report import http2_families
 from balancer.admin.mirroring_report import mirror_families
 from balancer.admin.policy_report import policy_families
 from balancer.admin.queue_report import queue_families
@@ -83,6 +84,7 @@ class MetricsCollector(Collector):
         yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
         connections = proxy.counts.connections
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", connections)
+        yield from http2_families(proxy)
         yield from reload_families(self._control_plane.reload_counts)
         yield from rate_limit_families(self._control_plane.rate_limits)
         yield from mirror_families(self._control_plane.mirrors)

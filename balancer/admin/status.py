@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from balancer.admin.connections_report import connections_status
 from balancer.admin.health import endpoint_condition, health_of, readiness
+from balancer.admin.http2_report import http2_status
 from balancer.admin.mirroring_report import mirrors_status
 from balancer.admin.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.admin.queue_report import concurrency_status, level_status, queue_status
@@ -65,12 +66,13 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
         "in_flight": proxy.in_flight if not proxy.name else proxy.router.in_flight,
         "connections": counts.connections,
         "failed_arrivals": counts.failed_arrivals,
+        "http2": http2_status(proxy),
     }
 
 
 OF_PROCESS = frozenset((
     *("version", "build", "pid", "uptime", "draining", "access_log", "reload"),
-    *("clients", "connections", "failed_arrivals", "rate_limits"),
+    *("clients", "connections", "failed_arrivals", "http2", "rate_limits"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a pool, too."""
 

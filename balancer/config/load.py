@@ -20,6 +20,7 @@ from balancer.config.documents import parsed, read_text, with_line
 from balancer.config.environment import environment_layer
 from balancer.config.explain import ExplainConfig
 from balancer.config.health import health_of
+from balancer.config.http2 import Http2Config
 from balancer.config.keys import dotted
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.named_pools import PoolSettings, with_inherited
@@ -94,6 +95,7 @@ class Settings(PoolSettings):
     )
     tls: TlsConfig | None = None
     http: HttpConfig = HttpConfig()
+    http2: Http2Config = Http2Config()
     admission: AdmissionConfig = AdmissionConfig()
     headers: HeadersConfig = HeadersConfig()
     names: NamesConfig = NamesConfig()

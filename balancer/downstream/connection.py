@@ -9,7 +9,8 @@ answered once, then the connection closes.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
 
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.pipelined import PipelinedBytes
@@ -25,7 +26,6 @@ from balancer.exchange.client_connection import (
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http1.body import Body
-from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
 from balancer.networks import ends_of
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from balancer.routes.table import RouteTable
 
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
+"""Beginning of a connection in HTTP/2 (RFC 9113 § 3.4), which ends like a head."""
+
 
 class DownstreamConnection(ClientConnection):
     """Downstream connection; the protocol of its transport."""
@@ -41,8 +44,10 @@ class DownstreamConnection(ClientConnection):
     __slots__ = (
         "_admin_exchange",
         "_answering",
+        "_begin_http2",
         "_body",
         "_ignores_input",
+        "_is_begun",
         "_keeps_alive",
         "_linger_until",
         "_pipelined",
@@ -53,10 +58,16 @@ class DownstreamConnection(ClientConnection):
     )
 
     def __init__(
-        self, proxy: Proxy, admin_exchange: AdminExchanges, routes: RouteTable | None = None
+        self,
+        proxy: Proxy,
+        admin_exchange: AdminExchanges,
+        routes: RouteTable | None = None,
+        begin_http2: Callable[[], asyncio.Protocol] | None = None,
     ) -> None:
+        """`begin_http2` makes the protocol of a client that begins with HTTP/2; None: HTTP/2 is not spoken."""
         super().__init__(proxy)
         self._routes = routes
+        self._begin_http2 = begin_http2
         self._admin_exchange = admin_exchange
         self._reader: RequestReader | None = None  # None: nothing more is read
         self._body: Body | None = None  # body reader of the request being received, once its head is complete
@@ -65,13 +76,13 @@ class DownstreamConnection(ClientConnection):
         self._pipelined: PipelinedBytes | None = None  # None unless the client pipelines
         self._keeps_alive = True  # keep-alive after the request being received
         self._ignores_input = False  # further input from the client is ignored
+        self._is_begun = False  # a request has come
         self._unsent = 0
         self._linger_until: float | None = None
 
     @property
-    def is_answering(self) -> bool:
-        """Return whether a request is being answered."""
-        return self._answering is not None
+    def answering(self) -> int:
+        return int(self._answering is not None)
 
     # --- asyncio.Protocol
 
@@ -81,30 +92,15 @@ class DownstreamConnection(ClientConnection):
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=proxy.limits.high_water)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.client = client = self._make_client(*ends_of(transport), proto)
+        self.client = client = proxy.client_of(*ends_of(transport), proto)
         self._reader = RequestReader(client, proxy.limits, proxy.fresh_id)
         proxy.counts.connections += 1
         proxy.downstreams[self] = None
 
-    def _make_client(self, address: bytes, authority: bytes, proto: bytes) -> Client:
-        proxy = self._proxy
-        is_trusted = proxy.trusts(address.decode())
-        return Client(
-            address,
-            authority,
-            proto,
-            is_trusted,
-            proxy.internal_fields,
-            proxy.adds_forwarded,
-            proxy.allowed_methods,
-            proxy.admission.fields(is_trusted) if proxy.admission is not None else None,
-            proxy.tracing,
-        )
-
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
         old, limits = self.client, self._proxy.limits
-        self.client = self._make_client(old.address, old.authority, old.proto)
+        self.client = self._proxy.client_of(old.address, old.authority, old.proto)
         if self._reader is not None:
             self._reader.apply(self.client, limits)
         if not self.transport.is_closing():
@@ -205,9 +201,23 @@ class DownstreamConnection(ClientConnection):
                 self.head_at = 0.0
             self._begin(self._proxy, request, reader)
         except RequestRejected as error:
-            self._refuse(error, reader.head if request is None else request.raw)
+            if not (reader.head.startswith(PREFACE) and self._switch_to_http2(reader.head + reader.rest)):
+                self._refuse(error, reader.head if request is None else request.raw)
             return b""
         return self._hold_for_upgrade(reader, reader.rest) if request.fields.is_offer else reader.rest
+
+    def _switch_to_http2(self, data: bytes) -> bool:
+        """Continue in HTTP/2, if it is the first that the client says. Over TLS, ALPN has decided already."""
+        if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
+            return False
+        protocol, proxy = self._begin_http2(), self._proxy
+        proxy.downstreams.pop(self, None)
+        proxy.counts.connections -= 1  # the same one
+        self._reader = None
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received(data)
+        return True
 
     def _hold_for_upgrade(self, reader: RequestReader, rest: bytes) -> bytes:
         """Hold the data behind a request with an upgrade offer until the offer is answered."""
@@ -280,6 +290,7 @@ class DownstreamConnection(ClientConnection):
 
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
         """Begin a request whose head is complete, at `proxy` or at the proxy that its route leads to."""
+        self._is_begun = True
         handler, proxy = handler_of(proxy, self, request, self._admin_exchange, self._routes)
         has_body = request.fields.has_body
         if has_body:

@@ -18,14 +18,15 @@ from balancer.errors import RequestRejected
 from balancer.exchange.proxy import Proxy
 from balancer.http1.own_responses import error_response
 from balancer.networks import Network, is_within
-from balancer.tls.contexts import ServerHandshake
+from balancer.tls.contexts import HTTP2, ServerHandshake
 from balancer.tls.transport import TlsTransport
 
 
 class HandshakingConnections:
     """Connections of one listening socket that have not reached HTTP yet.
 
-    `make` returns the protocol for HTTP. Connections from `proxies` must begin with a PROXY header; others must not.
+    `make` returns the protocol for HTTP/1.1, `make_http2` that of a client which has chosen HTTP/2 by ALPN. Connections
+    from `proxies` must begin with a PROXY header; others must not.
     """
 
     def __init__(
@@ -34,9 +35,11 @@ class HandshakingConnections:
         make: Callable[[], asyncio.Protocol],
         tls: ServerHandshake | None = None,
         proxies: tuple[Network, ...] = (),
+        make_http2: Callable[[], asyncio.Protocol] | None = None,
     ) -> None:
         self.proxy = proxy
         self.make = make
+        self.make_http2 = make_http2
         self.tls = tls
         self.proxies = proxies
         self._present: set[HandshakingConnection] = set()
@@ -79,7 +82,7 @@ class HandshakingConnections:
 class HandshakingConnection(asyncio.Protocol):
     """Protocol of a connection until HTTP begins. `since` is the cached time of its accept."""
 
-    __slots__ = ("_arrivals", "_header", "_is_introduced", "_transport", "since")
+    __slots__ = ("_arrivals", "_header", "_is_introduced", "_tls", "_transport", "since")
 
     _transport: asyncio.Transport
 
@@ -87,6 +90,7 @@ class HandshakingConnection(asyncio.Protocol):
         self._arrivals = arrivals
         self._is_introduced = is_introduced
         self._header = b""
+        self._tls: TlsTransport | None = None
         self.since = arrivals.proxy.cached_time
 
     def abort(self) -> None:
@@ -124,7 +128,9 @@ class HandshakingConnection(asyncio.Protocol):
     def _begin_http(self, transport: asyncio.Transport, rest: bytes) -> None:
         protocol, tls = self._arrivals.make(), self._arrivals.tls
         if tls is not None:
-            protocol = TlsTransport(tls.context, protocol, self._handshake_done, unnamed=tls.unnamed)
+            protocol = self._tls = TlsTransport(
+                tls.context, protocol, self._handshake_done, unnamed=tls.unnamed
+            )
         else:
             self._arrivals.left(self, is_failed=False)
         transport.set_protocol(protocol)
@@ -136,4 +142,13 @@ class HandshakingConnection(asyncio.Protocol):
         if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
             plain = RequestRejected(400, "plain_http", "this port speaks TLS: use https")
             self._transport.write(error_response(plain, b"", stays=False, is_head=False))
+        make, tls, self._tls = self._arrivals.make_http2, self._tls, None
+        if error is None and make is not None and tls is not None and has_chosen_http2(tls):
+            tls.set_protocol(make())
         self._arrivals.left(self, is_failed=error is not None)
+
+
+def has_chosen_http2(tls: TlsTransport) -> bool:
+    """Return whether ALPN has chosen HTTP/2 in the handshake."""
+    chosen: str | None = tls.get_extra_info("ssl_object").selected_alpn_protocol()
+    return chosen == HTTP2

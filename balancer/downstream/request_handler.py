@@ -15,7 +15,7 @@ from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, requested
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import DownstreamConnection
+    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
 
 HOST_LIMIT = 256
@@ -45,7 +45,7 @@ class Refusal:
     """Handler that answers with an error; the connection closes after it."""
 
     def __init__(
-        self, proxy: Proxy, downstream: DownstreamConnection, error: RequestRejected, head: bytes
+        self, proxy: Proxy, downstream: ClientConnection, error: RequestRejected, head: bytes
     ) -> None:
         self._proxy = proxy
         self._downstream = downstream

@@ -37,6 +37,7 @@ from policies.routing.assignment import Assignment
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.exchange import Exchange
+    from balancer.exchange.traced_exchange import AttemptSpan
     from policies.insight.canary import Arm, Canary
     from policies.routing.router import Router
 
@@ -74,7 +75,7 @@ class Attempt:
     it. `client_stays`: the downstream connection is kept alive after the response. `has_failed`: the attempt is settled
     with an outcome other than OK. `connection` is for the access log. `load` is the load that the worker reported,
     where load reports are read. `why` is a response line that explains the pick, where explanations are enabled. `arm`
-    is the canary's arm that picked the endpoint, if there is a canary.
+    is the canary's arm that picked the endpoint, if there is a canary. `span` is set while the request is traced.
     """
 
     # Not slots: an attribute that keeps its class default costs nothing.
@@ -91,6 +92,7 @@ class Attempt:
     load: ReportedLoad | None = None
     why = b""
     arm: Arm | None = None
+    span: AttemptSpan | None = None
     _unsent = 0  # unsent bytes of the request body at the last sweep
     _to_client: Framing
     _out: list[bytes]  # response data of one read: one write, one system call
@@ -124,6 +126,8 @@ class Attempt:
         if exchange is None:
             upstream.release()
         else:
+            if self.span is not None:
+                self.span.connected(upstream)
             self.sent_at = exchange.proxy.now()
             self.assignment.connected(self.sent_at)
             self._send(exchange, upstream)
@@ -205,18 +209,24 @@ class Attempt:
 
     def _final_head(self, exchange: Exchange, response: Response, now: float) -> bytes:
         """Return the response head for the client; note its status, its framing and whether the client stays."""
-        request, proxy = exchange.request, exchange.proxy
-        fields, block = request.fields, response.block
+        proxy, block = exchange.proxy, response.block
         if proxy.reads_load or proxy.edits is not None or self.why:
             block = self._fields_of(exchange, response)
+        head = self._framed_head(exchange, response, block)
+        self.status = response.status
+        self.first_byte_at = now
+        self.assignment.answered(now)
+        return head
+
+    def _framed_head(self, exchange: Exchange, response: Response, block: bytes) -> bytes:
+        """Return a final head with the fields `block`; note how its body is framed and whether the client stays."""
+        request, proxy = exchange.request, exchange.proxy
+        fields = request.fields
         stays = fields.keep_alive and exchange.is_complete and proxy.keeps_alive
         head, self._to_client = outgoing_head(
             response, block, request.method == b"HEAD", fields.is_http10, stays, proxy.date_line
         )
         self.client_stays = stays and self._to_client is not UNTIL_CLOSE
-        self.status = response.status
-        self.first_byte_at = now
-        self.assignment.answered(now)
         return head
 
     def _fields_of(self, exchange: Exchange, response: Response) -> bytes:
@@ -332,6 +342,8 @@ class Attempt:
 
     def failed(self, error: ForwardingError) -> None:
         """Note the error that ends the attempt; called before it is settled."""
+        if self.span is not None:
+            self.span.failed(error)
 
     def release(self, is_clean: bool) -> None:
         """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
@@ -347,6 +359,7 @@ class Attempt:
         """Report the outcome to the router. A repeated call does nothing."""
         if self.assignment.is_settled:
             return
+        has_lost = self.exchange is None
         self.exchange = None
         self.has_failed = kind is not OK
         status, first_byte_at = self.status or None, self.first_byte_at
@@ -354,3 +367,5 @@ class Attempt:
         router.settle(self.assignment, outcome)
         if self.arm is not None:
             self.arm.record(outcome, self.assignment.routed_at)
+        if self.span is not None:
+            self.span.ended(self, kind, now, has_lost=has_lost)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from balancer.http1.client import Client
     from balancer.http1.request_reader import RequestReader
+    from balancer.http1.response_head import Response
 
 HELD_BY_BODY: Final = 1
 """The body buffer of the request being received is full."""
@@ -42,7 +43,8 @@ class ClientConnection(asyncio.Protocol):
     buffer is above its high-water mark. `has_ended`: the client has sent its FIN while a request was unanswered: it
     has closed, or has half-closed and still reads; false again once it was asked. `head_at` is the instant of a
     head's first byte if the head came in pieces, else 0; `came_at` the arrival of the pipelined bytes being parsed,
-    else 0; `idle_since` the last instant at which something was received or a response ended.
+    else 0; `idle_since` the last instant at which something was received or a response ended. `is_stream`: it is a
+    `ClientStream`.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class ClientConnection(asyncio.Protocol):
         "head_at",
         "idle_since",
         "is_held",
+        "is_stream",
         "is_write_paused",
         "pending_upgrade",
         "transport",
@@ -67,14 +70,14 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self.is_held = 0
-        self.is_write_paused = self.has_ended = False
+        self.is_write_paused = self.has_ended = self.is_stream = False
         self.head_at = self.came_at = 0.0
         self.idle_since = proxy.cached_time
         self.pending_upgrade: PendingUpgrade | None = None
 
     @property
-    def is_answering(self) -> bool:
-        """Return whether a request is being answered."""
+    def answering(self) -> int:
+        """Number of requests that are being answered."""
         raise NotImplementedError
 
     def apply(self) -> None:
@@ -105,7 +108,15 @@ class ClientConnection(asyncio.Protocol):
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
-        self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
+        self.respond(error_response(error, request_id, stays=stays, is_head=is_head))
+
+    def respond(self, response: bytes) -> None:
+        """Send a whole response of the balancer's own, in HTTP/1.1."""
+        self.transport.write(response)
+
+    def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
+        """Send the head of the response that begins a tunnel, and the bytes that followed it."""
+        self.transport.write(response.line + fields + b"\r\n" + early)
 
     def ask(self) -> None:
         """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a

@@ -29,6 +29,7 @@ from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.exchange.state import State
+from balancer.exchange.stream_attempt import StreamAttempt
 from balancer.exchange.wait_queue import Waiter
 from balancer.http1.chunks import chunk, last_chunk
 from balancer.http1.fields import Framing
@@ -186,7 +187,12 @@ class Exchange:
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
-        attempt = Attempt(self, assignment, self.proxy.canary)
+        canary = self.proxy.canary
+        attempt = (
+            StreamAttempt(self, assignment, canary)
+            if self.downstream.is_stream
+            else Attempt(self, assignment, canary)
+        )
         if self._attempts:
             attempt.head = self.request.another_head()
         return attempt

@@ -27,7 +27,8 @@ class PendingUpgrade(asyncio.Protocol):
 
     __slots__ = ("_reader", "downstream", "early", "has_ended")
 
-    def __init__(self, downstream: ClientConnection, reader: RequestReader, early: bytes) -> None:
+    def __init__(self, downstream: ClientConnection, reader: RequestReader | None, early: bytes) -> None:
+        """`reader` reads the next requests after a declined offer; None for a stream, which has no further ones."""
         self._reader = reader
         self.downstream = downstream
         self.early = b""
@@ -59,7 +60,7 @@ class PendingUpgrade(asyncio.Protocol):
 
     def _go_on(self) -> None:
         downstream, early = self.downstream, self.early
-        if downstream.transport.is_closing():
+        if self._reader is None or downstream.transport.is_closing():
             return
         downstream.transport.set_protocol(downstream)
         downstream.go_on(self._reader, early)

@@ -18,6 +18,8 @@ from balancer.exchange.admission import Admission
 from balancer.exchange.hedges import Hedges
 from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.wait_queue import RequestQueue
+from balancer.http1.client import HTTP11, Client
+from balancer.http2.reset_counts import ResetCounts
 from balancer.networks import is_within
 from balancer.upstream.pools import Pools
 from balancer.upstream.route import Routes
@@ -54,7 +56,9 @@ class Counts:
 
     `retried` and `hedged` count further attempts, after another or beside it. `errors` counts error responses by
     reason, `responses` final responses to clients by status; `failed_arrivals` counts connections that never reached
-    HTTP because a TLS handshake or PROXY header failed.
+    HTTP because a TLS handshake or PROXY header failed. `connections` and `requests` include those of HTTP/2, whose
+    requests are streams: `http2_resets` counts streams that clients have reset, `http2_floods` and `http2_violations`
+    connections ended because of a flood or of an error of the protocol.
     """
 
     connections: int = 0
@@ -64,6 +68,11 @@ class Counts:
     hedges_won: int = 0
     abandoned: int = 0
     failed_arrivals: int = 0
+    http2_connections: int = 0
+    http2_streams: int = 0
+    http2_resets: int = 0
+    http2_floods: int = 0
+    http2_violations: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     responses: list[int] = field(default_factory=lambda: [0] * STATUSES)
 
@@ -116,6 +125,7 @@ class Proxy:
         self.is_draining = False
         self.keeps_alive = True
         self.counts = Counts()
+        self.resets = ResetCounts()
         self.downstreams: dict[
             ClientConnection, None
         ] = {}  # in order of arrival; a set would be in order of addresses
@@ -143,6 +153,7 @@ class Proxy:
         if not self.is_draining:
             self.idle_limit = config.timeouts.keep_alive
         self.limits = config.limits
+        self.http2 = config.http2
         self.retries.budget.apply(config.retries.budget)
         self.retries = replace(config.retries, budget=self.retries.budget)
         self.home_region = config.home_region
@@ -218,6 +229,22 @@ class Proxy:
         """Return whether forwarding fields from this peer are believed."""
         return is_within(address, self._trusted)
 
+    def client_of(self, address: bytes, authority: bytes, proto: bytes, version: bytes = HTTP11) -> Client:
+        """Return what the requests of a connection from `address` have in common."""
+        is_trusted = self.trusts(address.decode())
+        return Client(
+            address,
+            authority,
+            proto,
+            is_trusted,
+            self.internal_fields,
+            self.adds_forwarded,
+            self.allowed_methods,
+            self.admission.fields(is_trusted) if self.admission is not None else None,
+            self.tracing,
+            version,
+        )
+
     def client_left(self) -> None:
         """Report that a client's descriptor has become free."""
         if self.on_client_left is not None:
@@ -225,5 +252,5 @@ class Proxy:
 
     @property
     def in_flight(self) -> int:
-        """Number of downstream connections with a request in progress."""
-        return sum(downstream.is_answering for downstream in self.downstreams)
+        """Number of requests of clients that are being answered."""
+        return sum(downstream.answering for downstream in self.downstreams)

@@ -32,6 +32,8 @@ from balancer.exchange.affinity import ResponseEdits, Stickiness
 from balancer.exchange.request_key import KeyOf, key_of
 from balancer.exchange.retries import Retries, retries_of
 from balancer.http1.internal_fields import InternalFields
+from balancer.http2.limits import FIELD_OVERHEAD
+from balancer.http2.limits import Limits as Http2Limits
 from balancer.networks import Network
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import ServerTls, UpstreamTls
@@ -68,6 +70,7 @@ class RuntimeConfig:
     health: Health
     timeouts: Timeouts
     limits: Limits
+    http2: Http2Limits | None  # None: HTTP/2 is not spoken with clients
     pools: PoolLimits
     network_routes: RoutesPlan
     trusted_proxies: tuple[Network, ...]
@@ -120,6 +123,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         health=settings.health(),
         timeouts=_timeouts(settings),
         limits=_limits(settings),
+        http2=_http2_limits(settings),
         pools=settings.pool_limits,
         network_routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
         trusted_proxies=settings.trusted_proxies,
@@ -191,6 +195,14 @@ def _limits(settings: Settings) -> Limits:
         in_flight=limits.in_flight,
         clients=limits.clients,
     )
+
+
+def _http2_limits(settings: Settings) -> Http2Limits | None:
+    config, limits = settings.http2, settings.limits
+    if not config.enabled:
+        return None
+    header_list = limits.head + FIELD_OVERHEAD * limits.fields
+    return Http2Limits(streams=config.max_streams, stream_window=config.window, header_list=header_list)
 
 
 def _of_clients(config: RuntimeConfig) -> tuple[object, ...]:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from balancer.tracing.tracing import Tracing
     from balancer.upstream.request import UpstreamRequest
     from policies.routing.assignment import Assignment
-    from policies.routing.router import Router
 
 FIRST: Final = "first"
 RETRY: Final = "retry"
@@ -101,7 +100,12 @@ class TracedExchange(LoggedExchange):
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         kind = HEDGE if self._attempt is not None else RETRY if self._attempts else FIRST
-        return TracedAttempt(self, assignment, self._traced, self._trace, self._attempts, kind)
+        attempt = super().new_attempt(assignment)
+        attempt.span = span = AttemptSpan(
+            self.proxy, assignment, self._traced, self._trace, self._attempts, kind
+        )
+        attempt.head = self._traced.head_naming(span.id)
+        return attempt
 
     # --- the end
 
@@ -134,26 +138,21 @@ class TracedExchange(LoggedExchange):
         )  # fmt: skip
 
 
-class TracedAttempt(Attempt):
-    """An attempt with a span of its own, which the traceparent that the worker receives names.
-
-    `number` counts from 0. It does not refer to its exchange for longer than other attempts do.
-    """
+class AttemptSpan:
+    """Span of an attempt, which the traceparent that the worker receives names; `number` counts from 0."""
 
     def __init__(
         self,
-        exchange: TracedExchange,
+        proxy: Proxy,
         assignment: Assignment,
         request: TracedRequest,
         trace: Trace,
         number: int,
         kind: str,
     ) -> None:
-        proxy = exchange.proxy
-        super().__init__(exchange, assignment, proxy.canary)
+        self.id = trace.new_span()
         self._trace = trace
-        self._span_id = trace.new_span()
-        self.head = request.head_naming(self._span_id)
+        self._assignment = assignment
         self._name = span_name(request.method)
         self._fault: Fault | None = None
         self._phases = NOTHING
@@ -164,48 +163,46 @@ class TracedAttempt(Attempt):
         self._values |= {"steelyard.policy": proxy.policy, "steelyard.attempt": kind}
 
     def connected(self, upstream: UpstreamRequest) -> None:
+        """Note the connection that the attempt has waited for."""
         self._has_waited = True
         self._phases = upstream.phases
-        super().connected(upstream)
 
     def failed(self, error: ForwardingError) -> None:
+        """Note the error that ends the attempt."""
         self._fault = fault_of(error)
 
-    def settle(self, router: Router, kind: OutcomeKind, now: float, bytes_in: int = 0) -> None:
-        if self.assignment.is_settled:
-            return
-        has_lost = self.exchange is None
-        super().settle(router, kind, now, bytes_in)
+    def ended(self, attempt: Attempt, kind: OutcomeKind, now: float, *, has_lost: bool) -> None:
+        """Export the span of a settled attempt, and that of its wait for a connection."""
         is_failure = kind.is_failure or self._fault is not None
         error = _description(self._fault) or kind.value if is_failure else None
-        if self.connection == NOT_CONNECTED:
-            self._export_connect(now, error)
+        if attempt.connection == NOT_CONNECTED:
+            self._export_connect(attempt, now, error)
         elif self._has_waited:
-            self._export_connect(self.sent_at, None)
+            self._export_connect(attempt, attempt.sent_at, None)
         values = self._values
-        values |= response_attributes(self.status, self._fault, ERROR_OF_WORKER)
+        values |= response_attributes(attempt.status, self._fault, ERROR_OF_WORKER)
         if is_failure:
             values.setdefault("error.type", kind.value)
         values["steelyard.outcome"] = kind.value
-        values["steelyard.connection"] = self.connection
+        values["steelyard.connection"] = attempt.connection
         if has_lost:
             values["steelyard.lost"] = True
-        is_error = is_failure or self.status >= ERROR_OF_WORKER
+        is_error = is_failure or attempt.status >= ERROR_OF_WORKER
         self._trace.add(
-            self._name, Kind.CLIENT, self._span_id, self._trace.root, self.assignment.routed_at, now, values,
+            self._name, Kind.CLIENT, self.id, self._trace.root, self._assignment.routed_at, now, values,
             error or "" if is_error else None,
         )  # fmt: skip
 
-    def _export_connect(self, end: float, error: str | None) -> None:
+    def _export_connect(self, attempt: Attempt, end: float, error: str | None) -> None:
         """Export the wait for a connection."""
         trace, values = self._trace, phase_attributes(self._phases)
-        values["steelyard.connection"] = self.connection
+        values["steelyard.connection"] = attempt.connection
         trace.add(
             "connect",
             Kind.INTERNAL,
             trace.new_span(),
-            self._span_id,
-            self.assignment.routed_at,
+            self.id,
+            self._assignment.routed_at,
             end,
             values,
             error,

@@ -117,7 +117,7 @@ class Tunnel:
             downstream.is_write_paused = False  # the tunnel bounds a stalled client from now on
             self.pause(self._client)
         self._worker.passed += len(early)
-        self._client.transport.write(response.line + without([b"content-length"], fields) + b"\r\n" + early)
+        downstream.begin_tunnel(response, without([b"content-length"], fields), early)
         if self._pending_upgrade.early:
             self._client.data_received(self._pending_upgrade.early)
         if self._pending_upgrade.has_ended:

@@ -14,16 +14,19 @@ from balancer.tracing.tracing import Tracing
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
 
+HTTP11: Final = b"1.1"
+HTTP2: Final = b"2"
+
 
 class Client:
     """Attributes that all requests of one downstream connection share.
 
-    `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https"; `is_trusted`: its
-    forwarding fields are believed. `fields` are the fields added to its requests, up to the host's name. `internal` are
-    field names that are removed from its requests; `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are
-    the methods it may use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are
-    enabled; `tracing` is set while the trace context is propagated. `read_size` is the number of bytes per read of a
-    long response to it (`next_size`).
+    `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https", `version` that of
+    HTTP as in Via (RFC 9110 § 7.6.3); `is_trusted`: its forwarding fields are believed. `fields` are the fields added
+    to its requests, up to the host's name. `internal` are field names that are removed from its requests;
+    `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are the methods it may use of those otherwise
+    refused; `stated` reads request hints (priority, deadline), if these are enabled; `tracing` is set while the trace
+    context is propagated. `read_size` is the number of bytes per read of a long response to it (`next_size`).
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Client:
         allowed: frozenset[bytes] = NO_METHODS,
         stated: HintFields | None = None,
         tracing: Tracing | None = None,
+        version: bytes = HTTP11,
     ) -> None:
         self.address = address
         self.authority = authority
@@ -47,7 +51,8 @@ class Client:
         self.allowed = allowed
         self.stated = stated
         self.tracing = tracing
-        self.fields = forwarding(address, proto)
+        self.version = version
+        self.fields = forwarding(address, proto, version)
         self.host_found = (
             b"\r"  # last Host seen, lower-cased as in a search; initially a value no request can have
         )
@@ -60,8 +65,9 @@ class Client:
         return b'Forwarded: for=%b;proto=%b;host="%b"\r\n' % (node, self.proto, host)
 
 
-def forwarding(addresses: bytes, proto: bytes) -> bytes:
-    return (b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: 1.1 steelyard\r\nX-Forwarded-Host: ") % (
+def forwarding(addresses: bytes, proto: bytes, version: bytes) -> bytes:
+    return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: %b steelyard\r\nX-Forwarded-Host: " % (
         addresses,
         proto,
+        version,
     )

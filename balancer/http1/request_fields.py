@@ -244,7 +244,7 @@ class SpecialFields:
         client = self.client
         believed = self.values if client.is_trusted else {}
         addresses = b", ".join([*believed.get(b"x-forwarded-for", []), client.address])
-        ours = forwarding(addresses, last(believed, b"x-forwarded-proto", client.proto))
+        ours = forwarding(addresses, last(believed, b"x-forwarded-proto", client.proto), client.version)
         said = last(believed, b"x-forwarded-host", self.host)
         block = self.block + self._trailers_wanted() + upgrades.fields(upgrade)
         return _with_host(block, client, ours, said, self.host)

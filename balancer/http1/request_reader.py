@@ -17,8 +17,8 @@ from balancer.errors import RequestRejected
 from balancer.http1.body import Body, ChunkedBody, SizedBody
 from balancer.http1.client import Client
 from balancer.http1.fields import END_OF_HEAD, Framing
-from balancer.http1.request_head import Request, RequestHeads
-from balancer.http1.traced_head import TracedHeads
+from balancer.http1.request_head import Request
+from balancer.http1.traced_head import heads_for
 
 _NOT_FOUND: Final = -1 + len(END_OF_HEAD)
 """Value of `end` in `read` while the head is incomplete."""
@@ -48,8 +48,7 @@ class RequestReader:
 
     def apply(self, client: Client, limits: Limits) -> None:
         """Apply a new client and new limits to the next heads."""
-        tracing = client.tracing
-        self._heads = RequestHeads(client) if tracing is None else TracedHeads(client, tracing)
+        self._heads = heads_for(client)
         self._limits = limits
         self._unbounded_size = min(limits.head, 3 * limits.fields)  # a field takes more than three bytes
 

@@ -152,3 +152,9 @@ class TracedHeads(RequestHeads):
         request.parent = parent
         request.tracestate = self._tracestate
         return request
+
+
+def heads_for(client: Client) -> RequestHeads:
+    """Return the parser of a client's request heads."""
+    tracing = client.tracing
+    return RequestHeads(client) if tracing is None else TracedHeads(client, tracing)

@@ -324,6 +324,12 @@ class Engine:
         """Return how many bytes of a body wait for the peer's window, or to be framed."""
         return self._bodies.unsent(stream_id)
 
+    @property
+    def unsent_in_all(self) -> int:
+        """Bytes of all bodies that wait for the peer's windows, or to be framed."""
+        size: int = self._connection.queued_body_size()
+        return size
+
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Return window: `size` received bytes of a body have been passed on. Withhold it while the reader is slow."""
         owed = self._open.get(stream_id, 0)  # of an ended stream all has been returned

@@ -38,6 +38,10 @@ LEAVING: Final = b"leaving!"
 """PING between the two GOAWAY frames of a shutdown."""
 
 
+FIELD_OVERHEAD: Final = 32
+"""Bytes that each field counts beside its name and value in a header list (§ 6.5.2)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a connection.

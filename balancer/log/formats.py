@@ -15,7 +15,7 @@ from json.encoder import encode_basestring_ascii as json_text
 from typing import Final, NamedTuple
 
 from balancer.errors import ClientLeft, ForwardingError, RateLimited, RequestRejected, UpstreamError
-from balancer.http1.client import Client
+from balancer.http1.client import HTTP2, Client
 from balancer.http1.fields import host_of
 from balancer.http1.own_responses import error_body
 from policies.facts import Endpoint, ReportedLoad
@@ -199,6 +199,13 @@ _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 _ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 256))} | {34: '\\"', 92: "\\\\"}
 
 
+def version_of(entry: Entry) -> str:
+    """Return the client's version of HTTP."""
+    if entry.client.version == HTTP2:
+        return "2.0"
+    return "1.0" if entry.is_http10 else "1.1"
+
+
 def quoted(value: str) -> str:
     """Return the value quoted and escaped."""
     return f'"{value if _PLAIN.fullmatch(value) else value.translate(_ESCAPED)}"'
@@ -243,7 +250,7 @@ def text_line(entry: Entry, context: Context) -> str:
         f"path={quoted(entry.target.decode('latin-1'))} host={bare_bytes(host_of(entry.head))} "
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
         f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} status={status} bytes={sent} "
-        f"protocol={client.proto.decode()} version={'1.0' if entry.is_http10 else '1.1'} "
+        f"protocol={client.proto.decode()} version={version_of(entry)} "
         f"client={bare_bytes(client.address)} {pool}region={region} policy={bare(context.policy)} "
         f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
         f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} total={milliseconds(total)} "
@@ -286,7 +293,7 @@ def json_line(entry: Entry, context: Context) -> str:
         f'"method":{repeated_or_null(entry.method)},"path":{text_or_null(entry.target)},'
         f'"host":{repeated_or_null(host_of(entry.head))},"request_id":{text_or_null(entry.id)},'
         f'"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
-        f'"protocol":"{client.proto.decode()}","version":"{"1.0" if entry.is_http10 else "1.1"}",'
+        f'"protocol":"{client.proto.decode()}","version":"{version_of(entry)}",'
         f'{pool}"endpoint":{name},"region":{region},"policy":{json_text(context.policy)},'
         f'"attempts":{entry.attempts},"connection":{connection},"head":{seconds_or_null(head)},'
         f'"queue":{seconds_or_null(queue)},"connect":{seconds_or_null(connect)},'

@@ -49,7 +49,9 @@ class Supervisor:
         self._buckets = SharedBuckets(settings.processes)
         self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
         self._lifeline, self._held = os.pipe()
-        self._front = SharedContext(settings.tls) if settings.tls is not None else None
+        self._front = (
+            SharedContext(settings.tls, http2=settings.http2.enabled) if settings.tls is not None else None
+        )
         self._children = [Child(index) for index in range(settings.processes)]
         self._successor: Successor | None = None
         self._is_ready = self._is_stopping = self._is_patient = False

@@ -48,13 +48,13 @@ class OwnResponse:
             if not stays:
                 fields += b"Connection: close\r\n"
             head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, phrase_of(status), proxy.date_line, fields)
-            downstream.write(head if is_head else head + body)
+            downstream.respond(head if is_head else head + body)
         else:
             error = answer
             status, body = error.status, b""
             field = error.fields if isinstance(error, RateLimited) else None
             proxy.counts.count_error(error)
-            downstream.write(error_response(error, request.id, stays=stays, is_head=is_head, field=field))
+            downstream.respond(error_response(error, request.id, stays=stays, is_head=is_head, field=field))
         proxy.counts.responses[status] += 1
         self._log(error, status, 0 if is_head else len(body))
         downstream.exchange_ended(stays)
@@ -88,7 +88,7 @@ class OwnResponse:
         """Answer a malformed body with an error and close."""
         self._proxy.counts.count_error(error)
         self._proxy.counts.responses[error.status] += 1
-        self._downstream.write(error_response(error, self._request.id, stays=False, is_head=False))
+        self._downstream.respond(error_response(error, self._request.id, stays=False, is_head=False))
         self._log(error, error.status, 0)
         self._downstream.exchange_ended(stays=False)
 

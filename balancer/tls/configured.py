@@ -9,7 +9,7 @@ from policies.facts import Endpoint
 
 def server_tls_of(settings: Settings) -> ServerTls | None:
     """Return the TLS context for clients, None without TLS. Raises `TlsProblem`."""
-    return None if settings.tls is None else ServerTls(settings.tls)
+    return None if settings.tls is None else ServerTls(settings.tls, http2=settings.http2.enabled)
 
 
 def upstream_tls_of(settings: Settings) -> UpstreamTls:

@@ -51,14 +51,14 @@ class ServerTls:
     and never switches.
     """
 
-    def __init__(self, config: TlsConfig) -> None:
-        """Load all certificates and keys. Raises `TlsProblem`."""
-        named = _named_contexts(config)
-        self.manner = _manner(config)
+    def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
+        """Load all certificates and keys; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
+        named = _named_contexts(config, http2)
+        self.manner = _manner(config, http2)
         self.choose = _SniCallback(named)
         self.context = self.first = named[0][1]
         if len(named) > 1:
-            self.context = _server_context(config)
+            self.context = _server_context(config, http2)
             self.context.sni_callback = self.choose
         mute_undecodable_names()
 
@@ -75,10 +75,10 @@ class SharedContext:
     8446 § 4.6.1, § 8.1; RFC 5077 § 5.5). The context has no certificate; it switches to one that has.
     """
 
-    def __init__(self, config: TlsConfig) -> None:
-        """Create the shared context. Raises `TlsProblem`."""
-        self._manner = _manner(config)
-        self._context = _server_context(config)
+    def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
+        """Create the shared context; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
+        self._manner = _manner(config, http2)
+        self._context = _server_context(config, http2)
 
     def before(self, tls: ServerTls) -> ssl.SSLContext:
         """Context with which a handshake begins while `tls` is in force: the shared one, or the context of `tls` if its
@@ -89,12 +89,12 @@ class SharedContext:
         return self._context
 
 
-def _manner(config: TlsConfig) -> tuple[object, ...]:
+def _manner(config: TlsConfig, http2: bool) -> tuple[object, ...]:
     """Settings of a context other than its certificates."""
-    return config.min_version, config.client_ca, config.client_certificate
+    return config.min_version, config.client_ca, config.client_certificate, http2
 
 
-def _named_contexts(config: TlsConfig) -> list[tuple[list[str], ssl.SSLContext]]:
+def _named_contexts(config: TlsConfig, http2: bool) -> list[tuple[list[str], ssl.SSLContext]]:
     """A context for each certificate, with the names in it. Raises `TlsProblem`."""
     named: list[tuple[list[str], ssl.SSLContext]] = []
     for field, certificate in config.by_field():
@@ -103,18 +103,18 @@ def _named_contexts(config: TlsConfig) -> list[tuple[list[str], ssl.SSLContext]]
             raise TlsProblem(
                 f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
             )
-        context = _server_context(config)
+        context = _server_context(config, http2)
         _load_pair(context, field, certificate.certificate, certificate.key)
         named.append((names, context))
     return named
 
 
-def _server_context(config: TlsConfig) -> ssl.SSLContext:
+def _server_context(config: TlsConfig, http2: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[config.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
-    context.set_alpn_protocols([HTTP1])
+    context.set_alpn_protocols([HTTP2, HTTP1] if http2 else [HTTP1])
     if config.client_ca is not None:
         context.verify_mode = _VERIFY_MODES[config.client_certificate]
         _load_ca(context, "tls.client_ca", config.client_ca)

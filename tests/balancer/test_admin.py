@@ -354,7 +354,7 @@ async def test_unauthorized_body_is_not_buffered(stage: Stage) -> None:
     head = b"POST /-/endpoints HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
     assert (await client.ask(head)).status == 404
     (downstream,) = stage.proxy.downstreams
-    assert not downstream.is_answering
+    assert not downstream.answering
     client.write(b"x" * 500_000)
     await client.rest()
     await client.close()

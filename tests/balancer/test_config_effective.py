@@ -108,7 +108,7 @@ def test_every_key_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """Those of tables that are configured."""
     document, table = set[str](), ""
     for line in printed(monkeypatch, capsys, str(EXAMPLE)).splitlines():
-        if header := re.fullmatch(r"\[+([a-z_.]+)\]+", line):
+        if header := re.fullmatch(r"\[+([a-z0-9_.]+)\]+", line):
             table = f"{header[1]}."
         elif key := re.match(r"(?:# )?([a-z_]+) =", line):
             document.add(f"{table}{key[1]}")

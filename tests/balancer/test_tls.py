@@ -116,11 +116,11 @@ async def raw_client(stage: Stage, shelf: Shelf) -> RawClient:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_tls_1_2_and_1_3(stage: Stage, shelf: Shelf, version: ssl.TLSVersion) -> None:
-    """ALPN selects http/1.1, and the worker gets X-Forwarded-Proto: https."""
+    """ALPN selects http/1.1 for a client without HTTP/2, and the worker gets X-Forwarded-Proto: https."""
     worker = await stage.worker(response(b"hello"))
     await stage.serve(worker, tls=shelf.pair(NAME))
     context = limited_to(shelf.client(), version)
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.set_alpn_protocols(["http/1.1"])
     client = await stage.client(tls=context, name=NAME)
     for _ in range(3):
         assert (await client.ask(get())).body == b"hello"

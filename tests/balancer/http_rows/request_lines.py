@@ -134,7 +134,6 @@ VERSIONS = under(
         refused("version-space-inside", "", line(b"GET / HTTP/ 1.1")),
         refused("version-of-rtsp", "", line(b"GET / RTSP/1.0"), 400, 505),
         refused("version-of-ice", "", line(b"SOURCE / ICE/1.0"), 400, 505),
-        refused("http2-preface", "RFC 9113 § 3.4", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, 400),
         refused("tls-hello", "RFC 9112 § 3", b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03" + b"\r\n" * 3),
     ),
 )

@@ -1,0 +1,348 @@
+"""Downstream connection (HTTP/2, RFC 9113): a client's frames become streams, each with an exchange of its own.
+
+After each read its events are handled, and all that they have caused is sent in one write. What workers send in one
+iteration of the event loop is sent in one write as well. The engine (`balancer/http2`) frames, validates and limits
+floods; this class limits what is left: idle connections, and the resets of a client over all its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from balancer.downstream.dispatch import handler_of
+from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
+from balancer.downstream.http2.response_heads import StreamResponseHeads
+from balancer.downstream.http2.stream import Http2Stream
+from balancer.downstream.request_handler import AdminExchanges, Refusal
+from balancer.errors import RequestRejected
+from balancer.exchange.client_connection import ClientConnection
+from balancer.http1.client import HTTP2
+from balancer.http1.field_list import trailers_of
+from balancer.http2.events import (
+    CLOSED,
+    DATA,
+    ENHANCE_YOUR_CALM,
+    HEAD,
+    NO_ERROR,
+    OVERSIZED,
+    PROTOCOL_ERROR,
+    RESET,
+    TRAILERS,
+)
+from balancer.http2.server_engine import ServerEngine
+from balancer.networks import ends_of
+
+if TYPE_CHECKING:
+    from balancer.exchange.proxy import Proxy
+    from balancer.http2.limits import Limits
+    from balancer.routes.table import RouteTable
+
+TICK: Final = 1.0
+"""Seconds between two ticks of the engine."""
+
+
+class Http2Connection(ClientConnection):
+    """A client's HTTP/2 connection; the protocol of its transport."""
+
+    __slots__ = (
+        "_admin_exchange",
+        "_ended",
+        "_flush_is_due",
+        "_heads",
+        "_high",
+        "_is_begun",
+        "_left_at",
+        "_resets",
+        "_routes",
+        "_streams",
+        "_ticked_at",
+        "_unsent",
+        "_unstarted",
+        "_watched",
+        "engine",
+        "response_heads",
+    )
+
+    def __init__(
+        self, proxy: Proxy, limits: Limits, admin_exchange: AdminExchanges, routes: RouteTable | None = None
+    ) -> None:
+        super().__init__(proxy)
+        self._admin_exchange = admin_exchange
+        self._routes = routes
+        self.engine = ServerEngine(limits, connect=True)
+        self.response_heads = StreamResponseHeads()
+        self._streams: dict[int, Http2Stream] = {}  # in order of arrival
+        self._ended: dict[
+            int, Http2Stream
+        ] = {}  # answered ones of whose response the client has not taken all
+        self._watched: dict[Http2Stream, None] = {}  # of which a part of the response has been sent
+        self._unstarted: list[Http2Stream] = []  # started at the end of the current read
+        self._flush_is_due = False  # within a read, or scheduled
+        self._is_begun = False  # a request has come
+        self._left_at = 0.0  # when the connection began to leave, else 0
+        self._ticked_at = proxy.cached_time
+        self._unsent = 0  # bytes in the transport at the last sweep, while it closes
+        self._resets = 0  # of those of the engine that have been counted for the client
+
+    @property
+    def answering(self) -> int:
+        return len(self._streams)
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        proxy = self._proxy
+        self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
+        self._high = proxy.limits.high_water
+        self.transport.set_write_buffer_limits(high=self._high)
+        proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
+        self.client = client = proxy.client_of(*ends_of(transport), proto, HTTP2)
+        self._heads = StreamRequestHeads(client, proxy.limits, proxy.fresh_id)
+        proxy.counts.connections += 1
+        proxy.counts.http2_connections += 1
+        proxy.downstreams[self] = None
+        if proxy.resets.is_over(client.address, proxy.now()) and not client.is_trusted:
+            self._end(ENHANCE_YOUR_CALM, "too many streams of this client were reset")
+        else:
+            self.write(self.engine.data_to_send())
+
+    def apply(self) -> None:
+        """Apply a new runtime configuration to the requests that begin from now on."""
+        proxy, old = self._proxy, self.client
+        self.client = proxy.client_of(old.address, old.authority, old.proto, HTTP2)
+        self._heads.apply(self.client, proxy.limits)
+        self._high = proxy.limits.high_water
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits(high=self._high)
+
+    def data_received(self, data: bytes) -> None:
+        self._flush_is_due = True
+        for kind, stream_id, value, flag in self.engine.receive(data):
+            if kind == HEAD:
+                self._begin(stream_id, value, flag)
+            elif kind == DATA:
+                stream = self._streams.get(stream_id)
+                if stream is None:
+                    self.engine.acknowledge(stream_id, len(value))
+                else:
+                    stream.data(value, flag)
+            else:
+                self._handle(kind, stream_id, value, flag)
+        if self._unstarted:
+            unstarted, self._unstarted = self._unstarted, []
+            for stream in unstarted:
+                stream.start()
+        self._flush()
+
+    def _handle(self, kind: int, stream_id: int, value: object, flag: bool) -> None:
+        """Handle an event other than HEAD and DATA."""
+        stream = self._streams.get(stream_id)
+        if kind == RESET:
+            if flag:
+                self._proxy.counts.http2_resets += 1
+            if stream is not None:
+                stream.lost(None)
+            self._ended.pop(stream_id, None)
+        elif kind == TRAILERS and stream is not None:
+            stream.ended(trailers_of(cast(FieldPairs, value)))
+        elif kind == OVERSIZED:
+            stream = self._open(stream_id, flag)
+            self._refuse(stream, self._heads.oversized(cast(FieldPairs, value)), flag)
+        elif kind == CLOSED:
+            self._closed(cast("tuple[int, str]", value)[0])
+
+    def eof_received(self) -> bool:
+        """Close: without an end of its own, a client of HTTP/2 can neither open windows nor end a stream."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._proxy.downstreams.pop(self, None)
+        self._count_resets(self._proxy.now())
+        self._flush_is_due = True  # nothing is sent any more
+        self._ended.clear()
+        self._watched.clear()
+        self._unstarted.clear()
+        for stream in list(self._streams.values()):
+            stream.lost(error)
+        self._proxy.client_left()
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = self.engine.is_blocked = True
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = self.engine.is_blocked = False
+        self._flush_is_due = True
+        self._flush()
+
+    # --- streams
+
+    def _open(self, stream_id: int, has_ended: bool) -> Http2Stream:
+        proxy = self._proxy
+        self._is_begun = True
+        self.idle_since = proxy.cached_time
+        proxy.counts.http2_streams += 1
+        stream = Http2Stream(proxy, self, stream_id)
+        self._streams[stream_id] = stream
+        return stream
+
+    def _begin(self, stream_id: int, fields: FieldPairs, has_ended: bool) -> None:
+        """Begin a request whose head has come."""
+        stream = self._open(stream_id, has_ended)
+        proxy = self._proxy
+        try:
+            request = self._heads.read(fields, has_ended)
+            handler, proxy = handler_of(proxy, stream, request, self._admin_exchange, self._routes)
+        except RequestRejected as error:
+            self._refuse(stream, error, has_ended)
+            return
+        stream.expect(handler, request, proxy.limits.body, has_ended)
+        if request.fields.is_offer:
+            stream.await_upgrade()
+        if stream.expects_body:
+            self._unstarted.append(stream)  # sent with the body in this read
+        else:
+            handler.start()
+
+    def _refuse(self, stream: Http2Stream, error: RequestRejected, has_ended: bool) -> None:
+        """Answer a request that is not forwarded; the connection stays."""
+        stream.refuse(Refusal(self._proxy, stream, error, self._heads.raw), has_ended)
+
+    def stream_ended(self, stream: Http2Stream) -> None:
+        """Forget a stream that has been answered, once the client has taken the response."""
+        if self._streams.pop(stream.id, None) is not None:
+            self._ended[stream.id] = stream
+            self.idle_since = self._proxy.cached_time
+
+    def forget(self, stream: Http2Stream) -> None:
+        """Forget a stream that was reset."""
+        self._streams.pop(stream.id, None)
+        self._ended.pop(stream.id, None)
+        self._watched.pop(stream, None)
+
+    def watch(self, stream: Http2Stream) -> None:
+        """Pause the stream's response while the client does not take it."""
+        self._watched[stream] = None
+
+    # --- sending
+
+    def flush_soon(self) -> None:
+        """Send what was submitted at the end of this read, or of this iteration of the event loop."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        engine = self.engine
+        self._flush_is_due = False
+        if self.transport.is_closing():
+            return
+        if not engine.is_blocked:
+            data = engine.data_to_send()
+            if data:
+                self.write(data)
+        if self._ended:
+            self._forget_sent()
+        if self._watched:
+            self._note_pressure()
+        if engine.is_leaving or engine.is_closed:
+            self._go_on_leaving()
+        elif not self._proxy.keeps_alive and not self._streams:
+            self._leave()
+
+    def _forget_sent(self) -> None:
+        """Forget the answered streams of whose response the client has taken all."""
+        if not self.engine.unsent_in_all:
+            self._ended.clear()
+            return
+        for stream in list(self._ended.values()):
+            if not stream.unsent:
+                del self._ended[stream.id]
+
+    def _note_pressure(self) -> None:
+        high = self._high
+        for stream in list(self._watched):
+            if not stream.note_pressure(high):
+                self._watched.pop(stream, None)
+
+    # --- ends
+
+    def check(self, now: float) -> None:
+        """Enforce the timeouts of the connection and of its streams; `now` is the cached time."""
+        proxy, engine = self._proxy, self.engine
+        if now - self._ticked_at >= TICK:
+            self._ticked_at = now
+            engine.tick()
+        if engine.resets > self._resets and self._count_resets(now):
+            self._end(ENHANCE_YOUR_CALM, "too many streams of this client were reset")
+            return
+        for stream in list(self._streams.values()):
+            stream.check(now)
+        for stream in list(self._ended.values()):
+            stream.check_reader(now)
+        quiet = now - self.idle_since
+        if self.transport.is_closing():
+            self._check_closing(now)
+        elif self._left_at:
+            if not (self._streams or self._ended) and now - self._left_at > proxy.timeouts.linger:
+                self._end(NO_ERROR)
+        elif not proxy.keeps_alive or engine.is_worn:
+            self._leave()
+        elif not (self._streams or self._ended):
+            if not self._is_begun and quiet > proxy.timeouts.head:
+                self._end(NO_ERROR)
+            elif quiet > proxy.idle_limit:
+                self._leave()
+
+    def _check_closing(self, now: float) -> None:
+        """Abort a client that takes nothing of the last bytes."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self.idle_since = unsent, now
+        elif now - self.idle_since > self._proxy.timeouts.linger:
+            self.abort()
+
+    def close_if_idle(self, now: float, longer_than: float) -> bool:
+        """Leave if no stream has been open for more than `longer_than` seconds. Returns whether it left."""
+        if self._streams or self._ended or self._left_at or now - self.idle_since <= longer_than:
+            if self._proxy.is_draining:
+                self._leave()
+            return False
+        self._leave()
+        return True
+
+    def _leave(self) -> None:
+        """Tell the client to use another connection (RFC 9113 § 6.8), and close when its streams have ended."""
+        if not self._left_at and not self.transport.is_closing():
+            self._left_at = self._proxy.now()
+            self.engine.leave()
+            self.flush_soon()
+
+    def _go_on_leaving(self) -> None:
+        for kind, stream_id, value, flag in self.engine.events():
+            self._handle(kind, stream_id, value, flag)
+
+    def _end(self, code: int, reason: str = "") -> None:
+        """End the connection and all its streams."""
+        self.engine.terminate(code, reason)
+        self._closed(code)
+
+    def _closed(self, code: int) -> None:
+        """Send the last bytes and close."""
+        if code == ENHANCE_YOUR_CALM:
+            self._proxy.counts.http2_floods += 1
+        elif code >= PROTOCOL_ERROR:
+            self._proxy.counts.http2_violations += 1
+        if not self.transport.is_closing():
+            data = self.engine.data_to_send()
+            if data:
+                self.write(data)
+            self.transport.close()
+
+    def _count_resets(self, now: float) -> bool:
+        """Count the resets since the last call for the client. Returns whether they are too many."""
+        number, self._resets = self.engine.resets - self._resets, self.engine.resets
+        if not number or self.client.is_trusted:
+            return False
+        return self._proxy.resets.add(self.client.address, number, now)

@@ -1,0 +1,167 @@
+"""Translate the fields of an HTTP/2 request (RFC 9113 § 8.3) to a head in HTTP/1.1, which is then parsed as any other.
+
+So a worker gets what it would get for the same request in HTTP/1.1, by the same code. The engine has validated names
+and values, also that no field belongs to one connection; what would become another message in HTTP/1.1 is refused here
+again. A client mostly repeats its fields from one request to the next, and then the last translation is reused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from os import urandom
+from typing import Final
+
+from balancer.config.limits import Limits
+from balancer.errors import RequestRejected
+from balancer.http1 import websocket
+from balancer.http1.client import Client
+from balancer.http1.request_head import Request
+from balancer.http1.traced_head import heads_for
+
+FieldPairs = tuple[tuple[bytes, bytes], ...]
+
+_OF_ONE_CONNECTION: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding")
+)
+_SCHEMES: Final = frozenset((b"http", b"https"))
+_OF_WEBSOCKET: Final = frozenset((b"sec-websocket-key", b"content-length"))
+
+_is_name: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
+_is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
+_is_target: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+").fullmatch
+_is_method: Final = re.compile(rb"[A-Z][A-Z-]{0,31}").fullmatch
+
+_UNPRINTABLE: Final = re.compile(rb"[\x00-\x20\x7f]")
+
+
+class StreamRequestHeads:
+    """Reads the request heads of one connection. `raw` is the head of the last one in HTTP/1.1, b"" if it has none."""
+
+    def __init__(self, client: Client, limits: Limits, fresh_id: Callable[[], bytes]) -> None:
+        self._fresh_id = fresh_id
+        self.raw = b""
+        self.apply(client, limits)
+
+    def apply(self, client: Client, limits: Limits) -> None:
+        """Apply a new client and new limits to the next heads."""
+        self._limits = limits
+        self._heads = heads_for(client)
+        self._others: FieldPairs = ()
+        self._key = (b"", b"", b"", False)
+        self._block = b""  # the result for `_others` and `_key`, the last ones
+
+    def read(self, fields: FieldPairs, has_ended: bool) -> Request:
+        """Return the request with these fields; `has_ended` if no body follows. Raises `RequestRejected`."""
+        method = scheme = authority = path = protocol = b""
+        count = 0
+        for name, value in fields:
+            if name == b":path":
+                path = value
+            elif name == b":method":
+                method = value
+            elif name == b":authority":
+                authority = value
+            elif name == b":scheme":
+                scheme = value
+            elif name == b":protocol":
+                protocol = value
+            else:
+                break
+            count += 1
+        others = fields[count:]
+        key = (authority, scheme, protocol, has_ended)
+        if method == b"CONNECT":
+            return self._connect(others, authority, scheme, path, protocol)
+        if key != self._key or others != self._others:
+            self.raw = _for_log(method, path)
+            self._block = self._block_of(others, authority, scheme, is_chunked=not has_ended)
+            self._key, self._others = key, others
+        return self._request(method, path, self._block)
+
+    def oversized(self, fields: FieldPairs) -> RequestRejected:
+        """Return the error for a head that is larger than advertised."""
+        found = dict(fields[:5])
+        self.raw = _for_log(found.get(b":method", b""), found.get(b":path", b""))
+        return RequestRejected(431, "head_too_large", f"at most {self._limits.head} bytes of head")
+
+    def _request(self, method: bytes, path: bytes, block: bytes) -> Request:
+        limits = self._limits
+        if len(path) > limits.target:
+            self.raw = _for_log(method, path[: limits.target])
+            raise RequestRejected(414, "target_too_long", f"at most {limits.target} bytes of target")
+        if _is_target(path) is None or _is_method(method) is None:
+            self.raw = _for_log(method, path)
+            raise RequestRejected(
+                400, "malformed_request", "a :method or :path with characters that HTTP forbids"
+            )
+        self.raw = raw = b"%b %b HTTP/1.1%b\r\n" % (method, path, block)
+        if len(raw) > limits.head:
+            raise RequestRejected(431, "head_too_large", f"at most {limits.head} bytes of head")
+        if path[:1] != b"/" and method != b"CONNECT" and not (path == b"*" and method == b"OPTIONS"):
+            raise RequestRejected(400, "bad_target", "the :path must begin with a slash")
+        return self._heads.outgoing(raw, self._fresh_id())
+
+    def _connect(
+        self, others: FieldPairs, authority: bytes, scheme: bytes, path: bytes, protocol: bytes
+    ) -> Request:
+        """Return a CONNECT request (RFC 9113 § 8.5), or one that begins a WebSocket (RFC 8441) as its offer in
+        HTTP/1.1."""
+        self.raw = _for_log(b"CONNECT", authority)
+        if not protocol:
+            return self._request(
+                b"CONNECT", authority, self._block_of(others, authority, b"", is_chunked=False)
+            )
+        if protocol.lower() != b"websocket":
+            raise RequestRejected(501, "unknown_protocol", "the :protocol of CONNECT may only be websocket")
+        kept = tuple(pair for pair in others if pair[0] not in _OF_WEBSOCKET)
+        block = self._block_of(kept, authority, scheme, is_chunked=False) + websocket.offer(urandom(16))
+        return self._request(b"GET", path, block)
+
+    def _block_of(self, others: FieldPairs, authority: bytes, scheme: bytes, *, is_chunked: bool) -> bytes:
+        """Return the fields as a block of HTTP/1.1 (`http1/fields.py`). Raises `RequestRejected`."""
+        if scheme and scheme not in _SCHEMES:
+            raise RequestRejected(400, "bad_scheme", "the :scheme must be http or https")
+        lines: list[bytes] = [b"\r\n"]
+        if authority:
+            _check(b"host", authority)
+            lines.append(b"Host: %b\r\n" % authority)
+        cookies: list[bytes] = []
+        hosts = 0
+        for name, value in others:
+            _check(name, value)
+            if name == b"cookie":  # § 8.2.3
+                cookies.append(value)
+            elif name == b"host":
+                hosts += 1
+                if hosts > 1 or (authority and value.lower() != authority.lower()):
+                    raise RequestRejected(400, "bad_host", "Host must be the same as :authority")
+                if not authority:
+                    lines.append(b"Host: %b\r\n" % value)
+            elif name == b"te":
+                if value.lower() != b"trailers":
+                    raise RequestRejected(400, "malformed_request", "TE may only be trailers")
+                lines.append(b"TE: trailers\r\nConnection: TE\r\n")
+            elif name in _OF_ONE_CONNECTION:
+                raise RequestRejected(400, "malformed_request", f"HTTP/2 has no field {name.decode()}")
+            else:
+                is_chunked = is_chunked and name != b"content-length"
+                lines.append(b"%b: %b\r\n" % (name, value))
+        if cookies:
+            lines.append(b"cookie: %b\r\n" % b"; ".join(cookies))
+        if is_chunked:
+            lines.append(b"Transfer-Encoding: chunked\r\n")
+        if len(others) - max(0, len(cookies) - 1) > self._limits.fields:
+            raise RequestRejected(431, "too_many_fields", f"at most {self._limits.fields} fields")
+        return b"".join(lines)
+
+
+def _check(name: bytes, value: bytes) -> None:
+    """Refuse what would be something else in HTTP/1.1, whatever the engine has found."""
+    if _is_name(name) is None or _is_value(value) is None:
+        raise RequestRejected(400, "malformed_request", "a field with characters that HTTP forbids")
+
+
+def _for_log(method: bytes, path: bytes) -> bytes:
+    """Return a request line that can be logged for a request that is refused."""
+    return b"%b %b HTTP/2.0\r\n\r\n" % (_UNPRINTABLE.sub(b"?", method), _UNPRINTABLE.sub(b"?", path))

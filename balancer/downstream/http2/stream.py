@@ -1,0 +1,264 @@
+"""Stream of a client's HTTP/2 connection: the client connection of one exchange.
+
+Data of the request is acknowledged once it has been passed on, so a slow worker withholds the window of its stream
+alone. What waits of the response in the engine pauses reading from the worker of this stream alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.downstream.http2.response_heads import own_message
+from balancer.downstream.http2.stream_transport import StreamTransport
+from balancer.downstream.request_handler import RequestHandler
+from balancer.errors import RequestRejected
+from balancer.exchange.client_connection import HELD_BY_BODY
+from balancer.exchange.client_stream import ClientStream
+from balancer.exchange.pending_upgrade import PendingUpgrade
+from balancer.http1.fields import without
+from balancer.http2.events import CANCEL, INTERNAL_ERROR
+
+if TYPE_CHECKING:
+    from balancer.downstream.http2.connection import Http2Connection
+    from balancer.exchange.proxy import Proxy
+    from balancer.http1.request_head import Request
+    from balancer.http1.response_head import Response
+    from balancer.http2.events import Fields
+
+OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
+
+
+class Http2Stream(ClientStream):
+    """A stream. `expects_body`: the request has not ended."""
+
+    __slots__ = (
+        "_body_limit",
+        "_connection",
+        "_handler",
+        "_id",
+        "_received",
+        "_seen_unsent",
+        "_tunnel",
+        "_withheld",
+        "expects_body",
+    )
+
+    def __init__(self, proxy: Proxy, connection: Http2Connection, stream_id: int) -> None:
+        super().__init__(proxy)
+        self.is_stream = True
+        self.client = connection.client
+        self._connection = connection
+        self._id = stream_id
+        self._handler: RequestHandler | None = None
+        self._tunnel: StreamTransport | None = (
+            None  # in place of the handler's methods, for what may be a tunnel
+        )
+        self._body_limit: int | None = None
+        self._received = 0
+        self._withheld = 0  # bytes of the request that are not acknowledged
+        self._seen_unsent = 0
+        self.expects_body = False
+
+    @property
+    def answering(self) -> int:
+        return int(self._handler is not None)
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    @property
+    def unsent(self) -> int:
+        return self._connection.engine.unsent(self._id)
+
+    # --- the request
+
+    def expect(self, handler: RequestHandler, request: Request, limit: int | None, has_ended: bool) -> None:
+        """Expect the rest of a request, which `handler` answers: a body of at most `limit` bytes; `has_ended` if there
+        is none.
+        """
+        self._handler = handler
+        self._body_limit = limit
+        self.expects_body = request.fields.has_body and not has_ended
+
+    def refuse(self, handler: RequestHandler, has_ended: bool) -> None:
+        """Answer by `handler` and read no more of the request."""
+        self._handler = handler
+        self.expects_body = not has_ended
+        handler.start()
+
+    def start(self) -> None:
+        """Start answering."""
+        if self._handler is not None:
+            self._handler.start()
+
+    def await_upgrade(self) -> None:
+        """Hold the data that follows a request with an upgrade offer until the offer is answered."""
+        if self._handler is not None:
+            self.transport = self._tunnel = StreamTransport(self)
+            self.pending_upgrade = PendingUpgrade(self, None, b"")
+
+    def data(self, data: bytes, has_ended: bool) -> None:
+        """Take bytes of the request's body; `has_ended` if they are the last."""
+        size = len(data)
+        if self._tunnel is not None:
+            if data:
+                self._tunnel.arrived(data)
+        elif self._handler is not None and self.expects_body:
+            self.idle_since = self._proxy.cached_time
+            self._received += size
+            limit = self._body_limit
+            if limit is not None and self._received > limit:
+                self._reject(RequestRejected(413, "body_too_large", f"at most {limit} bytes of body"))
+                return
+            if size:
+                self._handler.request_body(data)
+        if has_ended:
+            self.ended(b"")
+        elif self.is_held:
+            self._withheld += size
+        else:
+            self._connection.engine.acknowledge(self._id, size)
+
+    def ended(self, trailers: bytes) -> None:
+        """Take the end of the request; `trailers` is a block of fields or b""."""
+        if self._tunnel is not None:
+            self._tunnel.ended()
+        elif self._handler is not None and self.expects_body:
+            self.expects_body = False
+            self._handler.request_ended(trailers)
+
+    def _reject(self, error: RequestRejected) -> None:
+        if self._handler is not None:
+            self._handler.reject(error)
+
+    def hold(self, reason: int = HELD_BY_BODY) -> None:
+        self.is_held |= reason
+
+    def unhold(self, reason: int = HELD_BY_BODY) -> None:
+        self.is_held &= ~reason
+        if self._withheld and not self.is_held:
+            size, self._withheld = self._withheld, 0
+            self._connection.engine.acknowledge(self._id, size)
+            self._connection.flush_soon()
+
+    # --- the response
+
+    def fields_of(self, status: int, block: bytes) -> Fields:
+        return self._connection.response_heads.fields_of(status, block)
+
+    def send_interim(self, head: Fields) -> None:
+        self._connection.engine.interim(self._id, head)
+        self._connection.flush_soon()
+
+    def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
+        connection = self._connection
+        if head is not None:
+            connection.engine.respond(self._id, head, is_last=is_last and not data)
+        if data or (is_last and head is None):
+            connection.engine.send_data(self._id, data, is_last=is_last)
+        if not is_last:
+            connection.watch(self)
+        connection.flush_soon()
+
+    def send_end(self, head: Fields | None, data: bytes, trailers: Fields) -> None:
+        self.send(head, data, is_last=False)
+        self._connection.engine.send_trailers(self._id, trailers)
+
+    def respond(self, response: bytes) -> None:
+        status, block, body = own_message(response)
+        head = self.fields_of(status, block)
+        if status < 200:
+            self.send_interim(head)
+        else:
+            self.send(head, body, is_last=True)
+
+    def exchange_ended(self, stays: bool) -> None:
+        """End the stream with its response; what the client still sends of the request is not read."""
+        self._handler = None
+        if self.expects_body:
+            self._connection.engine.discard(self._id)
+        self._connection.stream_ended(self)
+
+    def note_pressure(self, high: int) -> bool:
+        """Pause or resume the response by what waits for the client. Returns whether it is to be looked at again."""
+        unsent = self.unsent
+        if self.is_write_paused:
+            if unsent > high // 4:
+                return True
+            self.is_write_paused = False
+            if self._tunnel is not None:
+                self._tunnel.get_protocol().resume_writing()
+            elif self._handler is not None:
+                self._handler.resume_response()
+        elif unsent > high:
+            self.is_write_paused, self._seen_unsent = True, unsent
+            self.idle_since = self._proxy.cached_time
+            if self._tunnel is not None:
+                self._tunnel.get_protocol().pause_writing()
+            elif self._handler is not None:
+                self._handler.pause_response()
+            return True
+        return False
+
+    # --- tunnels
+
+    def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
+        """Answer 200, which accepts a CONNECT of either kind (RFC 8441 § 5)."""
+        self.pending_upgrade = None
+        self.send(self.fields_of(200, without(OF_HANDSHAKE, fields)), early, is_last=False)
+
+    # --- ends
+
+    def check(self, now: float) -> None:
+        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
+        timeouts = self._proxy.timeouts
+        if self.is_write_paused and self._tunnel is None:
+            self.check_reader(now)
+        elif self.expects_body and not self.is_held and now - self.idle_since > timeouts.request_idle:
+            self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
+        elif self._handler is not None:
+            self._handler.check(now)
+
+    def check_reader(self, now: float) -> None:
+        """Reset the stream of a client that has taken nothing of the response for the idle timeout."""
+        unsent = self.unsent
+        if unsent != self._seen_unsent:
+            self._seen_unsent, self.idle_since = unsent, now
+        elif now - self.idle_since > self._proxy.timeouts.body_idle:
+            self.abort()
+
+    def abort(self) -> None:
+        """Reset the stream, so that the client sees a truncated response."""
+        self.reset(INTERNAL_ERROR)
+
+    def reset(self, code: int = CANCEL) -> None:
+        """Reset the stream, and abandon the request if it is being answered."""
+        self._connection.engine.reset(self._id, code)
+        self._connection.flush_soon()
+        self.lost(None)
+
+    def lost(self, error: Exception | None) -> None:
+        """Handle the end of the stream by a reset or with its connection."""
+        if self._tunnel is not None:
+            self._connection.forget(self)
+            self._tunnel.lost(error or ConnectionResetError("the client has reset the stream"))
+        else:
+            self.connection_lost(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.forget(self)
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.abandon()
+
+    # --- for its transport
+
+    def end_tunnel(self) -> None:
+        """End the direction towards the client."""
+        self.send(None, b"", is_last=True)
+
+    def finish(self) -> None:
+        """Read nothing more of the client."""
+        self._connection.engine.discard(self._id)
+        self._connection.stream_ended(self)

@@ -1,0 +1,41 @@
+"""Stream of a client's HTTP/2 connection: what exchanges use of it beside what they use of a `ClientConnection`.
+
+The class itself is in `downstream/http2/stream.py`. For an exchange a stream is a client connection with one request,
+whose response is sent as fields and as bytes of the body without framing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.exchange.client_connection import ClientConnection
+
+if TYPE_CHECKING:
+    from balancer.http2.events import Fields
+
+
+class ClientStream(ClientConnection):
+    """A stream; `head` is the fields of a final response, None once it has been sent."""
+
+    __slots__ = ()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of the response that wait for the client."""
+        raise NotImplementedError
+
+    def fields_of(self, status: int, block: bytes) -> Fields:
+        """Return a response's head as fields. Raises `MalformedResponse` for what HTTP/2 does not allow."""
+        raise NotImplementedError
+
+    def send_interim(self, head: Fields) -> None:
+        """Send the head of an interim response (1xx)."""
+        raise NotImplementedError
+
+    def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
+        """Send a part of the response."""
+        raise NotImplementedError
+
+    def send_end(self, head: Fields | None, data: bytes, trailers: Fields) -> None:
+        """Send the last part of the response, which has trailers."""
+        raise NotImplementedError
