@@ -197,7 +197,12 @@ class Http2Connection(ClientConnection):
         except RequestRejected as error:
             self._refuse(stream, error, has_ended)
             return
-        stream.expect(handler, request, proxy.limits.body, has_ended)
+        limit = proxy.limits.body
+        if limit is not None and request.fields.length > limit:
+            too_large = RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
+            self._refuse(stream, too_large, has_ended)
+            return
+        stream.expect(handler, request, limit, has_ended)
         if request.fields.is_offer:
             stream.await_upgrade()
         if stream.expects_body:

@@ -6,8 +6,10 @@ alone. What waits of the response in the engine pauses reading from the worker o
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import StreamTransport
 from balancer.downstream.request_handler import RequestHandler
@@ -36,6 +38,7 @@ class Http2Stream(ClientStream):
         "_connection",
         "_handler",
         "_id",
+        "_is_detached",
         "_received",
         "_seen_unsent",
         "_tunnel",
@@ -57,6 +60,7 @@ class Http2Stream(ClientStream):
         self._received = 0
         self._withheld = 0  # bytes of the request that are not acknowledged
         self._seen_unsent = 0
+        self._is_detached = False  # the admin application answers
         self.expects_body = False
 
     @property
@@ -208,12 +212,20 @@ class Http2Stream(ClientStream):
         self.pending_upgrade = None
         self.send(self.fields_of(200, without(OF_HANDSHAKE, fields)), early, is_last=False)
 
+    def detach(self) -> asyncio.Transport:
+        """Return a transport for the admin application, which answers the request in HTTP/1.1."""
+        self._is_detached = True
+        self.transport = self._tunnel = AdminTransport(self)
+        return self._tunnel
+
     # --- ends
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts = self._proxy.timeouts
-        if self.is_write_paused and self._tunnel is None:
+        if self._is_detached and self._proxy.is_draining:  # the live page would never end
+            self.reset(CANCEL)
+        elif self.is_write_paused and self._tunnel is None:
             self.check_reader(now)
         elif self.expects_body and not self.is_held and now - self.idle_since > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))

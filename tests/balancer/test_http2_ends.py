@@ -1,0 +1,428 @@
+"""Ends of HTTP/2 connections: drain, idle connections, timeouts, floods; and what takes a stream over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, NO_ERROR
+from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, ResetCounts
+from tests.balancer import frames
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import Script, Stage, Wire, answering_after, response
+from tests.balancer.frames import frame, head, rst
+from tests.balancer.http2_client import Http2Client, fields, http2_client, raw_client
+
+NAME = "a.example"
+WEBSOCKET = (
+    (b":method", b"CONNECT"),
+    (b":protocol", b"websocket"),
+    *fields(b"/chat")[1:],
+    (b"sec-websocket-version", b"13"),
+)
+
+
+# --- leaving
+
+
+async def test_drain_finishes_streams_and_loses_no_request(stage: Stage) -> None:
+    """RFC 9113 § 6.8: requests sent before the client has seen the first GOAWAY are answered."""
+    go = asyncio.Event()
+    await stage.serve(await stage.worker(answering_after(go)))
+    client = await http2_client(stage)
+    first = client.request()
+    await stage.eventually(lambda: stage.state().in_flight == 1)
+    stage.proxy.drain()
+    stage.advance(0.3)
+    late = client.request()
+    await client.until(lambda: client.goaways)
+    assert client.goaways[0] == (2**31 - 1, NO_ERROR)
+    await client.until(lambda: len(client.goaways) == 2)
+    assert client.goaways[1] == (late, NO_ERROR)
+    go.set()
+    assert [(await client.answer(stream)).status for stream in (first, late)] == [200, 200]
+    await client.end()
+    assert not stage.proxy.downstreams
+
+
+async def test_stop_ends_idle_connections_at_once(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()))
+    client = await http2_client(stage)
+    await client.ask()
+    assert stage.server is not None
+    stopping = asyncio.ensure_future(stage.server.stop())
+    await client.end()
+    assert await stopping
+    assert client.goaways[0] == (2**31 - 1, NO_ERROR)
+
+
+async def test_idle_connection_is_closed(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), timeouts={"keep_alive": 5.0})
+    client = await http2_client(stage)
+    await client.ask()
+    stage.advance(4.0)
+    await client.ask()
+    stage.advance(4.0)
+    assert stage.proxy.downstreams
+    stage.advance(2.0)
+    await client.end()
+    assert client.goaways[-1][1] == NO_ERROR
+
+
+async def test_connection_without_a_request_has_the_time_of_a_head(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), timeouts={"head": 2.0})
+    client = await raw_client(stage)
+    await stage.eventually(lambda: stage.proxy.counts.http2_connections)
+    stage.advance(2.5)
+    assert await client.goaway() == NO_ERROR
+    await client.end()
+
+
+async def test_client_that_answers_nothing_while_it_is_left(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), timeouts={"linger": 1.0})
+    client = await raw_client(stage)
+    await client.send(head(1, *fields()))
+    await client.until(frames.DATA, 1)
+    stage.proxy.drain()
+    stage.advance(0.3)
+    stage.advance(1.1)
+    await client.end()
+    assert not stage.proxy.downstreams
+
+
+async def test_crowded_connections_are_left(stage: Stage) -> None:
+    """While clients wait for a descriptor, a connection ends after its streams."""
+    await stage.serve(await stage.worker(response()))
+    client = await http2_client(stage)
+    stage.proxy.set_crowded(True)
+    assert (await client.ask()).status == 200
+    await client.end()
+    assert client.goaways
+
+
+async def test_reload_changes_the_limits_of_open_connections(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()))
+    client = await http2_client(stage)
+    await client.ask()
+    await stage.reload(limits={"target": 64})
+    assert (await client.ask(path=b"/" + b"x" * 70)).status == 414
+
+
+# --- timeouts and limits of streams
+
+
+async def test_body_that_stalls_is_answered_408(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), timeouts={"request_idle": 2.0})
+    client = await http2_client(stage)
+    stream = client.begin(fields(method=b"POST"))
+    client.send(stream, b"abc")
+    await stage.eventually(lambda: stage.state().in_flight)
+    stage.advance(3.0)
+    assert (await client.answer(stream)).status == 408
+    assert (await client.ask()).status == 200
+
+
+async def test_worker_that_does_not_answer(stage: Stage) -> None:
+    go = asyncio.Event()
+    worker = await stage.worker(answering_after(go))
+    await stage.serve(worker, retries=0, timeouts={"first_byte": 2.0})
+    client = await http2_client(stage)
+    stream = client.request()
+    await stage.eventually(lambda: worker.requests)
+    stage.advance(3.0)
+    assert (await client.answer(stream)).status == 504
+    go.set()
+
+
+@pytest.mark.parametrize("is_stated", [True, False])
+async def test_body_above_the_limit(stage: Stage, is_stated: bool) -> None:
+    await stage.serve(await stage.worker(response()), limits={"body": 10})
+    client = await http2_client(stage)
+    stated = ((b"content-length", b"11"),) if is_stated else ()
+    assert (await client.ask(*stated, body=b"x" * 11, method=b"POST")).status == 413
+    assert (await client.ask(body=b"x" * 10, method=b"POST")).status == 200
+
+
+async def test_client_that_takes_nothing_of_a_response(stage: Stage) -> None:
+    """Its stream is reset; the others go on."""
+
+    async def script(wire: Wire) -> None:
+        request = await wire.request()
+        await wire.send(response(b"x" * 4_000_000 if b"/big" in request.line else b"ok"))
+
+    await stage.serve(await stage.worker(script), timeouts={"body_idle": 5.0})
+    client = await http2_client(stage)
+    client.is_slow = True
+    stream = client.request(path=b"/big")
+    await client.until(lambda: client.answers[stream].size == 262_144)
+    await stage.turn()
+    for _ in range(3):
+        stage.advance(3.0)
+    answer = await client.answer(stream)
+    assert answer.reset is not None
+    assert (await client.ask()).status == 200
+    await stage.eventually(lambda: not stage.state().in_flight)
+
+
+async def test_full_endpoints_queue_streams(stage: Stage) -> None:
+    go = asyncio.Event()
+    await stage.serve(await stage.worker(answering_after(go)), max_in_flight=2, limits={"queue": 3})
+    client = await http2_client(stage)
+    streams = [client.request() for _ in range(6)]
+    assert (await client.answer(streams[5])).status == 503
+    go.set()
+    assert [(await client.answer(stream)).status for stream in streams[:5]] == [200] * 5
+
+
+# --- floods
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        frame(frames.PING, b"12345678") * 1500,
+        frame(frames.SETTINGS) * 1500,
+        frame(frames.WINDOW_UPDATE, struct.pack("!I", 1)) * 1500,
+        frame(frames.PRIORITY, b"\0\0\0\3\0", 1) * 1500,
+    ],
+    ids=["ping", "settings", "window-update", "priority"],
+)
+async def test_flood_ends_the_connection(stage: Stage, flood: bytes) -> None:
+    await stage.serve(await stage.worker(response()))
+    client = await raw_client(stage)
+    await client.send(flood)
+    assert await client.goaway() == ENHANCE_YOUR_CALM
+    await client.end()
+    assert stage.proxy.counts.http2_floods == 1
+
+
+async def test_rapid_reset_reaches_no_worker(stage: Stage) -> None:
+    """CVE-2023-44487."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await raw_client(stage)
+    flood = b"".join(head(stream, *fields()) + rst(stream) for stream in range(1, 4001, 2))
+    await client.send(flood)
+    assert await client.goaway() == ENHANCE_YOUR_CALM
+    await client.end()
+    assert not worker.requests
+
+
+async def test_rapid_reset_over_several_connections(stage: Stage) -> None:
+    """A client that begins anew is refused, until its count has fallen."""
+    await stage.serve(await stage.worker(response()))
+    flood = b"".join(head(stream, *fields()) + rst(stream) for stream in range(1, 1801, 2))
+    for _ in range(3):
+        client = await raw_client(stage)
+        await client.send(flood)
+        stage.proxy.cached_time += 0.01
+        client.wire.leave()
+        await stage.eventually(lambda: not stage.proxy.downstreams)
+    client = await raw_client(stage)
+    assert await client.goaway() == ENHANCE_YOUR_CALM
+    await client.end()
+    stage.jump(30.0)
+    assert (await (await http2_client(stage)).ask()).status == 200
+
+
+def test_reset_counts_are_bounded_and_fall() -> None:
+    counts = ResetCounts()
+    assert not counts.add(b"a", MOST, 0.0)
+    assert counts.add(b"a", 1, 0.0)
+    assert counts.is_over(b"a", 0.0)
+    assert not counts.is_over(b"a", 1.0)
+    assert not counts.is_over(b"b", 0.0)
+    for number in range(3 * CLIENTS):
+        counts.add(b"%d" % number, 1000, 1.0)
+    assert len(counts) <= CLIENTS
+    counts.add(b"last", 1, 1.0 + 1001 / PER_SECOND)
+    assert counts.is_over(b"last", 100.0) is False
+
+
+# --- tunnels
+
+
+def websocket_worker(answer: bytes = b"") -> tuple[Script, asyncio.Event]:
+    over = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        request = await wire.request()
+        accept = answer or accept_of(request.value(b"Sec-WebSocket-Key") or b"")
+        await wire.send(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Protocol: chat\r\nSec-WebSocket-Accept: %b\r\n\r\nearly" % accept
+        )
+        while data := await wire.some():
+            await wire.send(data.upper())
+        wire.half_close()
+        await over.wait()
+
+    return script, over
+
+
+def accept_of(key: bytes) -> bytes:
+    from base64 import b64encode
+    from hashlib import sha1
+
+    return b64encode(sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+
+
+async def test_websocket_by_extended_connect(stage: Stage) -> None:
+    """RFC 8441 § 5: 200, without the fields of the handshake in HTTP/1.1."""
+    script, over = websocket_worker()
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    assert client.engine.has_connect
+    stream = client.begin(WEBSOCKET)
+    answer = client.answers[stream]
+    await client.until(lambda: answer.body == b"early")
+    assert answer.head == {b":status": b"200", b"sec-websocket-protocol": b"chat"}
+    (request,) = worker.requests
+    assert request.line == b"GET /chat HTTP/1.1"
+    assert (request.value(b"Upgrade"), request.value(b"Connection")) == (b"websocket", b"Upgrade")
+    client.send(stream, b"hello")
+    await client.until(lambda: answer.body == b"earlyHELLO")
+    client.send(stream, b"", is_last=True)
+    await client.answer(stream)
+    over.set()
+    await stage.eventually(lambda: not stage.proxy.tunnels)
+    assert stage.outcomes() == {"tunnelled": 1}
+    assert answer.reset is None
+
+
+async def test_websocket_with_a_wrong_answer(stage: Stage) -> None:
+    script, over = websocket_worker(b"evil")
+    await stage.serve(await stage.worker(script), retries=0)
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    assert (await client.answer(client.begin(WEBSOCKET))).status == 502
+    over.set()
+
+
+async def test_websocket_that_the_worker_declines(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response(b"no", status=b"403 No")))
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    answer = await client.answer(client.begin(WEBSOCKET))
+    assert (answer.status, answer.body) == (403, b"no")
+    assert (await client.ask()).status == 403
+
+
+async def test_reset_of_a_tunnel_reaches_the_worker(stage: Stage) -> None:
+    script, over = websocket_worker()
+    await stage.serve(await stage.worker(script))
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    stream = client.begin(WEBSOCKET)
+    await client.until(lambda: client.answers[stream].body)
+    client.engine.reset(stream, CANCEL)
+    client.flush()
+    await stage.eventually(lambda: not stage.proxy.tunnels)
+    over.set()
+
+
+async def test_tunnel_with_back_pressure(stage: Stage) -> None:
+    """A mebibyte each way at the pace of the slower side."""
+    script, over = websocket_worker()
+    await stage.serve(await stage.worker(script))
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    stream = client.begin(WEBSOCKET)
+    answer = client.answers[stream]
+    await client.until(lambda: answer.body)
+    client.send(stream, b"x" * (1 << 20))
+    await client.until(lambda: answer.size == 5 + (1 << 20))
+    assert answer.body == b"early" + b"X" * (1 << 20)
+    client.send(stream, b"", is_last=True)
+    await client.answer(stream)
+    over.set()
+    await stage.eventually(lambda: not stage.proxy.tunnels)
+
+
+async def test_connect_where_it_is_allowed(stage: Stage) -> None:
+    async def script(wire: Wire) -> None:
+        head = await wire.head()
+        assert head.line == b"CONNECT a:80 HTTP/1.1"
+        await wire.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        assert await wire.exactly(3) == b"abc"
+        await wire.send(b"def")
+
+    await stage.serve(await stage.worker(script), http={"allow": ["CONNECT"]})
+    client = await http2_client(stage)
+    stream = client.begin(((b":method", b"CONNECT"), (b":authority", b"a:80")))
+    client.send(stream, b"abc")
+    answer = await client.answer(stream)
+    assert (answer.status, answer.body) == (200, b"def")
+
+
+# --- the admin interface on the port for traffic
+
+
+TOKEN = ((b"authorization", b"Bearer secret-of-the-tests"),)
+
+
+async def test_admin_requests_need_the_token(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), admin={"token": "secret-of-the-tests"})
+    client = await http2_client(stage)
+    assert (await client.ask(path=b"/-/status")).status == 404
+    answer = await client.ask(*TOKEN, path=b"/-/status")
+    assert answer.status == 200
+    assert json.loads(answer.body)["http2"]["clients"] == 1
+    assert (await client.ask(*TOKEN, path=b"/-/nothing")).status == 404
+    post = await client.ask(*TOKEN, path=b"/-/endpoints/w0/drain", method=b"POST", body=b"")
+    assert post.status in (200, 404, 405)
+    assert (await client.ask(*TOKEN, path=b"/-/metrics")).body.startswith(b"#")
+
+
+async def test_live_page_does_not_delay_a_drain(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), admin={"token": "secret-of-the-tests"})
+    client = await http2_client(stage)
+    stream = client.request(*TOKEN, path=b"/-/page/stream")
+    answer = client.answers[stream]
+    await client.until(lambda: answer.head)
+    stage.proxy.drain()
+    stage.advance(0.3)
+    await client.end()
+
+
+# --- TLS and the log
+
+
+async def http2_over_tls(stage: Stage, shelf: Shelf) -> Http2Client:
+    context = shelf.client()
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    wire = await stage.client(tls=context, name=NAME)
+    assert wire.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+    return Http2Client(wire)
+
+
+async def test_http2_over_tls(stage: Stage, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    worker = await stage.worker(response())
+    await stage.serve(worker, tls=shelf.pair(NAME))
+    client = await http2_over_tls(stage, shelf)
+    assert (await client.ask()).status == 200
+    assert worker.requests[0].value(b"X-Forwarded-Proto") == b"https"
+    await stage.close()
+
+
+async def test_access_log_has_the_version(stage: Stage, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log: dict[str, Any] = {"access": "text", "path": str(path)}
+    await stage.serve(await stage.worker(response()), log=log)
+    client = await http2_client(stage)
+    await client.ask(path=b"/a")
+    await client.ask(path=b"/" + b"x" * 9000)
+    assert stage.proxy.access_log is not None
+    await stage.close()
+    lines = path.read_text().splitlines()
+    assert ["version=2.0" in line for line in lines] == [True, True]
+    assert 'path="/a" host=example.org' in lines[0]
+    assert "status=414" in lines[1]
