@@ -20,9 +20,10 @@ from typing import Any, Self, cast
 
 from balancer.admin.access import Entrance
 from balancer.admin.application import AdminApplication
-from balancer.admin.exchange import AdminExchange
+from balancer.admin.exchange import AdminExchange, Connection
 from balancer.config.load import Settings
 from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
@@ -358,15 +359,21 @@ class Wireless:
         """Connect a client."""
         peer = Peer()
         self.clients.append(peer)
-        connection = DownstreamConnection(self.proxy, self._admin_exchange, self._named_pools.routes)
+        routes = self._named_pools.routes
+        connection = DownstreamConnection(self.proxy, self._admin_exchange, routes, self._http2)
         self._connect(peer, connection, (CLIENTS, 50000 + len(self.clients)))
         return peer
+
+    def _http2(self) -> Http2Connection:
+        assert self.proxy.http2 is not None
+        routes = self._named_pools.routes
+        return Http2Connection(self.proxy, self.proxy.http2, self._admin_exchange, routes)
 
     def _look(self, now: float) -> None:
         self.control_plane.checks.sweep(now)
         self._named_pools.sweep(now)
 
-    def _admin_exchange(self, connection: DownstreamConnection, request: Request) -> AdminExchange:
+    def _admin_exchange(self, connection: Connection, request: Request) -> AdminExchange:
         return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
 
     def turn(self) -> None:

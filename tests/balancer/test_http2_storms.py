@@ -1,0 +1,95 @@
+"""Storms of HTTP/2 clients: frames, whole or damaged, and other events; the invariants are those of `storm.py`."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.balancer import frames
+from tests.balancer.damage import damaged
+from tests.balancer.example_counts import examples
+from tests.balancer.frames import END_HEADERS, END_STREAM, PREFACE, block, frame, head, rst
+from tests.balancer.http2_client import fields
+from tests.balancer.storm import ANSWER, Event, Storm
+
+STREAMS = (1, 3, 5, 7)
+
+
+def begun(stream: int, *others: tuple[bytes, bytes]) -> bytes:
+    """The head of a request whose body follows."""
+    return head(stream, *fields(b"/", *others, method=b"POST"), flags=END_HEADERS)
+
+
+def texts() -> list[bytes]:
+    """Frames of clients, on a few streams so that they meet."""
+    found = [frame(frames.PING, b"12345678"), frame(frames.SETTINGS), b"abc", b"\0" * 9]
+    found += [frame(frames.WINDOW_UPDATE, struct.pack("!I", size)) for size in (1, 1 << 20)]
+    found += [frame(frames.SETTINGS, struct.pack("!HI", 4, size)) for size in (0, 10, 1 << 20)]
+    found.append(frame(frames.GOAWAY, struct.pack("!II", 0, 0)))
+    connect = ((b":method", b"CONNECT"), (b":protocol", b"websocket"), *fields(b"/chat")[1:])
+    for stream in STREAMS:
+        found += [
+            head(stream, *fields()),
+            head(stream, *fields(b"/-/ready")),
+            head(stream, *fields(method=b"HEAD")),
+            head(stream, *connect, flags=END_HEADERS),
+            head(stream, *fields(b"/", (b"x", b"1" * 9000))),
+            begun(stream),
+            begun(stream, (b"content-length", b"3"), (b"expect", b"100-continue")),
+            begun(stream, (b"content-length", b"100000")),
+            frame(frames.DATA, b"abc", stream, END_STREAM),
+            frame(frames.DATA, b"x" * 16_000, stream) * 4,
+            frame(frames.DATA, b"", stream, END_STREAM),
+            frame(frames.HEADERS, block((b"x-sum", b"1")), stream, END_HEADERS | END_STREAM),
+            frame(frames.WINDOW_UPDATE, struct.pack("!I", 70_000), stream),
+            rst(stream),
+        ]
+    return found
+
+
+TEXTS = tuple(texts())
+WORKER_TEXTS = (
+    *(ANSWER, b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\nabc"),
+    *(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"3\r\nabc\r\n", b"0\r\nx-sum: 1\r\n\r\n"),
+    *(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"z" * 90_000, b"HTTP/1.1 204 N\r\n\r\n"),
+    b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+)
+
+_damages = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 99), st.integers(0, 80)), max_size=1)
+_small = st.integers(0, 7).map(lambda value: bytes([value]))
+_known = st.sampled_from(TEXTS)
+_of_client = st.tuples(st.just("c"), st.one_of(_known, _known, _known, st.builds(damaged, _known, _damages)))
+_of_worker = st.tuples(st.just("w"), st.sampled_from(WORKER_TEXTS))
+_other = st.tuples(st.sampled_from("nexstEXSTppppdboq"), _small)
+
+
+class Http2Storm(Storm):
+    """A storm whose clients begin with the preface. `is_answering`: the workers answer by themselves."""
+
+    def __init__(self, *, is_answering: bool) -> None:
+        super().__init__("c")
+        self._begun: set[int] = set()
+        if not is_answering:
+            self.stage.worker_script = None
+
+    def _send(self, peer: object, data: bytes) -> None:
+        number = len(self.stage.clients)
+        if peer is self._client and number not in self._begun:
+            self._begun.add(number)
+            data = PREFACE + frame(frames.SETTINGS) + data
+        super()._send(self._client if peer is self._client else self.stage.workers[-1], data)
+
+
+@examples(150)
+@given(st.lists(st.one_of(_of_client, _of_client, _other), max_size=12))
+def test_unruly_clients(events: list[Event]) -> None:
+    """Workers answer: every request is settled once, and every connection ends."""
+    Http2Storm(is_answering=True).run(events)
+
+
+@examples(150)
+@given(st.lists(st.one_of(_of_client, _of_client, _of_worker, _other), max_size=12))
+def test_unruly_clients_and_workers(events: list[Event]) -> None:
+    Http2Storm(is_answering=False).run(events)
