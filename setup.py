@@ -71,6 +71,7 @@ HOT = [
     "balancer/rate_limits/shared_buckets.py",
     "balancer/exchange/exchange.py",
     "balancer/exchange/body_buffer.py",
+    "balancer/exchange/buffering.py",
     "balancer/exchange/logged_exchange.py",
     "balancer/exchange/traced_exchange.py",
     "balancer/exchange/pending_upgrade.py",

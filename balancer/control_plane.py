@@ -230,9 +230,9 @@ class ControlPlane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in flight, waiting or tunnelled."""
+        """Whether no request is in flight, waiting, being received or tunnelled."""
         proxy = self.proxy
-        return not (proxy.router.in_flight or len(proxy.queue) or len(proxy.tunnels))
+        return not (proxy.router.in_flight or len(proxy.queue) or proxy.receiving or len(proxy.tunnels))
 
     def sweep(self, now: float) -> None:
         """Run periodic work; called with every sweep of the data path."""

@@ -90,7 +90,8 @@ class NamedPools:
         self.routes.replace(routes, has_default=bool(config.endpoints) or config.discovery.is_configured)
 
     def share(self) -> None:
-        """Share the front's access log, tracing and time, decisions about connections and limit of descriptors."""
+        """Share the front's access log, tracing and time, decisions about connections, limit of descriptors, and bound
+        on buffers."""
         front, every = self._front.proxy, self.every
         front.named = tuple(one.proxy for one in every)
         group = [front.pools, *(one.proxy.pools for one in every)]
@@ -99,6 +100,7 @@ class NamedPools:
             proxy.keeps_alive, proxy.is_draining = front.keeps_alive, front.is_draining
             proxy.cached_time, proxy.date_line = front.cached_time, front.date_line
             proxy.tracing = front.tracing
+            proxy.share_buffers(front.buffer_budget)
             if proxy.access_log is not front.access_log:
                 one.set_access_log(front.access_log)
         for pools in group:

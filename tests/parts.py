@@ -30,7 +30,7 @@ REST = ("tests", *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "workers"
 INSTALLATION = "tests/deploy/test_installation.py"
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
-    "transports", "http2", "http2_engine", "engine_storms", "floods",
+    "transports", "http2", "http2_engine", "engine_storms", "floods", "buffered_requests", "buffered_responses",
 )  # fmt: skip
 
 GRACE = 10.0

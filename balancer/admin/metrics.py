@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from balancer.admin.buffering_report import buffering_families
 from balancer.admin.connections_report import connection_families
 from balancer.admin.health import PANIC, SERVING, endpoint_condition, readiness
 from balancer.admin.http2_report import http2_families
@@ -90,6 +91,7 @@ class MetricsCollector(Collector):
         yield from mirror_families(self._control_plane.mirrors)
         if proxy.access_log is not None:
             yield log_family(proxy.access_log.counts)
+        yield from buffering_families(proxy)
         if proxy.tracing is not None and proxy.tracing.spans is not None:
             yield from span_families(proxy.tracing.spans)
 

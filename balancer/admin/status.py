@@ -11,6 +11,7 @@ from importlib.metadata import version
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from balancer.admin.buffering_report import buffering_status
 from balancer.admin.connections_report import connections_status
 from balancer.admin.health import endpoint_condition, health_of, readiness
 from balancer.admin.http2_report import http2_status
@@ -53,6 +54,7 @@ def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
         "retried": counts.retried,
         "retries_denied": proxy.retries.budget.denied,
         "hedging": hedging_status(proxy),
+        "buffering": buffering_status(proxy),
         "abandoned": counts.abandoned,
         "errors": dict(counts.errors),
     }
@@ -72,7 +74,7 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
 
 OF_PROCESS = frozenset((
     *("version", "build", "pid", "uptime", "draining", "access_log", "reload"),
-    *("clients", "connections", "failed_arrivals", "http2", "rate_limits"),
+    *("clients", "connections", "failed_arrivals", "http2", "rate_limits", "buffering"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a pool, too."""
 

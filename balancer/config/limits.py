@@ -43,3 +43,12 @@ class Limits:
     def high_water(self) -> int:
         """Bytes in a client's transport beyond which the response is paused: one more read makes it `buffer`."""
         return max(0, self.buffer - READ)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferingLimits:
+    """Bytes of a request body and of a response that are kept for a slow client, 0: none; `total`: for all clients."""
+
+    request: int = 0
+    response: int = 0
+    total: int = 67_108_864

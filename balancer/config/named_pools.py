@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
 
+from balancer.config.buffering import BufferingConfig
 from balancer.config.discovery import DiscoveryConfig, check_unique
 from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.health import (
@@ -38,6 +39,7 @@ INSTEAD_OF: Final = {"sticky": "key", "key": "sticky"}
 OF_CONNECTIONS: Final = {
     "timeouts": ("head", "request_idle", "keep_alive", "linger", "shutdown"),
     "limits": ("head", "fields", "target", "buffer", "clients"),
+    "buffering": ("total",),
     "queue": ("timeout_header", "start_header", "start_timeout"),
 }
 """Keys of these tables that concern client connections, whose requests may go to any pool."""
@@ -58,6 +60,7 @@ class PoolSettings(Section):
     retry: RetryConfig = RetryConfig()
     hedging: HedgingConfig = HedgingConfig()
     limits: LimitsConfig = LimitsConfig()
+    buffering: BufferingConfig = BufferingConfig()
     queue: QueueConfig = QueueConfig()
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
     pool: PoolConfig = PoolConfig()

@@ -272,6 +272,7 @@ class DownstreamConnection(ClientConnection):
         handler, self._answering = self._answering, None
         if handler is not None:
             handler.abandon()
+        self.uncharge()
         self._proxy.client_left()
 
     def pause_writing(self) -> None:
@@ -281,6 +282,7 @@ class DownstreamConnection(ClientConnection):
 
     def resume_writing(self) -> None:
         self.is_write_paused = False
+        self.uncharge()
         if self._answering is not None:
             self._answering.resume_response()
         elif self._pipelined is not None:
@@ -345,9 +347,10 @@ class DownstreamConnection(ClientConnection):
 
     def _check_reader(self, now: float, quiet: float) -> None:
         """Abort a client that has read nothing for the idle timeout; a slow reader is served at its pace."""
-        unsent = self.transport.get_write_buffer_size()
+        unsent = self.unsent
         if unsent != self._unsent:
             self._unsent, self.idle_since = unsent, now
+            self.uncharge(unsent)
         elif quiet > self._proxy.timeouts.body_idle:
             self.abort()
 

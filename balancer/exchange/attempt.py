@@ -73,7 +73,8 @@ class Attempt:
     Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when the
     response head came, None before. `status` and `bytes_out` are of the response as far as the client gets it, 0 before
     it. `client_stays`: the downstream connection is kept alive after the response. `has_failed`: the attempt is settled
-    with an outcome other than OK. `connection` is for the access log. `load` is the load that the worker reported,
+    with an outcome other than OK. `was_refused`: the response was not taken over because of the bound on buffers.
+    `connection` is for the access log. `load` is the load that the worker reported,
     where load reports are read. `why` is a response line that explains the pick, where explanations are enabled. `arm`
     is the canary's arm that picked the endpoint, if there is a canary. `span` is set while the request is traced.
     """
@@ -88,12 +89,14 @@ class Attempt:
     client_stays = True
     has_sent_interim = False  # an interim response has been sent to the client
     has_failed = False
+    was_refused = False
     connection = NOT_CONNECTED
     load: ReportedLoad | None = None
     why = b""
     arm: Arm | None = None
     span: AttemptSpan | None = None
     _unsent = 0  # unsent bytes of the request body at the last sweep
+    _length = 0  # bytes of the response body, if it is streamed and their number is known
     _to_client: Framing
     _out: list[bytes]  # response data of one read: one write, one system call
 
@@ -194,6 +197,7 @@ class Attempt:
             return
         head = self._final_head(exchange, response, exchange.proxy.now())
         self._out = [head]
+        self._length = response.length
         if (
             self._to_client is LENGTH
             and response.length <= BUFFERED_RESPONSE
@@ -273,6 +277,8 @@ class Attempt:
         if self.state is STREAMING and self._out:
             downstream = cast("Exchange", self.exchange).downstream
             self._write_out(downstream)
+            if downstream.is_write_paused:
+                self.pause()
             size = downstream.client.read_size = next_size(downstream.client.read_size, downstream.transport)
             if self.upstream is not None and self.upstream.read_size != size:
                 self.upstream.set_read_size(size)
@@ -281,6 +287,20 @@ class Attempt:
         data = b"".join(self._out)
         self._out.clear()
         downstream.write(data)
+
+    @property
+    def left(self) -> int:
+        """Bytes of the response body that are still to come, as far as that is known."""
+        return max(0, self._length - self.bytes_out)
+
+    def pause(self) -> None:
+        """Stop reading from the worker while the client is slow, unless the response is taken over."""
+        exchange, upstream = self.exchange, self.upstream
+        if exchange is None or upstream is None:
+            return
+        buffering = exchange.proxy.buffering
+        if buffering is None or not buffering.takes_over(self, exchange.downstream):
+            upstream.pause_reading()
 
     def _stop_buffering(self, exchange: Exchange) -> None:
         """Stop buffering the response: send what has come, and stream the rest."""
@@ -302,6 +322,8 @@ class Attempt:
         if self._to_client is CHUNKED:
             self._out.append(last_chunk(trailers))
         self._write_out(exchange.downstream)
+        if exchange.downstream.charge is not None:
+            exchange.downstream.charge.whole(exchange.downstream.unsent)
         exchange.complete(self, exchange.proxy.now())
 
     def response_failed(self, error: UpstreamError) -> None:

@@ -15,15 +15,15 @@ class BodyBuffer:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._pieces: list[bytes] = []
+        self.limit = limit
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self.size = 0
         self.is_spent = False
 
     @property
     def may_be_sent_twice(self) -> bool:
         """Whether the body is still here, and will be after it was sent."""
-        return not self.is_spent and self.size <= self._limit
+        return not self.is_spent and self.size <= self.limit
 
     def add(self, data: bytes) -> None:
         """Append received data, unless the body is spent."""
@@ -38,7 +38,7 @@ class BodyBuffer:
 
     def sent(self) -> None:
         """Note that the buffered data was sent to an endpoint; discard it if it exceeds the limit."""
-        if self.size > self._limit:
+        if self.size > self.limit:
             self.spend()
 
     def spend(self) -> None:

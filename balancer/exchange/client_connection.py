@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ForwardingError
+from balancer.exchange.buffering import Charge
 from balancer.exchange.tunnel import reset
 from balancer.http1.own_responses import error_response
 
@@ -43,13 +44,15 @@ class ClientConnection(asyncio.Protocol):
     buffer is above its high-water mark. `has_ended`: the client has sent its FIN while a request was unanswered: it
     has closed, or has half-closed and still reads; false again once it was asked. `head_at` is the instant of a
     head's first byte if the head came in pieces, else 0; `came_at` the arrival of the pipelined bytes being parsed,
-    else 0; `idle_since` the last instant at which something was received or a response ended. `is_stream`: it is a
-    `ClientStream`.
+    else 0; `idle_since` the last instant at which something was received or a response ended. `charge` is set while
+    more of a response is kept for the client than the write buffer's high-water mark (`buffering.py`). `is_stream`: it
+    is a `ClientStream`.
     """
 
     __slots__ = (
         "_proxy",
         "came_at",
+        "charge",
         "client",
         "has_ended",
         "head_at",
@@ -74,6 +77,7 @@ class ClientConnection(asyncio.Protocol):
         self.head_at = self.came_at = 0.0
         self.idle_since = proxy.cached_time
         self.pending_upgrade: PendingUpgrade | None = None
+        self.charge: Charge | None = None
 
     @property
     def answering(self) -> int:
@@ -118,11 +122,30 @@ class ClientConnection(asyncio.Protocol):
         """Send the head of the response that begins a tunnel, and the bytes that followed it."""
         self.transport.write(response.line + fields + b"\r\n" + early)
 
+    def send_continue(self) -> None:
+        """Send 100 (Continue)."""
+        self.respond(CONTINUE)
+
     def ask(self) -> None:
         """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
         reset, which the next sweep finds."""
         self.has_ended = False
-        self.write(CONTINUE)
+        self.send_continue()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and that the client has not taken."""
+        return self.transport.get_write_buffer_size()
+
+    def uncharge(self, unsent: int = 0) -> None:
+        """Give back the charge for a response, except for the bytes that are still `unsent`."""
+        charge = self.charge
+        if charge is None:
+            return
+        if unsent < charge.size:
+            charge.resize(unsent)
+        if not unsent:
+            self.charge = None
 
     def hold(self, reason: int = HELD_BY_BODY) -> None:
         """Pause reading, and record `reason` until `unhold` removes it."""

@@ -5,8 +5,8 @@ ways. Each attempt at an endpoint is an `Attempt` (`attempt.py`), which sends th
 client; it returns here when it is complete or has failed. Nothing awaits: every step is called by the event that makes
 it possible. docs/design.md shows the states and their transitions.
 
-Parts with rules of their own are separate: `body_buffer.py` (request body kept for retries), `retries.py`, `hedges.py`
-and `hedged_attempts.py`, `wait_queue.py`, `admission.py`, `tunnel.py`.
+Parts with rules of their own are separate: `body_buffer.py` (request body kept for retries), `buffering.py`,
+`retries.py`, `hedges.py` and `hedged_attempts.py`, `wait_queue.py`, `admission.py`, `tunnel.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from balancer.errors import (
 )
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.body_buffer import BodyBuffer
+from balancer.exchange.buffering import KeptBody, is_taken_by
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.exchange.state import State
 from balancer.exchange.stream_attempt import StreamAttempt
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 NEW: Final = State.NEW
+RECEIVING: Final = State.RECEIVING
 QUEUED: Final = State.QUEUED
 ATTEMPTING: Final = State.ATTEMPTING
 ENDED: Final = State.ENDED
@@ -70,6 +72,8 @@ class Exchange:
     For its attempts: `is_complete`: the whole request has been received; `body_buffer` is None if it has no body;
     `active_at` is when request or response last made progress; `race` is set while a hedged attempt runs beside the
     current one.
+
+    `kept` is the body buffer of a request that is, or was, received whole before an endpoint is asked.
     """
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
@@ -80,6 +84,7 @@ class Exchange:
     ticket: Ticket[Waiter] | None = None
     active_at = 0.0
     body_buffer: BodyBuffer | None = None
+    kept: KeptBody | None = None
     race: HedgeRace | None = None
     _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
     _attempts = 0  # attempts so far
@@ -108,7 +113,9 @@ class Exchange:
     def start(self) -> None:
         """Start the exchange: all earlier requests of the connection have been answered."""
         self._started_at = self.proxy.cached_time
-        if self.proxy.admission is None or self._is_admitted(self.proxy.admission):
+        if self.proxy.admission is not None and not self._is_admitted(self.proxy.admission):
+            return
+        if self.is_complete or not self._keeps_body():
             self.attempt()
 
     def _is_admitted(self, admission: Admission) -> bool:
@@ -119,6 +126,20 @@ class Exchange:
             self._answer(error)
             return False
         return True
+
+    def _keeps_body(self) -> bool:
+        """Begin to receive the whole body before an endpoint is asked; return False if the body is to be streamed."""
+        buffering = self.proxy.buffering
+        if buffering is None or not buffering.keeps_body(self):
+            return False
+        self.state = RECEIVING
+        self.proxy.receiving += 1
+        self.downstream.unhold()
+        return True
+
+    def _stop_receiving(self) -> None:
+        self.state = NEW
+        self.proxy.receiving -= 1
 
     def request_body(self, data: bytes) -> None:
         """Forward bytes of the request body, without framing."""
@@ -131,6 +152,10 @@ class Exchange:
         self.is_complete = True
         if self.request.fields.framing is CHUNKED:
             self._send_body(last_chunk(trailers))
+        if self.state is RECEIVING:
+            cast(KeptBody, self.kept).ended()
+            self._stop_receiving()
+            self.attempt()
 
     def _send_body(self, data: bytes) -> None:
         kept, upstream = self.body_buffer, self._upstream
@@ -140,6 +165,10 @@ class Exchange:
         if upstream is not None:
             upstream.write(data)
             kept.sent()
+        elif self.state is RECEIVING:
+            if not cast(KeptBody, self.kept).fits:
+                self._stop_receiving()
+                self.attempt()
         elif kept.size > self.proxy.limits.buffer:
             self.downstream.hold()
 
@@ -249,10 +278,11 @@ class Exchange:
     # --- back-pressure
 
     def pause_response(self) -> None:
-        """Apply the client's back-pressure: stop reading from the worker."""
-        upstream = self._upstream
-        if upstream is not None:
-            upstream.pause_reading()
+        """Apply the client's back-pressure to the worker, unless the response is taken over."""
+        if self.kept is not None:
+            self.kept.update(self._upstream)
+        if self._attempt is not None:
+            self._attempt.pause()
 
     def resume_response(self) -> None:
         """Resume reading from the worker after the client has caught up."""
@@ -357,6 +387,8 @@ class Exchange:
             return
         if self.downstream.has_ended and self._may_ask:
             self.downstream.ask()
+        if self.kept is not None:
+            self.kept.update(self._upstream)
         if total is not None and now - self._started_at > total:
             error = RequestOverdue(f"not answered in full within {total:g} s")
             self._end_with(error, error.outcome)
@@ -377,18 +409,19 @@ class Exchange:
     def complete(self, attempt: Attempt, now: float) -> None:
         """End the exchange after the whole response has been written."""
         proxy, downstream, status = self.proxy, self.downstream, attempt.status
-        attempt.release(is_clean=self.is_complete)
+        is_sent = self.is_complete and (self.kept is None or is_taken_by(self._upstream))
+        attempt.release(is_clean=is_sent)
         if downstream.is_held:
             downstream.unhold()
         proxy.counts.responses[status] += 1
         attempt.settle(proxy.router, OK if status < 500 else ERROR_STATUS, now, self._bytes_in)
-        self.state = ENDED
+        self._end()
         downstream.exchange_ended(attempt.client_stays)
 
     def tunnel_began(self, status: int) -> None:
         """End the exchange for the client's connection: a tunnel takes both connections over."""
         self.proxy.counts.responses[status] += 1
-        self.state = ENDED
+        self._end()
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
         """Settle the exchange of a tunnel that has closed; arguments are the bytes from and to the client."""
@@ -409,7 +442,7 @@ class Exchange:
             if attempt.state is STREAMING:
                 self.proxy.counts.responses[attempt.status] += 1
             attempt.discard_buffered()
-        self.state = ENDED
+        self._end()
         self._settle(ABANDONED, self.proxy.now())
 
     def reject(self, error: RequestRejected) -> None:
@@ -441,8 +474,15 @@ class Exchange:
         # A body may have been received whole, and held the client, before an endpoint could take it.
         if stays and self.downstream.is_held:
             self.downstream.unhold()
-        self.state = ENDED
+        self._end()
         self.downstream.exchange_ended(stays)
+
+    def _end(self) -> None:
+        if self.state is RECEIVING:
+            self._stop_receiving()
+        self.state = ENDED
+        if self.kept is not None:
+            self.kept.free()
 
     def _leave_queue(self) -> None:
         if self.state is QUEUED:
@@ -452,5 +492,5 @@ class Exchange:
         """Abort a response that has started: the client must see that it is incomplete (RFC 9112 § 8)."""
         self.proxy.counts.count_error(error)
         self.proxy.counts.responses[cast(Attempt, self._attempt).status] += 1
-        self.state = ENDED
+        self._end()
         self.downstream.abort()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ForwardingError
 from balancer.exchange.admission import Admission
+from balancer.exchange.buffering import BufferBudget, Buffering
 from balancer.exchange.hedges import Hedges
 from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.wait_queue import RequestQueue
@@ -27,6 +28,7 @@ from policies.clock import Clock
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
+    from balancer.config.limits import BufferingLimits
     from balancer.exchange.affinity import ResponseEdits
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.explaining import Explaining
@@ -89,7 +91,7 @@ class Proxy:
     `cached_time` is the cached time of the last sweep: precise enough for timeouts of seconds, and free to read.
     `date_line` is the Date field of the last sweep, added to a response without one (RFC 9110 § 6.6.1).
     `keeps_alive`: downstream connections are kept alive after a response. `idle_limit` is how many seconds an idle
-    one is kept.
+    one is kept. `buffering` is None while buffering is off.
 
     Set by the control plane: `journal` receives an entry for every request that has ended, `access_log` one for every
     refused one; `reads_load`: load reports of workers are parsed; `canary` is the canary of the policy; `explaining` is
@@ -122,10 +124,13 @@ class Proxy:
         self.date_line = b""
         self.hedges: Hedges | None = None
         self.admission: Admission | None = None
+        self.buffering: Buffering | None = None
         self.is_draining = False
         self.keeps_alive = True
         self.counts = Counts()
         self.resets = ResetCounts()
+        self.buffer_budget = BufferBudget()
+        self.receiving = 0  # exchanges that receive a whole body before an endpoint is asked
         self.downstreams: dict[
             ClientConnection, None
         ] = {}  # in order of arrival; a set would be in order of addresses
@@ -167,8 +172,22 @@ class Proxy:
         self.pools.apply(config.pools)
         self.pools.tls = config.upstream_tls
         self.pools.routes.apply(config.network_routes)
+        self._apply_buffering(config.buffering)
         self._apply_hedging(config.hedging)
         self._apply_admission(config)
+
+    def _apply_buffering(self, limits: BufferingLimits) -> None:
+        """Apply the rules to all bodies from now on; what is kept beyond a lower bound stays until it is sent."""
+        budget = self.buffer_budget
+        budget.total = limits.total
+        is_on = limits.request > 0 or limits.response > 0
+        self.buffering = Buffering(limits.request, limits.response, budget) if is_on else None
+
+    def share_buffers(self, budget: BufferBudget) -> None:
+        """Use the budget of another proxy of this process."""
+        self.buffer_budget = budget
+        if self.buffering is not None:
+            self.buffering.budget = budget
 
     def _apply_hedging(self, hedging: Hedging | None) -> None:
         if self.hedges is not None and hedging is None:

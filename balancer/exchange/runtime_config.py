@@ -14,7 +14,7 @@ from balancer.config.discovery import DiscoveryConfig
 from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.explain import ExplainConfig
 from balancer.config.health import HealthChecksConfig
-from balancer.config.limits import Limits, Timeouts
+from balancer.config.limits import BufferingLimits, Limits, Timeouts
 from balancer.config.load import Settings
 from balancer.config.load_probes import LoadProbesConfig
 from balancer.config.names import NamesConfig, RouteWatchConfig
@@ -71,6 +71,7 @@ class RuntimeConfig:
     timeouts: Timeouts
     limits: Limits
     http2: Http2Limits | None  # None: HTTP/2 is not spoken with clients
+    buffering: BufferingLimits
     pools: PoolLimits
     network_routes: RoutesPlan
     trusted_proxies: tuple[Network, ...]
@@ -124,6 +125,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         timeouts=_timeouts(settings),
         limits=_limits(settings),
         http2=_http2_limits(settings),
+        buffering=settings.buffering.limits(),
         pools=settings.pool_limits,
         network_routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
         trusted_proxies=settings.trusted_proxies,

@@ -11,6 +11,9 @@ class State(Enum):
     NEW = "new"
     """The head has come; earlier requests of the connection may not have been answered."""
 
+    RECEIVING = "receiving"
+    """Its body is received whole before an endpoint is asked (`buffering.py`)."""
+
     QUEUED = "queued"
     """Every endpoint is full: the request is in the wait queue."""
 

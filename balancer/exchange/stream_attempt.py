@@ -72,6 +72,8 @@ class StreamAttempt(Attempt):
         self.read_size = size
         stream.send(self._fields, self._take_out(), is_last=False)
         self._fields = None
+        if stream.is_write_paused:
+            self.pause()
         if self.upstream is not None and self.upstream.read_size != size:
             self.upstream.set_read_size(size)
 
@@ -84,6 +86,8 @@ class StreamAttempt(Attempt):
         else:
             stream.send(self._fields, self._take_out(), is_last=True)
         self._fields = None
+        if stream.charge is not None:
+            stream.charge.whole(stream.unsent)
         exchange.complete(self, exchange.proxy.now())
 
     def _take_out(self) -> bytes:

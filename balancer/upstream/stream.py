@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 LENGTH: Final = Framing.LENGTH
 
+PIECE: Final = 65_536
+"""Maximum bytes of a request's body passed on at once: a stream cuts a piece into frames, and copies what is left."""
+
 
 class Stream(Protocol):
     """Request side of one stream of a multiplexed connection."""
@@ -180,7 +183,8 @@ class UpstreamStream(UpstreamRequest):
         if body is None or stream is None:
             return
         for piece in body.feed(data):
-            stream.send(piece)
+            for at in range(0, len(piece), PIECE):
+                stream.send(piece[at : at + PIECE])
         if body.is_ended:
             self._framed = None
             stream.send_end(body.trailers)

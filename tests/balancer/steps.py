@@ -42,6 +42,7 @@ class Step:
     receive_buffer: int | None = None
     max_in_flight: int | None = None
     timeouts: Mapping[str, float] = field(default_factory=dict)
+    buffering: Mapping[str, int] = field(default_factory=dict)
     late: float = 0.0
     """Seconds that pass once the first endpoint has the request, so that it is hedged."""
 
@@ -89,6 +90,13 @@ STEPS: dict[str, Step] = {
     "amid the last chunk": uploading(CHUNKS, b"\r\n\r\n"),
     "after the last chunk": uploading(CHUNKS, b"\r\n"),
     "amid request trailers": uploading(TRAILERS, b": 1\r\n\r\n"),
+    "amid a kept body": Step(
+        sent=post(BODY)[:-50],
+        rest=BODY[50:],
+        deadline="request_idle",
+        buffering={"request": 1000},
+        is_there=lambda stage: stage.proxy.buffer_budget.kept == 50,
+    ),
     "in the queue": Step(
         ahead=post(b"ahead"),
         max_in_flight=1,
@@ -115,6 +123,13 @@ STEPS: dict[str, Step] = {
         b"",
         receive_buffer=4096,
         is_there=lambda stage: [one.is_write_paused for one in downstreams(stage)] == [True],
+    ),
+    "a response taken over": answering(
+        LARGE,
+        b"",
+        receive_buffer=4096,
+        buffering={"response": 32 * MIB},
+        is_there=lambda stage: stage.outcomes() == {"ok": 1} and stage.proxy.buffer_budget.kept,
     ),
     "the worker reads no more": Step(
         sent=LARGE_POST,
@@ -236,6 +251,7 @@ class Scene:
             max_in_flight=step.max_in_flight,
             timeouts=timeouts,
             hedging=hedging,
+            buffering=step.buffering,
             admin={"token": TOKEN},
         )
         if step.ahead:

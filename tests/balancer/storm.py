@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from balancer.config.limits import BufferingLimits
 from tests.balancer.readers import Lenient, requests_seen, responses_seen
-from tests.balancer.wireless import Peer, Wireless
+from tests.balancer.wireless import Peer, Wireless, charged
 
 Event = tuple[str, bytes]
 
@@ -25,6 +27,14 @@ TIMEOUTS = (
     *(("first_byte", 1.0), ("body_idle", 1.0), ("queue", 1.0), ("linger", 1.0)),
 )
 LIMITS = (("head", 4096), ("queue", 3))
+
+BUFFERING = (
+    BufferingLimits(),
+    BufferingLimits(request=20_000, response=20_000, total=25_000),
+    BufferingLimits(request=6_000, response=20_000, total=7_000),
+    BufferingLimits(request=4, response=2_000, total=2_000),
+)
+"""Rules of buffering that a reload applies, by the payload of its event; the first: off."""
 
 MOST_HELD = 4 * 65536
 """Bytes that may be buffered for one peer that reads nothing, without the read that is under way."""
@@ -175,6 +185,14 @@ class Storm:
     def _split(self, payload: bytes) -> None:
         self._is_bytewise = not self._is_bytewise
 
+    def _buffer(self, payload: bytes) -> None:
+        control_plane = self.stage.control_plane
+        limits = BUFFERING[(payload[0] if payload else 1) % len(BUFFERING)]
+        high_water = replace(control_plane.config.limits, buffer=1024)
+        control_plane.apply(replace(control_plane.config, buffering=limits, limits=high_water))
+        for downstream in self.stage.proxy.downstreams:
+            downstream.apply()
+
     def _toggle(self, payload: bytes) -> None:
         state = self.stage.proxy.router.states[0]
         self.stage.proxy.router.set_enabled(state.id, not state.enabled)
@@ -195,13 +213,15 @@ class Storm:
         "d": _dial,
         "b": _split,
         "o": _toggle,
+        "B": _buffer,
         "q": lambda self, _: self.stage.proxy.drain(),
     }
 
     # --- invariants
 
     def _check_counts(self) -> None:
-        """At any time: connection counts add up, nothing is leased without a request, and buffers are bounded."""
+        """At any time: connection counts and kept bytes add up, nothing is leased without a request, and buffers are
+        bounded."""
         proxy = self.stage.proxy
         pools = proxy.pools.by_id.values()
         for each in proxy.named:
@@ -211,6 +231,7 @@ class Storm:
         assert held == proxy.pools.open_connections, [*pools]
         assert sum(state.in_flight for state in proxy.router.states) <= proxy.in_flight, proxy.router.states
         assert sum(pool.leased for pool in pools) <= proxy.in_flight, [*pools]
+        assert proxy.buffer_budget.kept == charged(proxy)
         bound = MOST_HELD + 2 * self._longest
         peers = self.stage.clients + self.stage.workers + self.stage.copies_to
         assert all(peer.unread <= bound for peer in peers)
@@ -228,7 +249,7 @@ class Storm:
         left = [peer for peer in self.stage.clients if peer.is_open]
         assert not left, f"open after {2.5 * times} s: {[bytes(peer.received) for peer in left]}"
         assert not proxy.downstreams
-        assert proxy.in_flight == len(proxy.queue) == 0
+        assert proxy.in_flight == len(proxy.queue) == proxy.buffer_budget.kept == 0
         assert not any(mirror.copies for mirror in self.stage.control_plane.mirrors.by_route.values())
         assert not any(pool.leased or pool.opening or pool.idle for pool in proxy.pools.by_id.values())
 
@@ -255,6 +276,6 @@ class Storm:
             assert [state.in_flight for state in states] == [0] * len(states)
             assert sum(sum(state.outcomes.values()) for state in states) == each.router.routed
             assert each.pools.open_connections == 0
-        assert len(proxy.queue) == 0
+        assert len(proxy.queue) == proxy.buffer_budget.kept == 0
         left = stage.left_behind()
         assert not left, left

@@ -37,6 +37,7 @@ between chunks              ok/200                abandoned/-        abandoned/c
 amid the last chunk         ok/200                abandoned/-        abandoned/closed      abandoned/-
 after the last chunk        ok/200                abandoned/-        abandoned/closed      abandoned/-
 amid request trailers       ok/200                abandoned/-        abandoned/closed      abandoned/-
+amid a kept body            ok/200                -/-                -/closed              -/-
 in the queue                ok+ok/200             ok/-               ok+ok/100+200         ok/-
 a GET sent                  ok/200                abandoned/-        ok/100+200            abandoned/-
 a POST sent                 ok/200                abandoned/-        ok/100+200            abandoned/-
@@ -49,6 +50,7 @@ between an answer's chunks  ok/200                ok/-               ok/200     
 amid an answer's trailers   ok/200                ok/-               ok/200                abandoned/-
 amid an answer until close  ok/200                ok/-               ok/200                abandoned/-
 the client reads no more    ok/200                abandoned/-        ok/200                abandoned/-
+a response taken over       ok/200                ok/-               ok/200                ok/-
 the worker reads no more    ok/200                abandoned/-        ok/200                abandoned/-
 pipelined                   ok+ok+ok/200+200+200  ok+ok/-            ok+ok+ok/200+200+200  abandoned/-
 lingering                   ok/413                ok/-               ok/413                ok/-
@@ -94,6 +96,7 @@ between an answer's chunks  reset/cut/connection_broken        reset/cut/connect
 amid an answer's trailers   reset/cut/connection_broken        reset/cut/connection_broken
 amid an answer until close  ok/200                             reset/cut/connection_broken
 the client reads no more    reset/cut/connection_broken        reset/cut/connection_broken
+a response taken over       ok/200                             ok/200
 the worker reads no more    reset/502/connection_broken        reset/502/connection_broken
 pipelined                   ok+ok+ok+reset/200+200+200         ok+ok+ok+reset/200+200+200
 kept alive                  ok/200                             ok/200
@@ -114,6 +117,7 @@ between chunks               abandoned/408/body_timeout                  ok/200 
 amid the last chunk          abandoned/408/body_timeout                  ok/200        abandoned/cut
 after the last chunk         abandoned/408/body_timeout                  ok/200        abandoned/cut
 amid request trailers        abandoned/408/body_timeout                  ok/200        abandoned/cut
+amid a kept body             -/408/body_timeout                          ok/200        -/cut
 in the queue                 ok/503/queue_timeout                        ok+ok/200     abandoned/cut
 connecting                   .                                           .             abandoned/cut
 a GET sent                   timeout/504/response_timeout                ok/200        abandoned/cut
@@ -127,6 +131,7 @@ between an answer's chunks   timeout/cut/response_timeout                ok/200 
 amid an answer's trailers    timeout/cut/response_timeout                ok/200        abandoned/cut
 amid an answer until close   timeout/cut/response_timeout                ok/200        abandoned/cut
 the client reads no more     abandoned/cut                               ok/200        abandoned/cut
+a response taken over        ok/cut                                      ok/200        ok/cut
 the worker reads no more     timeout/504/response_timeout                ok/200        abandoned/cut
 pipelined                    ok+ok+timeout/504+200+200/response_timeout  ok/200        abandoned/cut
 lingering                    ok/413                                      ok/413        ok/413
@@ -318,7 +323,7 @@ async def assert_nothing_is_left(stage: Stage) -> None:
         client.reset()
     await wait_for(stage, lambda: not stage.proxy.downstreams)
     assert not stage.proxy.downstreams
-    assert stage.proxy.in_flight == len(stage.proxy.queue) == 0
+    assert stage.proxy.in_flight == len(stage.proxy.queue) == stage.proxy.buffer_budget.kept == 0
     assert [state.in_flight for state in stage.proxy.router.states] == [0] * len(stage.proxy.router.states)
     await wait_for(stage, lambda: not any(pool.opening for pool in stage.proxy.pools.by_id.values()))
     await stage.turn()

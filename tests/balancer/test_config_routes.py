@@ -117,6 +117,10 @@ PROBLEMS = [
         "pools.a.timeouts.head: concerns client connections, which all pools share; set timeouts.head",
     ),
     (
+        "[pools.a.buffering]\ntotal = 1024",
+        "pools.a.buffering.total: concerns client connections, which all pools share; set buffering.total",
+    ),
+    (
         f"{ROUTE}pool = 'a'\n[pools.c]\nretries = 1",
         "pools.c.endpoints: is required: [[endpoints]] once or more, or [discovery]",
     ),

@@ -36,6 +36,27 @@ CLIENT_TEXTS = (
     ),
 )
 
+BUFFERED: tuple[list[Event], ...] = ([], *([("B", bytes([number]))] for number in (1, 2, 3)))
+"""First events of a storm: buffering is off, or has one of its rules."""
+
+UPLOADS = (
+    (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4000\r\n\r\n", b"x" * 2_000, b"x" * 2_000),
+    (b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n", b"a", b"bc"),
+    (
+        b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        *(b"3\r\nabc\r\n", b"7d0\r\n" + b"x" * 2_000 + b"\r\n", b"0\r\n\r\n"),
+    ),
+)
+RESPONSES = (
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 17000\r\n\r\n" + b"z" * 15_000, b"z" * 2_000),
+    (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        *(b"3\r\nabc\r\n", b"7d0\r\n" + b"z" * 2_000 + b"\r\n", b"0\r\n\r\n"),
+    ),
+    (b"HTTP/1.1 200 OK\r\n\r\n", b"z" * 2_000),
+)
+"""Messages in pieces, for slow bodies."""
+
 _damages = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 99), st.integers(0, 80)), max_size=1)
 _small = st.integers(0, 7).map(lambda value: bytes([value]))
 
@@ -50,8 +71,26 @@ def storms(side: str) -> st.SearchStrategy[list[Event]]:
     """Events, half of them bytes from the unruly side."""
     bytes_of_client = st.tuples(st.just("c"), texts_or_damaged(CLIENT_TEXTS) if side == "c" else _small)
     bytes_of_worker = st.tuples(st.just("w"), texts_or_damaged(WORKER_TEXTS))
-    other = st.tuples(st.sampled_from("nexstEXSTppppdboq"), _small)
+    other = st.tuples(st.sampled_from("nexstEXSTppppdboqB"), _small)
     return st.lists(st.one_of(bytes_of_client, bytes_of_worker, other), max_size=10)
+
+
+def slow_bodies(side: str) -> st.SearchStrategy[list[Event]]:
+    """Messages in pieces with other events between them; buffering is on from the start."""
+    messages = UPLOADS if side == "c" else RESPONSES
+    other = st.lists(
+        st.tuples(st.sampled_from("csssttenxXpB" if side == "w" else "nexSTXpB"), _small), max_size=2
+    )
+    some = st.tuples(st.sampled_from(range(len(messages))), other, other)
+
+    def flat(buffering: list[Event], drawn: list[tuple[int, list[Event], list[Event]]]) -> list[Event]:
+        events = [*buffering]
+        for number, before, within in drawn:
+            begin, *rest = ((side, piece) for piece in messages[number])
+            events += [*before, begin, *within, *rest]
+        return events
+
+    return st.builds(flat, st.sampled_from(BUFFERED[1:]), st.lists(some, max_size=4))
 
 
 @examples(250)
@@ -107,11 +146,26 @@ def test_ways_of_mirrors(way: str, end: dict[str, int]) -> None:
     assert copies.count(b"X-Mirrored: 1\r\n") == is_connected
 
 
+@examples(250)
+@given(slow_bodies("c"))
+def test_slow_uploads(events: list[Event]) -> None:
+    """Bodies that are received whole, or streamed once they are too long or too many."""
+    Storm("c").run(events)
+
+
+@examples(250)
+@given(slow_bodies("w"))
+def test_slow_readers(events: list[Event]) -> None:
+    """Responses that are taken over, or streamed once they are too long or too many."""
+    Storm("w").run(events)
+
+
+@pytest.mark.parametrize("buffering", BUFFERED[:2], ids=("streamed", "buffered"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_corpus_of_fuzzing(path: Path) -> None:
+def test_corpus_of_fuzzing(path: Path, buffering: list[Event]) -> None:
     """The corpus of `make fuzz`: seeds and inputs that once revealed a fault."""
     side = path.parent.name[0]
-    Storm(side).run(decode(path.read_bytes(), side))
+    Storm(side).run(buffering + decode(path.read_bytes(), side))
 
 
 def test_corpus_stays_small() -> None:

@@ -349,6 +349,50 @@ async def test_worker_that_does_not_read_pauses_the_client(stage: Stage, begin: 
     assert (await client.response()).body == sha256(body).digest()
 
 
+async def test_body_is_received_whole_before_the_worker_is_asked(stage: Stage, begin: Begin) -> None:
+    """With buffering; a body of several windows and pieces arrives unchanged."""
+
+    async def script(play: Play) -> None:
+        body, _ = await play.read()
+        await play.head(200, length=32)
+        await play.data(sha256(body).digest())
+        await play.end()
+
+    plays = await begin(script, buffering={"request": 2 * len(MEBI)})
+    client = await stage.client()
+    request = post(MEBI)
+    await client.send(request[:-1])
+    await stage.eventually(lambda: stage.proxy.buffer_budget.kept == len(MEBI) - 1)
+    assert (plays, stage.proxy.router.in_flight) == ([], 0)
+    assert (await client.ask(request[-1:])).body == sha256(MEBI).digest()
+    budget = stage.proxy.buffer_budget
+    assert (budget.kept, budget.requests) == (0, 1)
+
+
+async def test_response_is_taken_over_from_the_worker(stage: Stage, begin: Begin) -> None:
+    """With buffering: the request has ended at the worker while the client has read next to nothing."""
+    size = 4
+
+    async def script(play: Play) -> None:
+        await play.head(200, length=size * len(MEBI))
+        for _ in range(size):
+            await play.data(MEBI)
+        await play.end()
+
+    await begin(script, buffering={"response": 2 * size * len(MEBI)})
+    client = await stage.client(receive_buffer=4096)
+    await client.send(get())
+    await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
+    (downstream,) = stage.proxy.downstreams
+    budget = stage.proxy.buffer_budget
+    assert (stage.proxy.router.in_flight, stage.pool().leased, budget.responses) == (0, 0, 1)
+    assert budget.kept == downstream.unsent > len(MEBI)
+    await client.head()
+    for _ in range(size):
+        assert await client.exactly(len(MEBI)) == MEBI
+    await stage.eventually(lambda: not budget.kept)
+
+
 # --- failures
 
 

@@ -25,6 +25,8 @@ from balancer.config.load import Settings
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
+from balancer.exchange.exchange import Exchange
+from balancer.exchange.proxy import Proxy
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.named_pools import NamedPools
@@ -434,4 +436,17 @@ class Wireless:
         return future
 
 
-__all__ = ["Escaped", "Peer", "Wireless"]
+def charged(proxy: Proxy) -> int:
+    """Bytes that the bodies of a proxy are charged with: those of its clients' responses and requests."""
+    size = 0
+    for downstream in proxy.downstreams:
+        handler = getattr(downstream, "_answering", None)
+        handler = getattr(handler, "_exchange", handler)  # of a request that is mirrored
+        kept = handler.kept if isinstance(handler, Exchange) else None
+        size += sum(
+            one.charge.size for one in (downstream, kept) if one is not None and one.charge is not None
+        )
+    return size
+
+
+__all__ = ["Escaped", "Peer", "Wireless", "charged"]

@@ -12,6 +12,17 @@ from typing import Any
 from balancer.config.load import Settings
 from tests.faultsim.plan import Damage, Fault, Plan, PlannedClient, PlannedRequest, Reply
 
+MOST_BUFFERED = 100_000
+"""Maximum bytes of a body that are kept for a slow client."""
+
+BUFFERING: tuple[dict[str, int], ...] = (
+    {},
+    {"request": 2_000, "response": 20_000, "total": 20_000},
+    {"request": 20_000, "total": 20_000},
+    {"request": MOST_BUFFERED, "response": MOST_BUFFERED, "total": 10 * MOST_BUFFERED},
+)
+"""Rules of buffering, from the start or applied by a reload for a while."""
+
 SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("retries", (0, 1, 1, 2, 3)),
     ("timeouts.total", (None, None, None, 2.0, 4.0)),
@@ -39,6 +50,7 @@ SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("slow_start.window", (0.0, 3.0)),
     ("route_watch.interval", (None, None, 1.0)),
     ("key.by", (None, None, "path", "client")),
+    ("buffering", (None, *BUFFERING)),
 )
 """A setting's path and its possible values; settings that do not exist are skipped."""
 
@@ -86,7 +98,7 @@ WORKER_KINDS = ("reset", "reset", "fin", "fin", "hang", "garbage")
 FAULTS = (
     *("down", "down", "reset", "reset", "close idle", "close idle", "refuse", "hang", "slam"),
     *("freeze", "cut", "cut"),
-    *("slow", "replace", "disable", "policy", "cut clients"),
+    *("slow", "replace", "disable", "policy", "cut clients", "buffering"),
 )
 
 BEGINS, LASTS = 0.5, 8.0
@@ -235,11 +247,13 @@ def _fault(rng: Random, hosts: list[str], endpoints: int) -> Fault:
     detail: Any = None
     if kind in ("cut", "cut clients"):
         detail = rng.choice(("in", "out", "both"))
+    elif kind == "buffering":
+        detail = rng.choice(BUFFERING)
     elif kind == "policy":
         detail = rng.choice(POLICIES)
     elif kind == "replace":
         detail = _other_endpoints(rng, hosts, endpoints)
-    if kind in ("policy", "replace", "cut clients"):
+    if kind in ("policy", "replace", "cut clients", "buffering"):
         struck = []
     return Fault(rng.uniform(BEGINS, LASTS), rng.choice((0.05, 0.5, 2.0)), kind, tuple(struck), detail)
 

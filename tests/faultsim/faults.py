@@ -6,14 +6,17 @@ Every fault ends, and then everything is as before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from balancer.config.buffering import BufferingConfig
 from balancer.config.endpoint import EndpointConfig
 from balancer.config.policy_spec import PolicySpec
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
 
 if TYPE_CHECKING:
+    from balancer.config.limits import BufferingLimits
     from tests.faultsim.simulation import Simulation
     from tests.faultsim.workers import Host
 
@@ -123,6 +126,17 @@ def _policy(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     return lambda: simulation.apply_policy(before)
 
 
+def _buffering(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    control_plane = simulation.control_plane
+    before = control_plane.config.buffering
+
+    def apply(limits: BufferingLimits) -> None:
+        control_plane.apply(replace(control_plane.config, buffering=limits))
+
+    apply(BufferingConfig(**fault.detail).limits())
+    return lambda: apply(before)
+
+
 KINDS: dict[str, Callable[[Simulation, Fault], Callable[[], None]]] = {
     "down": _dialling,
     "refuse": _dialling,
@@ -137,4 +151,5 @@ KINDS: dict[str, Callable[[Simulation, Fault], Callable[[], None]]] = {
     "replace": _replace,
     "disable": _disable,
     "policy": _policy,
+    "buffering": _buffering,
 }

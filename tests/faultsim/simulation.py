@@ -20,14 +20,18 @@ from balancer.config.load import Settings
 from balancer.config.policy_spec import PolicySpec
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
+from balancer.exchange.exchange import Exchange
+from balancer.exchange.proxy import Proxy
+from balancer.exchange.state import State
 from balancer.http1.request_head import Request
 from balancer.server import build
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint
-from tests.balancer.wireless import CLIENTS, AdminStub
+from tests.balancer.wireless import CLIENTS, AdminStub, charged
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd
+from tests.faultsim.draw import MOST_BUFFERED
 from tests.faultsim.ledger import Ledger
 from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
 from tests.faultsim.reading import Violation
@@ -59,6 +63,12 @@ class Log:
         """Ignored."""
 
 
+def receiving(proxy: Proxy) -> int:
+    """Number of requests whose body is received whole before an endpoint is asked."""
+    handlers = [getattr(downstream, "_answering", None) for downstream in proxy.downstreams]
+    return sum(isinstance(one, Exchange) and one.state is State.RECEIVING for one in handlers)
+
+
 class Simulation:
     """A run of `plan`; `note` gets a line per event."""
 
@@ -87,7 +97,8 @@ class Simulation:
         self._remember()
         self._wires: list[weakref.ref[Wire]] = []
         self._sweep = Sweep(self.proxy, self._check_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
-        self._most_held = 2 * (settings.limits.buffer + READ) + KERNEL
+        self._most_held = 2 * (settings.limits.buffer + READ) + KERNEL + MOST_BUFFERED
+        self._kept = 0  # of the budget of buffering, when it was last checked
         self._is_stopped = False
 
     # --- events
@@ -234,18 +245,28 @@ class Simulation:
             idle += pool.idle
         if leased + opening + idle != proxy.pools.open_connections:
             raise Violation(f"{proxy.pools.open_connections} connections, and {self._pools}")
+        if proxy.buffer_budget.kept != self._kept:
+            self._check_kept()
         if self.timeline.is_calm and not leased <= in_flight <= leased + opening:
             raise Violation(f"{in_flight} requests in flight on {self._pools}")
+
+    def _check_kept(self) -> None:
+        """The bytes kept for slow clients are those that their bodies are charged with."""
+        self._kept = kept = self.proxy.buffer_budget.kept
+        if kept != charged(self.proxy):
+            raise Violation(f"{kept} bytes are kept, and {charged(self.proxy)} charged")
 
     def _check_closely(self, now: float) -> None:
         """Invariants of each sweep."""
         proxy = self.proxy
+        self._check_kept()
         self.control_plane.checks.sweep(now)
         if len(proxy.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
             raise Violation(f"{len(proxy.queue)} wait")
         if proxy.router.has_room and len(proxy.queue):
             raise Violation(f"{len(proxy.queue)} wait, and there is room")
-        if self.timeline.is_calm and proxy.in_flight > proxy.router.in_flight + len(proxy.queue):
+        served = proxy.router.in_flight + len(proxy.queue) + receiving(proxy)
+        if self.timeline.is_calm and proxy.in_flight > served:
             raise Violation(
                 f"of {proxy.in_flight} requests some are neither sent nor waiting: {len(proxy.queue)} wait"
             )
@@ -305,6 +326,8 @@ class Simulation:
             raise Violation(
                 f"left: {len(proxy.downstreams)} clients, {proxy.in_flight} in flight, {len(proxy.queue)} queued"
             )
+        if proxy.buffer_budget.kept:
+            raise Violation(f"left: {proxy.buffer_budget.kept} bytes")
         if proxy.pools.open_connections:
             raise Violation(f"left: {self._pools}")
         settled = sum(sum(state.outcomes.values()) for state in self._states)

@@ -161,6 +161,8 @@ class Http2Connection(ClientConnection):
         self._proxy.downstreams.pop(self, None)
         self._count_resets(self._proxy.now())
         self._flush_is_due = True  # nothing is sent any more
+        for stream in self._ended.values():
+            stream.uncharge()
         self._ended.clear()
         self._watched.clear()
         self._unstarted.clear()
@@ -225,6 +227,7 @@ class Http2Connection(ClientConnection):
         self._streams.pop(stream.id, None)
         self._ended.pop(stream.id, None)
         self._watched.pop(stream, None)
+        stream.uncharge()
 
     def watch(self, stream: Http2Stream) -> None:
         """Pause the stream's response while the client does not take it."""
@@ -259,10 +262,13 @@ class Http2Connection(ClientConnection):
     def _forget_sent(self) -> None:
         """Forget the answered streams of whose response the client has taken all."""
         if not self.engine.unsent_in_all:
+            for stream in self._ended.values():
+                stream.uncharge()
             self._ended.clear()
             return
         for stream in list(self._ended.values()):
             if not stream.unsent:
+                stream.uncharge()
                 del self._ended[stream.id]
 
     def _note_pressure(self) -> None:

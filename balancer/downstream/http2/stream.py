@@ -191,6 +191,7 @@ class Http2Stream(ClientStream):
             if unsent > high // 4:
                 return True
             self.is_write_paused = False
+            self.uncharge(unsent)
             if self._tunnel is not None:
                 self._tunnel.get_protocol().resume_writing()
             elif self._handler is not None:
@@ -237,6 +238,7 @@ class Http2Stream(ClientStream):
         unsent = self.unsent
         if unsent != self._seen_unsent:
             self._seen_unsent, self.idle_since = unsent, now
+            self.uncharge(unsent)
         elif now - self.idle_since > self._proxy.timeouts.body_idle:
             self.abort()
 

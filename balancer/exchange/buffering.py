@@ -1,0 +1,177 @@
+"""Buffering for slow clients, so that they do not occupy worker connections. Off unless `[buffering]` turns it on.
+
+A request body is received whole before an endpoint is asked (`KeptBody`). A response is read from the worker while the
+client is slow; its bytes stay where they are without buffering, in the write buffer of the client's connection, which
+may grow further. Nothing is delayed: the client gets every byte at once that it is able to take.
+
+All kept bytes are charged to one `BufferBudget`. Once it is used up, bodies are streamed at the client's pace.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, cast
+
+from balancer.exchange.body_buffer import BodyBuffer
+from balancer.http1.fields import without
+
+if TYPE_CHECKING:
+    from balancer.exchange.attempt import Attempt
+    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.exchange import Exchange
+    from balancer.upstream.request import UpstreamRequest
+
+BLOCK: Final = 16_384
+"""Bytes up to which pieces of a kept body are joined: thousands of small ones would take several times the memory."""
+
+_EXPECT: Final = re.compile(rb"\n(?i:expect):")
+_GRPC: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:application/grpc)")
+
+
+class BufferBudget:
+    """Bytes that may be kept for all clients of a process, and counts of bodies.
+
+    `total` is the bound, which a reload may set below what is `kept` now. `requests` and `responses` count bodies that
+    were kept whole while the client was slow; `requests_streamed` and `responses_streamed` those that were not because
+    of the bound.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.kept = 0
+        self.requests = self.responses = 0
+        self.requests_streamed = self.responses_streamed = 0
+
+
+class Charge:
+    """The bytes of one body that are charged to a budget. At its end, `resize(0)` gives them back."""
+
+    def __init__(self, budget: BufferBudget) -> None:
+        self.budget = budget
+        self.size = 0
+
+    def resize(self, size: int) -> bool:
+        """Charge `size` bytes. Returns False, and changes nothing, if they are more than before and beyond the
+        bound."""
+        budget = self.budget
+        kept = budget.kept + size - self.size
+        if size > self.size and kept > budget.total:
+            return False
+        budget.kept = kept
+        self.size = size
+        return True
+
+    def whole(self, unsent: int) -> None:
+        """Count a response that was taken over whole; charges its last read too, if that is within the bound."""
+        self.resize(unsent)
+        self.budget.responses += 1
+
+
+class KeptBody(BodyBuffer):
+    """A request body that is received whole before an endpoint is asked: at most `most` bytes, framing included.
+
+    `fits`: it is within that limit and the budget. `charge` lasts as long as the body is here or in the write buffer of
+    a worker connection.
+    """
+
+    def __init__(self, received: BodyBuffer, most: int, budget: BufferBudget) -> None:
+        super().__init__(received.limit)
+        self.fits = True
+        self._most = most
+        self.charge = Charge(budget)
+        self._tail = bytearray()  # the last pieces, joined
+        self.add(received.behind(b""))
+
+    def add(self, data: bytes) -> None:
+        if self.is_spent:
+            return
+        self._tail += data
+        self.size += len(data)
+        if len(self._tail) >= BLOCK:
+            self._pieces.append(self._tail)
+            self._tail = bytearray()
+        if self.fits and self.size > self._most:
+            self.fits = False
+        elif self.fits and not self.charge.resize(self.size):
+            self.fits = False
+            self.charge.budget.requests_streamed += 1
+
+    def behind(self, head: bytes) -> bytes:
+        whole = b"".join([head, *self._pieces, self._tail])
+        self._tail = bytearray()
+        self._pieces = [memoryview(whole)[len(head) :]]  # kept once, also while it is in a write buffer
+        return whole
+
+    def spend(self) -> None:
+        super().spend()
+        self._tail = bytearray()
+
+    def ended(self) -> None:
+        """Count a body that has been received whole."""
+        self.charge.budget.requests += 1
+
+    def update(self, upstream: UpstreamRequest | None) -> None:
+        """Give back the charge once nothing of the body is here or in the write buffer of `upstream`, its worker
+        connection; a transport may hold all of it until the last byte is sent."""
+        if self.is_spent and (upstream is None or not upstream.unsent):
+            self.charge.resize(0)
+
+    def free(self) -> None:
+        """Give back everything: the exchange has ended."""
+        self.spend()
+        self.charge.resize(0)
+
+
+class Buffering:
+    """Rules of buffering.
+
+    `request` is the largest request body in bytes that is kept, `response` the bytes of a response that may be kept for
+    a client; 0: none.
+    """
+
+    def __init__(self, request: int, response: int, budget: BufferBudget) -> None:
+        self.request = request
+        self.response = response
+        self.budget = budget
+
+    def keeps_body(self, exchange: Exchange) -> bool:
+        """Give the exchange a `KeptBody`; return False if its body is to be streamed.
+
+        A client that waits for 100 (Continue) gets it here, since no worker is asked. A gRPC call is streamed: it may
+        wait for parts of the response before it sends the rest of its body.
+        """
+        request, received = exchange.request, exchange.body_buffer
+        if not self.request or request.fields.length > self.request or _GRPC.search(request.head):
+            return False
+        kept = KeptBody(cast(BodyBuffer, received), self.request, self.budget)
+        if not kept.fits:
+            kept.free()
+            return False
+        exchange.body_buffer = exchange.kept = kept
+        if _EXPECT.search(request.head):
+            request.head = without([b"expect"], request.head)
+            exchange.downstream.send_continue()
+        return True
+
+    def takes_over(self, attempt: Attempt, downstream: ClientConnection) -> bool:
+        """Return whether a response is to be read on although its client is slow; charges what the client has not
+        taken.
+
+        One of known length is taken over once the rest of it can be kept: before that, its worker would not be free.
+        """
+        unsent = downstream.unsent
+        if unsent + attempt.left > self.response:
+            return False
+        charge = downstream.charge or Charge(self.budget)
+        if charge.resize(unsent):
+            downstream.charge = charge
+            return True
+        if not attempt.was_refused:
+            attempt.was_refused = True
+            self.budget.responses_streamed += 1
+        return False
+
+
+def is_taken_by(upstream: UpstreamRequest | None) -> bool:
+    """Return whether nothing of a request is left in the write buffer of its worker connection."""
+    return upstream is not None and not upstream.unsent
