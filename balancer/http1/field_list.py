@@ -20,6 +20,7 @@ Fields = list[tuple[bytes, bytes]]
 _OF_ONE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding", b"te")
 )
+_SPECIAL: Final = _OF_ONE_CONNECTION | {b"host", b"content-length"}
 _find_fields: Final = re.compile(rb"\r\n([^:\r]+):[ \t]*([^\r]*)").findall
 _is_token: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch
 _is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
@@ -53,23 +54,27 @@ class FieldList:
 
 def parse_head(head: bytes) -> FieldList:
     """Parse an outgoing HTTP/1.1 request head, its empty line included."""
-    line_end = head.find(b"\r\n")
-    method, _, rest = head[:line_end].partition(b" ")
+    start, *lines = head[:-4].split(b"\r\n")
+    method, _, rest = start.partition(b" ")
     authority, length = b"", 0
     fields: Fields = []
-    pairs: Fields = _find_fields(head, line_end)
-    for name, written in pairs:
-        lower = name.lower()
-        value = written.rstrip(b" \t")
-        if lower == b"host":
-            authority = value
+    for line in lines:
+        name, colon, written = line.partition(b":")
+        if not colon:
             continue
-        if lower == b"content-length":
-            length = int(value)
-        elif lower == b"transfer-encoding":
-            length = -1
-        if lower not in _OF_ONE_CONNECTION:
-            fields.append((name, value))
+        value = written.strip(b" \t")
+        lower = name.lower()
+        if lower in _SPECIAL:
+            if lower == b"host":
+                authority = value
+                continue
+            if lower == b"content-length":
+                length = int(value)
+            elif lower == b"transfer-encoding":
+                length = -1
+            if lower in _OF_ONE_CONNECTION:
+                continue
+        fields.append((name, value))
     return FieldList(method, rest.rpartition(b" ")[0], authority, fields, length)
 
 
