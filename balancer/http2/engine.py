@@ -325,6 +325,11 @@ class Engine:
         return self._bodies.unsent(stream_id)
 
     @property
+    def has_answers(self) -> bool:
+        """Whether `receive` has made bytes for the peer."""
+        return bool(self._out)
+
+    @property
     def unsent_in_all(self) -> int:
         """Bytes of all bodies that wait for the peer's windows, or to be framed."""
         size: int = self._connection.queued_body_size()

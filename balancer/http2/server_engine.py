@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from balancer.http2.engine import Engine
-from balancer.http2.events import NO_ERROR
+from balancer.http2.events import NO_ERROR, Fields
 from balancer.http2.library import LibraryError
 from balancer.http2.limits import LEAVING, Limits
 from balancer.http2.sendable import sendable
@@ -30,7 +30,10 @@ class ServerEngine(Engine):
 
     def respond(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]], *, is_last: bool) -> None:
         """Send the head of a response; `is_last` if it has no body. Raises `UnsendableFields`."""
-        made = sendable(fields)
+        self.respond_checked(stream_id, sendable(fields), is_last=is_last)
+
+    def respond_checked(self, stream_id: int, made: Fields, *, is_last: bool) -> None:
+        """As `respond`, with the result of `sendable`."""
         if not self.is_closed:
             try:
                 self._connection.send_response(stream_id, made, end_stream=is_last)

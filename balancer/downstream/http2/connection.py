@@ -52,6 +52,7 @@ class Http2Connection(ClientConnection):
         "_heads",
         "_high",
         "_is_begun",
+        "_is_reading",
         "_left_at",
         "_resets",
         "_routes",
@@ -78,7 +79,8 @@ class Http2Connection(ClientConnection):
         ] = {}  # answered ones of whose response the client has not taken all
         self._watched: dict[Http2Stream, None] = {}  # of which a part of the response has been sent
         self._unstarted: list[Http2Stream] = []  # started at the end of the current read
-        self._flush_is_due = False  # within a read, or scheduled
+        self._flush_is_due = False  # at the end of this read, or scheduled
+        self._is_reading = False
         self._is_begun = False  # a request has come
         self._left_at = 0.0  # when the connection began to leave, else 0
         self._ticked_at = proxy.cached_time
@@ -118,14 +120,16 @@ class Http2Connection(ClientConnection):
             self.transport.set_write_buffer_limits(high=self._high)
 
     def data_received(self, data: bytes) -> None:
-        self._flush_is_due = True
-        for kind, stream_id, value, flag in self.engine.receive(data):
+        engine = self.engine
+        self._is_reading = True
+        for kind, stream_id, value, flag in engine.receive(data):
             if kind == HEAD:
                 self._begin(stream_id, value, flag)
             elif kind == DATA:
+                self._flush_is_due = True
                 stream = self._streams.get(stream_id)
                 if stream is None:
-                    self.engine.acknowledge(stream_id, len(value))
+                    engine.acknowledge(stream_id, len(value))
                 else:
                     stream.data(value, flag)
             else:
@@ -134,12 +138,15 @@ class Http2Connection(ClientConnection):
             unstarted, self._unstarted = self._unstarted, []
             for stream in unstarted:
                 stream.start()
-        self._flush()
+        self._is_reading = False
+        if self._flush_is_due or engine.has_answers or self._watched or self._ended or self._left_at:
+            self._flush()
 
     def _handle(self, kind: int, stream_id: int, value: object, flag: bool) -> None:
         """Handle an event other than HEAD and DATA."""
         stream = self._streams.get(stream_id)
         if kind == RESET:
+            self._flush_is_due = True
             if flag:
                 self._proxy.counts.http2_resets += 1
             if stream is not None:
@@ -160,7 +167,7 @@ class Http2Connection(ClientConnection):
     def connection_lost(self, error: Exception | None) -> None:
         self._proxy.downstreams.pop(self, None)
         self._count_resets(self._proxy.now())
-        self._flush_is_due = True  # nothing is sent any more
+        self._flush_is_due = self._is_reading = True  # nothing is sent any more
         for stream in self._ended.values():
             stream.uncharge()
         self._ended.clear()
@@ -175,7 +182,6 @@ class Http2Connection(ClientConnection):
 
     def resume_writing(self) -> None:
         self.is_write_paused = self.engine.is_blocked = False
-        self._flush_is_due = True
         self._flush()
 
     # --- streams
@@ -217,10 +223,20 @@ class Http2Connection(ClientConnection):
         stream.refuse(Refusal(self._proxy, stream, error, self._heads.raw), has_ended)
 
     def stream_ended(self, stream: Http2Stream) -> None:
-        """Forget a stream that has been answered, once the client has taken the response."""
-        if self._streams.pop(stream.id, None) is not None:
+        """Send the end of a stream that has been answered, and forget it once the client has taken the response.
+
+        Where other streams are open, their responses may come in this iteration of the event loop, too.
+        """
+        streams = self._streams
+        if streams.pop(stream.id, None) is None:
+            return
+        if stream.is_long:
             self._ended[stream.id] = stream
-            self.idle_since = self._proxy.cached_time
+        self.idle_since = self._proxy.cached_time
+        if streams or self._is_reading or self._flush_is_due:
+            self.flush_soon()
+        else:
+            self._flush()
 
     def forget(self, stream: Http2Stream) -> None:
         """Forget a stream that was reset."""
@@ -239,7 +255,8 @@ class Http2Connection(ClientConnection):
         """Send what was submitted at the end of this read, or of this iteration of the event loop."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            if not self._is_reading:
+                asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         engine = self.engine

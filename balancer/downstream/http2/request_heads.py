@@ -25,6 +25,7 @@ _OF_ONE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding")
 )
 _SCHEMES: Final = frozenset((b"http", b"https"))
+_USUAL_METHODS: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"))
 _OF_WEBSOCKET: Final = frozenset((b"sec-websocket-key", b"content-length"))
 
 _is_name: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
@@ -50,6 +51,7 @@ class StreamRequestHeads:
         self._others: FieldPairs = ()
         self._key = (b"", b"", b"", False)
         self._block = b""  # the result for `_others` and `_key`, the last ones
+        self._path = b""  # the last valid one
 
     def read(self, fields: FieldPairs, has_ended: bool) -> Request:
         """Return the request with these fields; `has_ended` if no body follows. Raises `RequestRejected`."""
@@ -90,12 +92,15 @@ class StreamRequestHeads:
         if len(path) > limits.target:
             self.raw = _for_log(method, path[: limits.target])
             raise RequestRejected(414, "target_too_long", f"at most {limits.target} bytes of target")
-        if _is_target(path) is None or _is_method(method) is None:
+        if path != self._path:
+            if _is_target(path) is None:
+                self.raw = _for_log(method, path)
+                raise RequestRejected(400, "malformed_request", "a :path with characters that HTTP forbids")
+            self._path = path
+        if method not in _USUAL_METHODS and _is_method(method) is None:
             self.raw = _for_log(method, path)
-            raise RequestRejected(
-                400, "malformed_request", "a :method or :path with characters that HTTP forbids"
-            )
-        self.raw = raw = b"%b %b HTTP/1.1%b\r\n" % (method, path, block)
+            raise RequestRejected(400, "malformed_request", "a :method with characters that HTTP forbids")
+        self.raw = raw = b"".join((method, b" ", path, b" HTTP/1.1", block, b"\r\n"))
         if len(raw) > limits.head:
             raise RequestRejected(431, "head_too_large", f"at most {limits.head} bytes of head")
         if path[:1] != b"/" and method != b"CONNECT" and not (path == b"*" and method == b"OPTIONS"):

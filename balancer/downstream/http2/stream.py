@@ -27,11 +27,16 @@ if TYPE_CHECKING:
     from balancer.http1.response_head import Response
     from balancer.http2.events import Fields
 
+SHORT = 16_384
+"""Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.
+Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
+
 OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
 
 
 class Http2Stream(ClientStream):
-    """A stream. `expects_body`: the request has not ended."""
+    """A stream. `expects_body`: the request has not ended. `is_long`: a part of the response may wait for the
+    client."""
 
     __slots__ = (
         "_body_limit",
@@ -44,6 +49,7 @@ class Http2Stream(ClientStream):
         "_tunnel",
         "_withheld",
         "expects_body",
+        "is_long",
     )
 
     def __init__(self, proxy: Proxy, connection: Http2Connection, stream_id: int) -> None:
@@ -62,6 +68,7 @@ class Http2Stream(ClientStream):
         self._seen_unsent = 0
         self._is_detached = False  # the admin application answers
         self.expects_body = False
+        self.is_long = False
 
     @property
     def answering(self) -> int:
@@ -156,14 +163,18 @@ class Http2Stream(ClientStream):
         self._connection.flush_soon()
 
     def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
+        """Send a part of the response; the last one goes out when the exchange ends, which follows."""
         connection = self._connection
         if head is not None:
-            connection.engine.respond(self._id, head, is_last=is_last and not data)
+            connection.engine.respond_checked(self._id, head, is_last=is_last and not data)
         if data or (is_last and head is None):
             connection.engine.send_data(self._id, data, is_last=is_last)
         if not is_last:
+            self.is_long = True
             connection.watch(self)
-        connection.flush_soon()
+            connection.flush_soon()
+        elif len(data) > SHORT:
+            self.is_long = True
 
     def send_end(self, head: Fields | None, data: bytes, trailers: Fields) -> None:
         self.send(head, data, is_last=False)
@@ -271,6 +282,7 @@ class Http2Stream(ClientStream):
     def end_tunnel(self) -> None:
         """End the direction towards the client."""
         self.send(None, b"", is_last=True)
+        self._connection.flush_soon()
 
     def finish(self) -> None:
         """Read nothing more of the client."""
