@@ -93,18 +93,21 @@ class Bodies:
         except LibraryError:
             return
 
-    def take_turns(self) -> bytes:
-        """Frame the bodies that wait, a frame of each at a time, until the connection's window is used up."""
+    def take_turns(self, limit: int | None = None) -> bytes:
+        """Frame the bodies that wait, a frame of each at a time, until the connection's window is used up, or about
+        `limit` bytes are made.
+        """
         connection, waiting = self._connection, self.waiting
         made: list[bytes] = []
-        has_given = True
-        while has_given and waiting and connection.remote_window_size > 0:
+        size, has_given = 0, True
+        while has_given and waiting and connection.remote_window_size > 0 and (limit is None or size < limit):
             has_given = False
             for stream_id, backlog in list(waiting.items()):
                 if not connection.queued_body_size(stream_id):  # else it waits for the stream's window
                     self._give_turn(stream_id, backlog)
                     has_given = True
             made.append(connection.data_to_send())
+            size += len(made[-1])
         return b"".join(made)
 
     def _give_turn(self, stream_id: int, backlog: Backlog) -> None:

@@ -288,17 +288,17 @@ class Engine:
 
     # --- to the peer
 
-    def data_to_send(self) -> bytes:
-        """Return all bytes for the transport."""
+    def data_to_send(self, limit: int | None = None) -> bytes:
+        """Return all bytes for the transport, or about `limit` of them."""
         out = self._out
         if not self.is_closed:
             try:
-                data: bytes = self._connection.data_to_send()
-                if self._bodies.waiting:
-                    data += self._bodies.take_turns()
+                data: bytes = self._connection.data_to_send(limit)
+                if self._bodies.waiting and (limit is None or len(data) < limit):
+                    data += self._bodies.take_turns(limit)
                 if self._unwanted:
                     self._reset_unwanted()
-                    data += self._connection.data_to_send()
+                    data += self._connection.data_to_send(limit)
             except LibraryError as error:
                 self._fail(error)
                 data = b""
