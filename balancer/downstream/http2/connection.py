@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from balancer.http2.limits import Limits
     from balancer.routes.table import RouteTable
 
+AT_ONCE: Final = 131_072
+"""Bytes taken from the engine until the transport may say that its buffer is full."""
+
 TICK: Final = 1.0
 """Seconds between two ticks of the engine."""
 
@@ -263,10 +266,12 @@ class Http2Connection(ClientConnection):
         self._flush_is_due = False
         if self.transport.is_closing():
             return
-        if not engine.is_blocked:
-            data = engine.data_to_send()
+        while not engine.is_blocked:  # with many streams, all at once would fill the transport's buffer
+            data = engine.data_to_send(AT_ONCE)
             if data:
                 self.write(data)
+            if len(data) < AT_ONCE:
+                break
         if self._ended:
             self._forget_sent()
         if self._watched:
