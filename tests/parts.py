@@ -31,6 +31,7 @@ INSTALLATION = "tests/deploy/test_installation.py"
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "http2_engine", "engine_storms", "floods", "buffered_requests", "buffered_responses",
+    "trace_context", "traced_requests",
 )  # fmt: skip
 
 GRACE = 10.0

@@ -83,16 +83,17 @@ class RequestHeads:
         else:
             target, fields = _unusual(method, target, parts[2], block, self._client)
             line = b"%b %b HTTP/1.1" % (method, target)
-        return self._request(line, method, target, fields, fields.request_id or fresh_id, raw)
+        return self._request(line, method, target, fields, raw, fresh_id)
 
     def _block_of(self, raw: bytes, end: int) -> bytes:
         """Return the fields to parse; `end` is the end of the request line."""
         return raw[end:-2]
 
     def _request(
-        self, line: bytes, method: bytes, target: bytes, fields: RequestFields, request_id: bytes, raw: bytes
+        self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes, fresh_id: bytes
     ) -> Request:
         """Return the request for a worker."""
+        request_id = fields.request_id or fresh_id
         head = b"".join((line, fields.outgoing, request_id, END_OF_HEAD))
         return Request(method, target, head, request_id, fields, raw)
 

@@ -22,15 +22,13 @@ _LETTERS: Final = ord("a")
 _NO_TRACE: Final = b"0" * 32
 _NO_SPAN: Final = b"0" * 16
 
-SPAN: Final = slice(36, 52)
-"""Place of the span id in a traceparent."""
-
 MOST_MEMBERS: Final = 32
 """Maximum members of a tracestate (§ 3.3.1.3.1); a longer one is discarded."""
 
-_MEMBER: Final = re.compile(
+_MEMBER: Final = (
     rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 )
+_STATE: Final = re.compile(rb"%b(?:,%b){0,%d}" % (_MEMBER, _MEMBER, MOST_MEMBERS - 1))
 
 
 def traceparent_of(value: bytes) -> bytes:
@@ -43,7 +41,7 @@ def traceparent_of(value: bytes) -> bytes:
         return b""
     if value[3] == _ZERO and value[3:35] == _NO_TRACE:
         return b""
-    return b"" if value[36] == _ZERO and value[SPAN] == _NO_SPAN else value
+    return b"" if value[36] == _ZERO and value[36:52] == _NO_SPAN else value
 
 
 def flags_of(traceparent: bytes) -> int:
@@ -58,7 +56,9 @@ def state_of(values: Iterable[bytes]) -> bytes:
 
     Fields are combined in their order (RFC 9110 § 5.3); empty members and white space around members are dropped.
     """
-    members = [part for value in values for piece in value.split(b",") if (part := piece.strip(b" \t"))]
-    if len(members) > MOST_MEMBERS or not all(map(_MEMBER.fullmatch, members)):
-        return b""
-    return b",".join(members)
+    state = b",".join(values)
+    if _STATE.fullmatch(state) is None:  # usually it has no white space and no empty member
+        state = b",".join([member for piece in state.split(b",") if (member := piece.strip(b" \t"))])
+        if _STATE.fullmatch(state) is None:
+            return b""
+    return state

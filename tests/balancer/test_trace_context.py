@@ -287,7 +287,7 @@ def without_ids(request: TracedRequest) -> tuple[object, ...]:
     """Head and fields, with what is random left out."""
     context = context_of(request.head)
     trace_id = context.trace_id if request.parent else b""
-    head = request.head.replace(context.trace_id, b"").replace(context.span_id, b"").replace(request.id, b"")
+    head = request.head.replace(context.trace_id, b"").replace(context.span_id, b"")
     return (
         head,
         trace_id,
@@ -303,7 +303,7 @@ def test_further_attempts_have_spans_of_their_own() -> None:
     heads = [request.head, request.another_head(), request.another_head()]
     assert len({context_of(head).span_id for head in heads}) == 3
     assert {context_of(head).trace_id for head in heads} == {TRACE}
-    assert len({head.replace(context_of(head).span_id, b"") for head in heads}) == 1
+    assert len({head.rpartition(b"\r\n" + PARENT[:12])[0] for head in heads}) == 1
 
 
 def test_without_tracing_fields_pass_unchanged() -> None:
@@ -319,6 +319,18 @@ def test_without_tracing_fields_pass_unchanged() -> None:
 # --- ids and sampling
 
 
+def test_request_id_is_the_trace_id() -> None:
+    """It leads from the access log to the trace; requests of one continued trace still have different ones."""
+    by = reader()
+    new = request_of(PLAIN, by)
+    assert new.id == context_of(new.head).trace_id
+    assert b"\r\nX-Request-ID: " + new.id + b"\r\n" in new.head
+    first, second = request_of((*PLAIN, PARENT), by), request_of((*PLAIN, PARENT), by)
+    assert first.id == TRACE + b"-" + context_of(first.head).span_id
+    assert first.id != second.id
+    assert request_of((*PLAIN, PARENT, b"X-Request-ID: mine"), by).id == b"mine"
+
+
 def test_ids_of_zeros_are_not_used() -> None:
     """They are invalid, and nothing else makes sure that chance draws none."""
     calls = count()
@@ -327,15 +339,15 @@ def test_ids_of_zeros_are_not_used() -> None:
         return bytes(8) + b"\x01" * (size - 8) if next(calls) % 2 == 0 else b"\x22" * size
 
     ids = Identifiers(randomness)
-    assert {ids.context() for _ in range(2 * BATCH)} == {b"2" * 32 + b"-" + b"2" * 16}
+    assert {ids.trace() for _ in range(2 * BATCH)} == {(b"2" * 32, b"2" * 16)}
     assert {ids.span() for _ in range(2 * BATCH)} == {b"2" * 16}
 
 
 def test_ids_are_unique_over_batches() -> None:
     ids = Identifiers()
-    contexts = [ids.context() for _ in range(3 * BATCH)]
-    assert len({context[:32] for context in contexts} | {context[33:] for context in contexts}) == 6 * BATCH
-    assert all(re.fullmatch(rb"[0-9a-f]{32}-[0-9a-f]{16}", context) for context in contexts)
+    pairs = [ids.trace() for _ in range(3 * BATCH)]
+    assert len({trace_id for trace_id, _ in pairs} | {span_id for _, span_id in pairs}) == 6 * BATCH
+    assert all(re.fullmatch(rb"[0-9a-f]{32}-[0-9a-f]{16}", b"-".join(pair)) for pair in pairs)
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-9, 0.01, 0.5, 0.999999, 1.0])
@@ -344,7 +356,7 @@ def test_sampling_agrees_with_opentelemetry(share: float) -> None:
     sampler, tracing, ids = TraceIdRatioBased(share), Tracing(trusts_all=True, sample=share), Identifiers()
     bound = round(share * 2**64)
     around = [number for number in (0, 1, bound - 1, bound, bound + 1, 2**64 - 1) if 0 <= number < 2**64]
-    numbers = [(7 << 64) + number for number in around] + [int(ids.context()[:32], 16) for _ in range(2000)]
+    numbers = [(7 << 64) + number for number in around] + [int(ids.trace()[0], 16) for _ in range(2000)]
     for number in numbers:
         is_sampled = sampler.should_sample(None, number, "GET").decision is Decision.RECORD_AND_SAMPLE
         assert tracing.samples(b"%032x" % number) is is_sampled, hex(number)
