@@ -13,6 +13,7 @@ from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import BLOCK, BufferBudget, KeptBody
 from balancer.http1.field_list import FieldList
 from balancer.http1.response_head import ResponseHeads
+from balancer.tracing.tracing import Tracing
 from balancer.upstream.stream import UpstreamStream
 from tests.balancer.wireless import Peer, Wireless, charged
 
@@ -288,6 +289,20 @@ def test_expectation_of_a_streamed_request_is_forwarded() -> None:
         assert client.received == CONTINUE
 
 
+def test_expectation_is_removed_beside_a_trace_context() -> None:
+    """From the head of each attempt; both end in a traceparent with a span of its own."""
+    with buffered(2) as stage:
+        stage.proxy.tracing = Tracing(trusts_all=True, sample=0.0)
+        client = stage.client()
+        sends(stage, client, head(2, b"Expect: 100-continue"), b"xy")
+        stage.workers[0].vanish()
+        stage.turn()
+        heads = [bytes(worker.received).partition(b"\r\n\r\n")[0] for worker in stage.workers]
+        assert len(heads) == 2
+        assert not any(b"expect" in one.lower() for one in heads)
+        assert len({one.rpartition(b"\r\ntraceparent: 00-")[2] for one in heads}) == 2
+
+
 # --- what the worker does
 
 
@@ -442,6 +457,19 @@ def test_draining_waits_for_a_body() -> None:
         assert b"\r\nConnection: close\r\n" in client.received
         assert client.received.endswith(b"ok")
         assert client.ending == "end"
+
+
+def test_mirror_gets_a_kept_body_as_well() -> None:
+    with buffered(mirror=(("body", LENGTH), ("methods", ("PUT",)))) as stage:
+        client = stage.client()
+        sends(stage, client, head(4, b"Expect: 100-continue"), b"ab")
+        assert (stage.workers, stage.copies_to) == ([], [])
+        sends(stage, client, b"cd")
+        for peer in (*stage.workers, *stage.copies_to):
+            assert peer.received.endswith(b"\r\n\r\nabcd")
+            sends(stage, peer, ANSWER)
+        assert len(stage.copies_to) == 1
+        assert client.received.endswith(b"ok")
 
 
 # --- memory

@@ -62,7 +62,15 @@ _small = st.integers(0, 7).map(lambda value: bytes([value]))
 _known = st.sampled_from(TEXTS)
 _of_client = st.tuples(st.just("c"), st.one_of(_known, _known, _known, st.builds(damaged, _known, _damages)))
 _of_worker = st.tuples(st.just("w"), st.sampled_from(WORKER_TEXTS))
-_other = st.tuples(st.sampled_from("nexstEXSTppppdboq"), _small)
+_other = st.tuples(st.sampled_from("nexstEXSTppppdboqB"), _small)
+
+LETTERS = "nxsstEXSTpB"
+RESPONSE = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    *(b"7d0\r\n" + b"z" * 2_000 + b"\r\n", b"0\r\n\r\n"),
+)
+CLOSED_WINDOW = frame(frames.SETTINGS, struct.pack("!HI", 4, 10))
+OPEN_WINDOW = frame(frames.SETTINGS, struct.pack("!HI", 4, 1 << 20))
 
 
 class Http2Storm(Storm):
@@ -93,3 +101,40 @@ def test_unruly_clients(events: list[Event]) -> None:
 @given(st.lists(st.one_of(_of_client, _of_client, _of_worker, _other), max_size=12))
 def test_unruly_clients_and_workers(events: list[Event]) -> None:
     Http2Storm(is_answering=False).run(events)
+
+
+def slow_bodies() -> st.SearchStrategy[list[Event]]:
+    """Uploads in pieces and responses to clients with closed windows, and other events; buffering is on."""
+    upload = [begun(1), frame(frames.DATA, b"x" * 2_000, 1), frame(frames.DATA, b"y" * 2_000, 1, END_STREAM)]
+    first = [CLOSED_WINDOW, head(3, *fields())]
+    of_client = [
+        *upload,
+        *first,
+        OPEN_WINDOW,
+        rst(1),
+        rst(3),
+        frame(frames.WINDOW_UPDATE, struct.pack("!I", 1000), 3),
+    ]
+    acts = [*(("c", text) for text in of_client), *(("w", piece) for piece in RESPONSE)]
+    some = st.sampled_from(range(len(acts))).map(acts.__getitem__)
+    other = st.lists(st.one_of(some, st.tuples(st.sampled_from(LETTERS), _small)), max_size=4)
+    runs = (
+        [("c", text) for text in upload],
+        [("c", text) for text in first] + [("w", piece) for piece in RESPONSE],
+    )
+
+    def flat(rules: bytes, whole: int, befores: list[list[Event]], after: list[Event]) -> list[Event]:
+        events: list[Event] = [("B", rules)]
+        for before, event in zip(befores, runs[whole], strict=False):
+            events += [*before, event]
+        return events + after
+
+    rules = st.sampled_from((b"\1", b"\2", b"\3"))
+    return st.builds(flat, rules, st.integers(0, 1), st.lists(other, min_size=5, max_size=5), other)
+
+
+@examples(200)
+@given(slow_bodies(), st.booleans())
+def test_slow_clients(events: list[Event], is_answering: bool) -> None:
+    """Bodies that are kept, or streamed once they are too long or too many; every byte is given back."""
+    Http2Storm(is_answering=is_answering).run(events)

@@ -25,6 +25,7 @@ from balancer.config.load import Settings
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
+from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.proxy import Proxy
 from balancer.http1.client import Client
@@ -438,14 +439,17 @@ class Wireless:
 
 def charged(proxy: Proxy) -> int:
     """Bytes that the bodies of a proxy are charged with: those of its clients' responses and requests."""
-    size = 0
+    clients: list[ClientConnection] = []
     for downstream in proxy.downstreams:
-        handler = getattr(downstream, "_answering", None)
+        clients.append(downstream)
+        if isinstance(downstream, Http2Connection):
+            clients += {**downstream._streams, **downstream._ended}.values()
+    size = 0
+    for client in clients:
+        handler = getattr(client, "_handler" if client.is_stream else "_answering", None)
         handler = getattr(handler, "_exchange", handler)  # of a request that is mirrored
         kept = handler.kept if isinstance(handler, Exchange) else None
-        size += sum(
-            one.charge.size for one in (downstream, kept) if one is not None and one.charge is not None
-        )
+        size += sum(one.charge.size for one in (client, kept) if one is not None and one.charge is not None)
     return size
 
 

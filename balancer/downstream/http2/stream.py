@@ -202,7 +202,7 @@ class Http2Stream(ClientStream):
             if unsent > high // 4:
                 return True
             self.is_write_paused = False
-            self.uncharge(unsent)
+            self.uncharge()
             if self._tunnel is not None:
                 self._tunnel.get_protocol().resume_writing()
             elif self._handler is not None:
