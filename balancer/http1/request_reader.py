@@ -49,7 +49,9 @@ class RequestReader:
     def apply(self, client: Client, limits: Limits) -> None:
         """Apply a new client and new limits to the next heads."""
         self._heads = heads_for(client)
-        self._fresh_id = self._own_id if client.tracing is None else bytes  # b"": `TracedHeads` has ids of its own
+        self._fresh_id = (
+            self._own_id if client.tracing is None else bytes
+        )  # b"": `TracedHeads` has ids of its own
         self._limits = limits
         self._unbounded_size = min(limits.head, 3 * limits.fields)  # a field takes more than three bytes
 
