@@ -20,8 +20,13 @@ class ClientStream(ClientConnection):
     __slots__ = ()
 
     @property
-    def unsent(self) -> int:
-        """Bytes of the response that wait for the client."""
+    def keeps_up(self) -> bool:
+        """Whether the client has taken all of the response so far, and the kernel all that was sent to it."""
+        raise NotImplementedError
+
+    @property
+    def has_many_beside(self) -> bool:
+        """Whether so many streams are open that none may read much ahead of the client."""
         raise NotImplementedError
 
     def fields_of(self, status: int, block: bytes) -> Fields:

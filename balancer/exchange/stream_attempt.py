@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
     from balancer.http1.response_head import Response
     from balancer.http2.events import Fields
+    from balancer.upstream.request import UpstreamRequest
 
 NONE: Final = Framing.NONE
 LENGTH: Final = Framing.LENGTH
@@ -29,6 +30,11 @@ class StreamAttempt(Attempt):
 
     read_size = READ
     _fields: Fields | None = None  # the response's head, until it is sent
+
+    def _send(self, exchange: Exchange, upstream: UpstreamRequest) -> None:
+        super()._send(exchange, upstream)
+        if upstream.read_size != READ and cast(ClientStream, exchange.downstream).has_many_beside:
+            upstream.set_read_size(READ)
 
     def response_whole(self, response: Response, body: bytes) -> None:
         exchange = cast("Exchange", self.exchange)
@@ -68,7 +74,7 @@ class StreamAttempt(Attempt):
         if self.state is not STREAMING or not self._out:
             return
         stream = cast(ClientStream, cast("Exchange", self.exchange).downstream)
-        size = max(READ, self.read_size // 2) if stream.unsent else min(2 * self.read_size, LONGEST_READ)
+        size = min(2 * self.read_size, LONGEST_READ) if stream.keeps_up else max(READ, self.read_size // 2)
         self.read_size = size
         stream.send(self._fields, self._take_out(), is_last=False)
         self._fields = None

@@ -46,7 +46,13 @@ class Environment:
     def site(self, peer: Peer, name: str) -> Site:
         """Placement for a fresh process; several endpoints may share an address."""
         workers = tuple(islice(cycle(self._ports), peer.endpoints or WORKER_PORTS))
-        return Site(next(free_ports(1)), workers, folder_in(self._folder, name), self._certificate)
+        return Site(
+            next(free_ports(1)),
+            workers,
+            folder_in(self._folder, name),
+            self._certificate,
+            is_http2=bool(self._plan.case.streams),
+        )
 
     async def prepare(self) -> str:
         """Find the offered rate if the case needs it; returns a description. Raises `FleetFailedError`."""

@@ -63,6 +63,8 @@ def place_in_words(plan: Plan) -> str:
 
 def load_in_words(plan: Plan) -> str:
     """Load generator as text."""
+    if plan.case.streams:
+        return "h2load"
     load = "wrk" if plan.wrk else "the built-in generator, as wrk is not on the PATH"
     return {
         Kind.COST: load,

@@ -36,6 +36,9 @@ class Case:
     path: str = "/"
     body: int = 0
     is_tls: bool = False
+    streams: int = 0
+    """Requests at a time on each connection in HTTP/2, sent by h2load; 0: HTTP/1.1."""
+
     others: tuple[str, ...] | None = None
     policies: tuple[str, ...] = ("least-in-flight",)
     sizes: tuple[tuple[int, int], ...] = ()
@@ -54,6 +57,8 @@ CASES = {
     for case in (
         Case("get", "small GET"),
         Case("tls", "small GET over TLS 1.3", is_tls=True, others=PROXIES),
+        Case("http2", "small GET in HTTP/2", others=PROXIES, streams=1),
+        Case("http2x10", "small GET in HTTP/2, ten at a time", others=PROXIES, streams=10, connections=16),
         Case("get1m", "GET of 1 MiB", path=f"/{LARGE_NAME}"),
         Case("post16k", "POST of 16 KiB", method="POST", body=16 * 1024),
         Case(

@@ -20,6 +20,9 @@ from experiments.errors import FleetFailedError
 TOTAL = re.compile(r"^\s*(\d+) requests in ", re.MULTILINE)
 RATE = re.compile(r"^Requests/sec:\s*([\d.]+)", re.MULTILINE)
 SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
+H2LOAD_RATE = re.compile(r"^finished in .*?, ([\d.]+) req/s", re.MULTILINE)
+H2LOAD_STATUS = re.compile(r"^status codes: (\d+) 2xx, \d+ 3xx, (\d+) 4xx, (\d+) 5xx", re.MULTILINE)
+H2LOAD_LOST = re.compile(r"(\d+) failed, (\d+) errored", re.MULTILINE)
 BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 
 
@@ -56,6 +59,15 @@ def parsed(text: str) -> Outcome:
     )
 
 
+def parsed_h2load(text: str) -> Outcome:
+    """Parse the report of h2load. Raises `FleetFailedError` if it is none."""
+    rate, status, lost = H2LOAD_RATE.search(text), H2LOAD_STATUS.search(text), H2LOAD_LOST.search(text)
+    if rate is None or status is None or lost is None:
+        raise FleetFailedError(f"h2load gave no report: {text.strip()[-200:]}")
+    good, *bad = map(int, status.groups())
+    return Outcome(good, float(rate[1]), bad_status=sum(bad), socket_errors=sum(map(int, lost.groups())))
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """A configured generator. `wrk` is its path, or None for the built-in one; scripts are written to `folder`."""
@@ -68,6 +80,9 @@ class Load:
     async def run(self, port: int, seconds: float, place: Place) -> Outcome:
         """Load 127.0.0.1:`port` for `seconds`. Raises `FleetFailedError`."""
         case = self.case
+        if case.streams:
+            async with started(self.h2load_argv(port, seconds), place) as process:
+                return parsed_h2load(await report_of(process, seconds))
         own = ClosedLoop(port, case.method, case.path, case.body, self.connections, seconds, case.is_tls)
         argv = (
             self.wrk_argv(port, seconds)
@@ -79,6 +94,17 @@ class Load:
                 await asyncio.sleep(seconds)
                 process.send_signal(signal.SIGINT)
             return parsed(await report_of(process, seconds))
+
+    def h2load_argv(self, port: int, seconds: float) -> list[str]:
+        """Command line of h2load."""
+        at_once = ["-c", str(self.connections), "-m", str(self.case.streams)]
+        return [
+            "h2load",
+            *at_once,
+            "-D",
+            f"{seconds * 1e3:.0f}ms",
+            f"http://127.0.0.1:{port}{self.case.path}",
+        ]
 
     def wrk_argv(self, port: int, seconds: float) -> list[str]:
         """Command line of wrk."""

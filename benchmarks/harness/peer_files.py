@@ -61,8 +61,10 @@ def nginx(
     folder: Path,
     tls: Certificate | None = None,
     head_timeout: float | None = None,
+    *,
+    is_http2: bool = False,
 ) -> str:
-    """Configuration of nginx as a proxy, with a master and one worker process."""
+    """Configuration of nginx as a proxy, with a master and one worker process; `is_http2`: it speaks HTTP/2 only."""
     security = "" if tls is None else _nginx_tls(tls)
     patience = "" if head_timeout is None else f"    client_header_timeout {head_timeout:g}s;\n"
     servers = "\n".join(f"    server 127.0.0.1:{worker};" for worker in workers)
@@ -74,7 +76,7 @@ def nginx(
     keepalive_requests {UNLIMITED_STREAMS};
   }}
   server {{
-    listen 127.0.0.1:{port}{" ssl" if tls else ""};
+    listen 127.0.0.1:{port}{" ssl" if tls else ""}{" http2" if is_http2 else ""};
 {security}{patience}    client_body_buffer_size 64k;
     location / {{
       proxy_pass http://workers;

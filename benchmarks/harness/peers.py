@@ -41,6 +41,9 @@ class Site:
     head_timeout: float | None = None
     """Timeout for a client's request head in seconds; None means the peer's default. Not applied to Envoy."""
 
+    is_http2: bool = False
+    """Clients speak HTTP/2 by prior knowledge; Steelyard and HAProxy find out themselves."""
+
     def file(self, name: str, text: str) -> str:
         """Write a file; returns its path."""
         path = self.folder / name
@@ -67,6 +70,8 @@ class Peer:
 
     def absence_from(self, case: Case) -> str:
         """Reason why it cannot take part in this case; empty if it can."""
+        if case.streams and shutil.which("h2load") is None:
+            return "no program 'h2load' on the PATH"
         return self.absence or (certificates.absence() if case.is_tls else "")
 
 
@@ -85,7 +90,9 @@ def ours(policy: str, endpoints: int = 0, connections: int = 0, other_python: st
 
 
 def nginx_argv(site: Site) -> list[str]:
-    text = peer_files.nginx(site.port, site.workers, site.folder, site.certificate, site.head_timeout)
+    text = peer_files.nginx(
+        site.port, site.workers, site.folder, site.certificate, site.head_timeout, is_http2=site.is_http2
+    )
     return run_nginx(site, text)
 
 
@@ -175,8 +182,8 @@ def worker_argv(site: Site) -> list[str]:
 
 
 def worker_case(case: Case) -> Case:
-    """Case for the worker: always plain HTTP."""
-    return CASES["get"] if case.is_tls else case
+    """Case for the worker: always plain HTTP/1.1."""
+    return CASES["get"] if case.is_tls or case.streams else case
 
 
 def worker_name() -> str:

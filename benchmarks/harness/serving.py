@@ -44,7 +44,8 @@ async def answering(child: Child, port: int, case: Case) -> None:
         if not child.is_running:
             await asyncio.sleep(LOOK_AGAIN)  # wait for the rest of its standard error
             raise FleetFailedError(f"{child.name} ended before it was ready{child.tail}")
-        last = await status_line(port, case.path, case.is_tls) or last
+        asked = http2_answer(port) if case.streams else status_line(port, case.path, case.is_tls)
+        last = await asked or last
         if " 200 " in last:
             return
         await asyncio.sleep(LOOK_AGAIN)
@@ -64,6 +65,20 @@ async def status_line(port: int, path: str, is_tls: bool = False, within: float 
             finally:
                 writer.close()
     except (OSError, TimeoutError):
+        return ""
+
+
+async def http2_answer(port: int, within: float = 1.0) -> str:
+    """A status line if the answer to the preface of HTTP/2 is a SETTINGS frame, otherwise empty."""
+    try:
+        async with asyncio.timeout(within):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                return "HTTP/2 200 " if (await reader.readexactly(9))[3] == 4 else ""
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return ""
 
 

@@ -31,6 +31,10 @@ SHORT = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.
 Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
 
+MANY = 16
+"""Open streams of a connection above which the first read of a response is short, too: with a slow client, each stream
+keeps what one read has brought."""
+
 OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
 
 
@@ -80,7 +84,16 @@ class Http2Stream(ClientStream):
 
     @property
     def unsent(self) -> int:
+        """Bytes of the response that wait for the client."""
         return self._connection.engine.unsent(self._id)
+
+    @property
+    def has_many_beside(self) -> bool:
+        return self._connection.answering > MANY
+
+    @property
+    def keeps_up(self) -> bool:
+        return not (self.unsent or self._connection.transport.get_write_buffer_size())
 
     # --- the request
 
