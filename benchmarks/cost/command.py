@@ -91,7 +91,7 @@ def cost(
 
     \b
     get, tls, get1m, post16k   processor time per request
-    http2, http2x10            the same in HTTP/2 from clients, one and ten requests at a time on a connection
+    http2, http2x10            the same in HTTP/2, 1 and 10 at a time
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection
     endpoints                  the same with 2, 10, 100 and 1000 endpoints
