@@ -378,7 +378,7 @@ class Engine:
             self._out.append(self._goaway(code))
         self._close(code, reason)
 
-    def _fail(self, error: LibraryError) -> None:
+    def _fail(self, error: Exception) -> None:
         """Close after an error that has destroyed the library's state; it leaves the GOAWAY to us."""
         code = ENHANCE_YOUR_CALM if isinstance(error, DenialOfService) else PROTOCOL_ERROR
         self._out.append(self._goaway(code))
