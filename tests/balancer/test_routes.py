@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.conftest import Message, ScriptedWorker, Stage, get, post, response
 from tests.balancer.test_admin import local, status
 from tests.balancer.test_reload import endpoint, holding
 
@@ -410,31 +410,3 @@ async def test_shutdown_waits_for_the_requests_of_all_pools(stage: Stage) -> Non
     answer = await client.response()
     assert (answer.body, answer.value(b"Connection")) == (b"held", b"close")
     assert await stopping is True
-
-
-async def test_removed_pool_waits_for_a_body_that_it_receives(stage: Stage) -> None:
-    go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response(b"api"))
-
-    api, main = await stage.worker(script), await stage.worker(response(b"main"))
-    pools = {"api": {"endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{api.port}"}]}}
-    routes = [{"prefix": "/api", "pool": "api"}]
-    await stage.serve(main, buffering={"request": 100_000}, pools=pools, routes=routes)
-    client = await stage.client()
-    await client.send(b"POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
-    named = stage.control_plane.named["api"]
-    await stage.eventually(lambda: named.proxy.receiving)
-    await stage.reload(routes=[], pools={})
-    assert stage.server is not None
-    stage.server.named_pools.sweep(stage.clock.at)
-    assert stage.server.named_pools.every == [named]
-    await client.send(b"cd")
-    go.set()
-    assert (await client.response()).body == b"api"
-    stage.server.named_pools.sweep(stage.clock.at)
-    assert stage.server.named_pools.every == []
