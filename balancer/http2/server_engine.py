@@ -50,8 +50,11 @@ class ServerEngine(Engine):
         second one, beyond which no stream is served. CLOSED comes when all streams have ended."""
         if not (self.is_closed or self.is_leaving):
             self.is_leaving = True
-            self._connection.send_shutdown_notice()
-            self._connection.ping(LEAVING)
+            try:
+                self._connection.send_shutdown_notice()
+                self._connection.ping(LEAVING)
+            except LibraryError:  # it has ended, by a GOAWAY that waits for the transport
+                return
 
     def _reset_unwanted(self) -> None:
         """Reset the streams of `discard` whose answer is out: before its end, a reset would cut it off (§ 8.1)."""

@@ -103,6 +103,14 @@ def test_unruly_clients_and_workers(events: list[Event]) -> None:
     Http2Storm(is_answering=False).run(events)
 
 
+def test_stalled_client_that_violates_the_protocol() -> None:
+    """The GOAWAY of the violation waits for the transport when the connection becomes idle."""
+    upload = [begun(1), frame(frames.DATA, b"x" * 2_000, 1), rst(3), frame(frames.DATA, b"y", 1, END_STREAM)]
+    Http2Storm(is_answering=False).run(
+        [("B", b"\1"), ("s", b""), *(("c", text) for text in upload), ("t", b"\1")]
+    )
+
+
 def slow_bodies() -> st.SearchStrategy[list[Event]]:
     """Uploads in pieces and responses to clients with closed windows, and other events; buffering is on."""
     upload = [begun(1), frame(frames.DATA, b"x" * 2_000, 1), frame(frames.DATA, b"y" * 2_000, 1, END_STREAM)]
