@@ -14,7 +14,7 @@ from statistics import fmean, median
 from benchmarks.cost.plan import Run
 from benchmarks.harness.blocks import block_ratios, in_blocks
 from benchmarks.harness.cases import CASES
-from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
+from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION, TRACED
 from benchmarks.harness.verdicts import Verdict
 from experiments.reproduce.medians import interval
 
@@ -49,6 +49,9 @@ AT_MOST_STEEPER = 1.1
 AT_MOST_DEARER = 1.02
 """Bound on the cost over that of the other build; the whole confidence interval must lie on one side of it."""
 
+AT_MOST_FOR_TRACING = 1.01
+"""The same for propagation of the trace context, over the cost without."""
+
 
 def verdicts(runs: Sequence[Run]) -> list[Verdict]:
     """Verdicts on every bound of every case that was run, for each policy of Steelyard."""
@@ -57,7 +60,13 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
         own = [run for run in runs if run.case == case]
         peers = list(dict.fromkeys(run.peer for run in own))
         ours = [peer for peer in peers if peer.startswith(OURS) and OTHER_BUILD not in peer]
-        made += [beside_build(own, peer) for peer in peers if OTHER_BUILD in peer]
+        for peer in peers:
+            if OTHER_BUILD in peer:
+                made.append(
+                    beside(own, peer.replace(OTHER_BUILD, ""), peer, AT_MOST_DEARER, "the other build")
+                )
+            if peer.endswith(TRACED):
+                made.append(beside(own, peer, peer.removesuffix(TRACED), AT_MOST_FOR_TRACING, "without"))
         if CASES[case].sizes:
             made += flatness([run for run in own if run.peer in ours])
         else:
@@ -65,15 +74,14 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
     return made
 
 
-def beside_build(runs: Sequence[Run], other: str) -> Verdict:
-    """Verdict on the cost beside the other build, by the 95 % confidence interval of the median ratio."""
-    peer = other.replace(OTHER_BUILD, "")
-    verdict = partial(Verdict, runs[0].case, f"{peer} at most {AT_MOST_DEARER:g} × the other build")
+def beside(runs: Sequence[Run], peer: str, other: str, limit: float, words: str) -> Verdict:
+    """Verdict on the cost beside another peer's, by the 95 % confidence interval of the median ratio."""
+    verdict = partial(Verdict, runs[0].case, f"{peer} at most {limit:g} × {words}")
     found = ratios(runs, peer, [other])
     if not found:
         return verdict(None, NO_BLOCK)
     low, high = interval(found)
-    met = True if high <= AT_MOST_DEARER else False if low > AT_MOST_DEARER else None
+    met = True if high <= limit else False if low > limit else None
     return verdict(met, f"{median(found):.3f} ×, interval {low:.3f}–{high:.3f}, {in_blocks(len(found))}")
 
 

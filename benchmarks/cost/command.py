@@ -95,6 +95,7 @@ def cost(
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection
     endpoints                  the same with 2, 10, 100 and 1000 endpoints
+    traced                     with and without trace context
     """
     session = Session(file, check)
     chosen = peers.chosen(names_in(others))
@@ -134,10 +135,11 @@ def peers_of(
 ) -> list[Peer]:
     """Steelyard with each policy, size and build, and the other peers that the case applies to."""
     own = [
-        peers.ours(policy, *size, other_python=python)
+        peers.ours(policy, *size, other_python=python, is_traced=is_traced)
         for policy in policies
         for size in case.sizes or ((0, 0),)
         for python in pythons
+        for is_traced in ((False, True) if case.is_traced else (False,))
     ]
     fit = None if case.others is None else [peers.PEERS[name] for name in case.others]
     return own + [peer for peer in others if fit is None or peer in fit]

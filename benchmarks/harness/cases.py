@@ -26,7 +26,8 @@ class Case:
     """One kind of request. `others` are the peers that it applies to; None means all.
 
     `pin`, `connections`, `blocks` and `seconds` of each run are defaults of the command line. `sizes` are pairs of
-    numbers of endpoints and of busy connections, each measured as a peer of its own; empty means the default.
+    numbers of endpoints and of busy connections, each measured as a peer of its own; empty means the default. With
+    `is_traced`, Steelyard is measured with and without propagation of the trace context.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Case:
     others: tuple[str, ...] | None = None
     policies: tuple[str, ...] = ("least-in-flight",)
     sizes: tuple[tuple[int, int], ...] = ()
+    is_traced: bool = False
     pin: str = "one"
     connections: int = 64
     blocks: int = 15
@@ -81,5 +83,6 @@ CASES = {
             seconds=2.0,
             warm_up=1.0,
         ),
+        Case("traced", "small GET, with and without trace context", others=(), is_traced=True, blocks=60),
     )
 }

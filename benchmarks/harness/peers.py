@@ -27,6 +27,11 @@ OURS = "steelyard"
 OTHER_BUILD = " (other build)"
 """Suffix of the name of the build that `--against` names."""
 
+TRACED = ", traced"
+"""Suffix of the name of Steelyard that propagates the trace context."""
+
+TRACING = "[tracing]\nenabled = true\nsample = 0.0"
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -75,15 +80,20 @@ class Peer:
         return self.absence or (certificates.absence() if case.is_tls else "")
 
 
-def ours(policy: str, endpoints: int = 0, connections: int = 0, other_python: str = "") -> Peer:
+def ours(
+    policy: str, endpoints: int = 0, connections: int = 0, other_python: str = "", *, is_traced: bool = False
+) -> Peer:
     """Steelyard with a policy, started as in production; `other_python` runs the build installed beside it instead."""
+    tables = TRACING if is_traced else ""
 
     def argv(site: Site) -> list[str]:
-        text = peer_files.steelyard(site.port, site.workers, policy, site.certificate, site.head_timeout)
+        text = peer_files.steelyard(
+            site.port, site.workers, policy, site.certificate, site.head_timeout, tables
+        )
         argv = run_steelyard(site, text)
         return [other_python, *argv[1:]] if other_python else argv
 
-    name = f"{OURS} {label_of(policy)}{OTHER_BUILD if other_python else ''}"
+    name = f"{OURS} {label_of(policy)}{OTHER_BUILD if other_python else ''}{TRACED if is_traced else ''}"
     if endpoints:
         name = f"{name}, {endpoints} endpoints"
     return Peer(name, argv, endpoints=endpoints, connections=connections)

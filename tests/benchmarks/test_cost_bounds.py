@@ -75,6 +75,15 @@ def test_other_build_is_compared_by_the_interval_of_the_ratio(ours: list[float],
     assert not [verdict for verdict in verdicts(made)[1:] if "other build" in verdict.bound]
 
 
+@pytest.mark.parametrize(("cost", "met"), [(10.05, True), (10.2, False)])
+def test_tracing_is_compared_with_its_absence(cost: float, met: bool) -> None:
+    """At most 1 % dearer, in the case that measures both."""
+    made = runs("traced", ours=[10.0] * 20)
+    made = [*made, *(replace(run, peer=f"{run.peer}, traced", figure=cost) for run in made)]
+    [verdict] = verdicts(made)
+    assert (verdict.is_met, verdict.bound.endswith("traced at most 1.01 × without")) == (met, True)
+
+
 @pytest.mark.parametrize(
     ("case", "ours", "others", "expected"),
     [
