@@ -91,7 +91,7 @@ class TracedHeads(RequestHeads):
         self._tracing = tracing
         self._ids = tracing.ids
         self._believes = tracing.trusts_all or client.is_trusted
-        self._parent = b""  # of the request being parsed, as its tracestate
+        self._parent: bytes | None = None  # traceparent of the request being parsed, with its tracestate
         self._tracestate = b""
         self._name = b""  # the last line of a traceparent up to its value
         self._at = 0  # its place
@@ -99,7 +99,7 @@ class TracedHeads(RequestHeads):
     def _block_of(self, raw: bytes, end: int) -> bytes:
         """Return the fields without traceparent and tracestate, and note what they say."""
         block = raw[end:-2]
-        self._parent = self._tracestate = b""
+        self._parent = None
         if block == self._block:
             return block
         start = self._at
@@ -109,7 +109,7 @@ class TracedHeads(RequestHeads):
             parent = traceparent_of(block[value_at:end])
             if parent and block[end] == _CR and block[:start] + block[end:] == self._block:
                 if self._believes:
-                    self._parent = parent
+                    self._parent, self._tracestate = parent, b""
                 return self._block  # nothing else has changed since the last request
         match = _find_context(block)
         return block if match is None else self._without_context(block, match)
@@ -133,10 +133,9 @@ class TracedHeads(RequestHeads):
                 self._at, self._name = begin - 1, block[begin - 1 : value_at]
             following = _find_context(block, at)
         kept.append(block[at:])
-        if self._believes and len(parents) == 1:
-            self._parent = traceparent_of(parents[0])
-            if self._parent and states:
-                self._tracestate = state_of(states)
+        parent = traceparent_of(parents[0]) if self._believes and len(parents) == 1 else b""
+        if parent:
+            self._parent, self._tracestate = parent, state_of(states) if states else b""
         return b"".join(kept)
 
     def _request(
@@ -145,20 +144,24 @@ class TracedHeads(RequestHeads):
         """Return the request for a worker. Without an X-Request-ID it gets its trace id as one; in a continued trace
         with a span id behind it, because other requests may be in the same trace."""
         parent, ids, request_id = self._parent, self._ids, fields.request_id
-        if parent:
-            trace_id, span_id, end = parent[3:35], ids.span(), _ENDS[flags_of(parent)]
-            request_id = request_id or b"%b-%b" % (trace_id, span_id)
-        else:
-            trace_id, span_id = ids.trace()
-            end = _RANDOM_AND_SAMPLED if self._tracing.samples(trace_id) else _RANDOM
+        if parent is None:
+            trace_id = ids.trace()
+            is_sampled = self._tracing.samples_some and self._tracing.samples(trace_id)
+            end = _RANDOM_AND_SAMPLED if is_sampled else _RANDOM
             request_id = request_id or trace_id
-        state = self._tracestate and b"\r\ntracestate: " + self._tracestate
+            head = b"".join((
+                line, fields.outgoing, request_id, _BEGIN, trace_id, b"-", trace_id[16:], end,
+            ))  # fmt: skip
+            return TracedRequest(method, target, head, request_id, fields, raw, ids)
+        trace_id, span_id, state = parent[3:35], ids.span(), self._tracestate
+        request_id = request_id or b"%b-%b" % (trace_id, span_id)
         head = b"".join((
-            line, fields.outgoing, request_id, state, _BEGIN, trace_id, b"-", span_id, end,
+            line, fields.outgoing, request_id, b"\r\ntracestate: " + state if state else b"", _BEGIN,
+            trace_id, b"-", span_id, _ENDS[flags_of(parent)],
         ))  # fmt: skip
         request = TracedRequest(method, target, head, request_id, fields, raw, ids)
         request.parent = parent
-        request.tracestate = self._tracestate
+        request.tracestate = state
         return request
 
 

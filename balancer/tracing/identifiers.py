@@ -18,14 +18,14 @@ class Identifiers:
 
     def __init__(self, randomness: Callable[[int], bytes] = os.urandom) -> None:
         self._randomness = randomness
-        self._traces: list[tuple[bytes, bytes]] = []
+        self._traces: list[tuple[bytes]] = []
         self._spans: list[tuple[bytes]] = []
 
-    def trace(self) -> tuple[bytes, bytes]:
-        """Return a new trace id and the id of a span in it."""
+    def trace(self) -> bytes:
+        """Return a new trace id. Its last 16 digits may name the first span, as Zipkin's do."""
         if not self._traces:
-            self._traces = list(iter_unpack("32s16s", self._digits(48 * BATCH)))
-        return self._traces.pop()
+            self._traces = list(iter_unpack("32s", self._digits(32 * BATCH)))
+        return self._traces.pop()[0]
 
     def span(self) -> bytes:
         """Return a new span id."""

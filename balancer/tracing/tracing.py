@@ -12,12 +12,14 @@ _ALL: Final = 1 << 64
 
 class Tracing:
     """Rules of tracing, immutable, and the generator of ids. `trusts_all`: traces of all clients are continued,
-    otherwise only those of trusted proxies. `spans` is None if nothing is exported."""
+    otherwise only those of trusted proxies. `samples_some`: some new traces are sampled. `spans` is None if nothing is
+    exported."""
 
     def __init__(self, *, trusts_all: bool, sample: float, spans: Spans | None = None) -> None:
         self.trusts_all = trusts_all
         self.spans = spans
         self.ids = Identifiers()
+        self.samples_some = sample > 0
         bound = round(sample * _ALL)
         # Digits compare as numbers do. The bound of all is above every digit.
         self._bound = b"g" if bound >= _ALL else b"%016x" % bound if bound else b""
