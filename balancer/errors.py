@@ -200,6 +200,14 @@ class ConnectionBroken(UpstreamError):
     reason = "connection_broken"
 
 
+class StreamReset(ConnectionBroken):
+    """The worker has reset the stream of the request with error code `code` (RFC 9113 § 7)."""
+
+    def __init__(self, detail: str, code: int) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
 class StreamRefused(ConnectFailed):
     """The worker has not processed the request (RFC 9113 § 8.7): any request may be retried."""
 

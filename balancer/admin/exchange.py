@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.admin.access import Entrance
-from balancer.errors import ForwardingError, RequestRejected
+from balancer.errors import ForwardingError
 from balancer.http1.client import Client
 from balancer.http1.fields import found, lines_of, without
 from balancer.http1.request_head import Request
@@ -127,7 +127,7 @@ class AdminExchange:
     def abandon(self) -> None:
         """Nothing to cancel."""
 
-    def reject(self, error: RequestRejected) -> None:
+    def reject(self, error: ForwardingError) -> None:
         """Answer a malformed or oversized body with an error and close."""
         self._connection.count_error(error)
         self._connection.write_error(error, b"", stays=False, is_head=False)

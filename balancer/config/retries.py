@@ -4,7 +4,7 @@ one.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from balancer.config.section import Section
 from policies.overload.hedging import Hedging
 
 ErrorStatus = Annotated[int, Field(ge=500, le=599)]
+GrpcStatus = Literal["CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "UNAVAILABLE"]
 
 
 class RetryConfig(Section):
@@ -34,6 +35,10 @@ class RetryConfig(Section):
     )
     idempotency_key: bool = Field(
         default=False, description="treat requests with an Idempotency-Key as idempotent"
+    )
+    grpc_statuses: tuple[GrpcStatus, ...] = Field(
+        default=(),
+        description="statuses of gRPC after which an RPC is retried although a worker may have processed it",
     )
 
 

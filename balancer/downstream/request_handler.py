@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from balancer.errors import RequestRejected
+from balancer.errors import ForwardingError, RequestRejected
 from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
-from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, requested
+from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
@@ -33,7 +33,7 @@ class RequestHandler(Protocol):
     def pause_response(self) -> None: ...
     def resume_response(self) -> None: ...
     def abandon(self) -> None: ...
-    def reject(self, error: RequestRejected) -> None: ...
+    def reject(self, error: ForwardingError) -> None: ...
     def check(self, now: float) -> None: ...
 
 
@@ -69,7 +69,7 @@ class Refusal:
             log.add(Entry(
                 self._proxy.now(), fault_of(self._error), 0, method, target, b"", host,
                 b" HTTP/1.0\r" in self.head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
-                0.0, 0.0, None, 0, 0,
+                0.0, 0.0, None, 0, 0, grpc_status=grpc_status_of(self._downstream.call),
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:
@@ -87,7 +87,7 @@ class Refusal:
     def abandon(self) -> None:
         """Ignored: there is nothing to cancel."""
 
-    def reject(self, error: RequestRejected) -> None:
+    def reject(self, error: ForwardingError) -> None:
         """Ignored: the request is rejected already."""
 
     def check(self, now: float) -> None:

@@ -377,6 +377,10 @@ class Attempt:
         else:
             upstream.close()
 
+    def _outcome_status(self) -> int | None:
+        """Return the status that policies see."""
+        return self.status or None
+
     def settle(self, router: Router, kind: OutcomeKind, now: float, bytes_in: int = 0) -> None:
         """Report the outcome to the router. A repeated call does nothing."""
         if self.assignment.is_settled:
@@ -384,7 +388,7 @@ class Attempt:
         has_lost = self.exchange is None
         self.exchange = None
         self.has_failed = kind is not OK
-        status, first_byte_at = self.status or None, self.first_byte_at
+        status, first_byte_at = self._outcome_status(), self.first_byte_at
         outcome = Outcome(kind, status, self.sent_at, first_byte_at, now, bytes_in, self.bytes_out, self.load)
         router.settle(self.assignment, outcome)
         if self.arm is not None:

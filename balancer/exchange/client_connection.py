@@ -20,6 +20,7 @@ from balancer.http1.own_responses import error_response
 if TYPE_CHECKING:
     from balancer.exchange.pending_upgrade import PendingUpgrade
     from balancer.exchange.proxy import Proxy
+    from balancer.grpc.call import GrpcCall
     from balancer.http1.client import Client
     from balancer.http1.request_reader import RequestReader
     from balancer.http1.response_head import Response
@@ -46,11 +47,12 @@ class ClientConnection(asyncio.Protocol):
     head's first byte if the head came in pieces, else 0; `came_at` the arrival of the pipelined bytes being parsed,
     else 0; `idle_since` the last instant at which something was received or a response ended. `charge` is set while
     more of a response is kept for the client than the write buffer's high-water mark (`buffering.py`). `is_stream`: it
-    is a `ClientStream`.
+    is a `ClientStream`. `call` is set while its request is an RPC of gRPC.
     """
 
     __slots__ = (
         "_proxy",
+        "call",
         "came_at",
         "charge",
         "client",
@@ -78,6 +80,7 @@ class ClientConnection(asyncio.Protocol):
         self.idle_since = proxy.cached_time
         self.pending_upgrade: PendingUpgrade | None = None
         self.charge: Charge | None = None
+        self.call: GrpcCall | None = None
 
     @property
     def answering(self) -> int:
@@ -110,9 +113,18 @@ class ClientConnection(asyncio.Protocol):
         self._proxy.counts.count_error(error)
         self._proxy.counts.responses[error.status] += 1
 
-    def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
-        """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
-        self.respond(error_response(error, request_id, stays=stays, is_head=is_head))
+    def write_error(
+        self,
+        error: ForwardingError,
+        request_id: bytes,
+        *,
+        stays: bool,
+        is_head: bool,
+        field: str | None = None,
+    ) -> None:
+        """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD, `field`: an
+        additional field line."""
+        self.respond(error_response(error, request_id, stays=stays, is_head=is_head, field=field))
 
     def respond(self, response: bytes) -> None:
         """Send a whole response of the balancer's own, in HTTP/1.1."""

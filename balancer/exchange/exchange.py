@@ -20,7 +20,6 @@ from balancer.errors import (
     ForwardingError,
     MalformedResponse,
     RequestOverdue,
-    RequestRejected,
     ResponseTimeout,
     Unserved,
     UpstreamError,
@@ -28,6 +27,7 @@ from balancer.errors import (
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody, is_taken_by
+from balancer.exchange.grpc_attempt import GrpcAttempt
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.exchange.state import State
 from balancer.exchange.stream_attempt import StreamAttempt
@@ -216,11 +216,13 @@ class Exchange:
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
-        canary = self.proxy.canary
+        canary, downstream = self.proxy.canary, self.downstream
         attempt = (
-            StreamAttempt(self, assignment, canary)
-            if self.downstream.is_stream
-            else Attempt(self, assignment, canary)
+            Attempt(self, assignment, canary)
+            if not downstream.is_stream
+            else StreamAttempt(self, assignment, canary)
+            if downstream.call is None
+            else GrpcAttempt(self, assignment, canary, downstream.call)
         )
         if self._attempts:
             attempt.head = self.request.another_head()
@@ -235,6 +237,8 @@ class Exchange:
     def _join_queue(self) -> None:
         proxy = self.proxy
         self.queued_at = self.queued_at or proxy.now()
+        if self.downstream.call is not None:
+            self.deadline = min(self.deadline, self.downstream.call.deadline)
         try:
             proxy.queue.join(self)
         except ForwardingError as error:
@@ -320,6 +324,20 @@ class Exchange:
         self._retry(attempt, needs_fresh=False)
         return True
 
+    def retries_rpc(self, attempt: Attempt, status: int, code: int) -> bool:
+        """Retry an RPC that a worker has ended with grpc-status `code` and without messages, where the rules say that
+        it may be repeated; return whether it goes elsewhere. `status` is that of HTTP."""
+        retries = self.proxy.retries
+        if not retries.is_repeatable_after(self.request, code) or not self._may_go_on(
+            attempt, needs_other=True
+        ):
+            return False
+        self._release(is_clean=False)
+        attempt.status = status
+        self._settle(OK, self.proxy.now())
+        self._retry(attempt, needs_fresh=False)
+        return True
+
     def attempt_timed_out(self, attempt: Attempt) -> None:
         """Retry elsewhere after the attempt timeout; if that is not possible, wait on for this worker."""
         if self._waits_for_worker or self.race is not None:
@@ -359,11 +377,14 @@ class Exchange:
 
     def _may_repeat(self, attempt: Attempt, *, needs_other: bool) -> bool:
         """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
+        is_repeatable = self.proxy.retries.is_repeatable(self.request)
+        return is_repeatable and self._may_go_on(attempt, needs_other=needs_other)
+
+    def _may_go_on(self, attempt: Attempt, *, needs_other: bool) -> bool:
+        """Return whether another attempt is possible and within the retry budget, on which it draws."""
         proxy = self.proxy
-        return (
-            self._has_another_try(attempt, needs_other=needs_other)
-            and proxy.retries.is_repeatable(self.request)
-            and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
+        return self._has_another_try(attempt, needs_other=needs_other) and proxy.retries.budget.take(
+            proxy.counts.requests, proxy.now()
         )
 
     def _release(self, *, is_clean: bool) -> None:
@@ -445,8 +466,9 @@ class Exchange:
         self._end()
         self._settle(ABANDONED, self.proxy.now())
 
-    def reject(self, error: RequestRejected) -> None:
-        """Reject a request whose body is malformed or incomplete; the worker must not take it for complete."""
+    def reject(self, error: ForwardingError) -> None:
+        """Reject a request whose body is malformed or incomplete, since the worker must not take it for complete, or
+        for which its client does not wait any longer."""
         self._end_with(error, ABANDONED)
 
     def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:

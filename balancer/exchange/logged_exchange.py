@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from balancer.errors import CLIENT_LEFT, ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import ENDED, Exchange
+from balancer.grpc.status import FAILURE_NAMES
 from balancer.http1.request_head import Request
-from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, grpc_status_of
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
@@ -56,7 +57,8 @@ class LoggedExchange(Exchange):
         log, attempt, request = self._log, self._attempt, self.request
         was_logged, self._is_logged = self._is_logged, True
         status, bytes_out = (attempt.status, attempt.bytes_out) if attempt is not None else (0, 0)
-        if was_logged or not log.takes(status, error):
+        grpc_status = grpc_status_of(self.downstream.call)
+        if was_logged or not log.takes(500 if grpc_status in FAILURE_NAMES else status, error):
             return
         endpoint, connection, routed_at, sent_at, first_byte_at = (
             (attempt.assignment.state.endpoint, attempt.connection, attempt.assignment.routed_at, attempt.sent_at,
@@ -69,4 +71,5 @@ class LoggedExchange(Exchange):
             request.id, excerpt(request.head), request.fields.is_http10, self.downstream.client,
             endpoint, self._attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
             self._bytes_in, bytes_out, attempt.load if attempt is not None else None, self.proxy.name,
+            grpc_status,
         ))  # fmt: skip

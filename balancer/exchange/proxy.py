@@ -19,6 +19,7 @@ from balancer.exchange.buffering import BufferBudget, Buffering
 from balancer.exchange.hedges import Hedges
 from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.wait_queue import RequestQueue
+from balancer.grpc.status import NAMES
 from balancer.http1.client import HTTP11, Client
 from balancer.http2.reset_counts import ResetCounts
 from balancer.networks import is_within
@@ -60,7 +61,7 @@ class Counts:
     reason, `responses` final responses to clients by status; `failed_arrivals` counts connections that never reached
     HTTP because a TLS handshake or PROXY header failed. `connections` and `requests` include those of HTTP/2, whose
     requests are streams: `http2_resets` counts streams that clients have reset, `http2_floods` and `http2_violations`
-    connections ended because of a flood or of an error of the protocol.
+    connections ended because of a flood or of an error of the protocol. `rpcs` counts those of gRPC by status code.
     """
 
     connections: int = 0
@@ -77,6 +78,7 @@ class Counts:
     http2_violations: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     responses: list[int] = field(default_factory=lambda: [0] * STATUSES)
+    rpcs: list[int] = field(default_factory=lambda: [0] * len(NAMES))
 
     def count_error(self, error: ForwardingError) -> None:
         self.errors[error.reason] += 1

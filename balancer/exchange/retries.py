@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from balancer.grpc.status import NAMES, UNAVAILABLE
 from balancer.http1.request_head import Request
 from policies.endpoint.state import EndpointState
 from policies.overload.retry_budget import RetryBudget
@@ -29,26 +30,34 @@ class Retries:
 
     `limit` is the maximum number of further endpoints, `body` the bytes of a request body buffered for them. `statuses`
     are response statuses treated like a broken connection. `trusts_idempotency_key`: a request with an Idempotency-Key
-    is idempotent.
+    is idempotent. `grpc_statuses` are the codes of gRPC after which an RPC is repeated, idempotent or not.
     """
 
     limit: int = 2
     body: int = 65_536
     statuses: frozenset[int] = frozenset((502, 503))
     trusts_idempotency_key: bool = False
+    grpc_statuses: frozenset[int] = frozenset()
     budget: RetryBudget = field(default_factory=RetryBudget)
 
     def is_repeatable(self, request: Request) -> bool:
         """Return whether repeating the request has the same effect. Called only after a failure."""
         if request.method in IDEMPOTENT:
             return True
+        if request.fields.is_grpc and UNAVAILABLE in self.grpc_statuses:  # so is a connection that breaks
+            return True
         return self.trusts_idempotency_key and KEY_FIELD in request.head.lower()
+
+    def is_repeatable_after(self, request: Request, code: int) -> bool:
+        """Return whether an RPC that has ended with this grpc-status may be repeated."""
+        return code in self.grpc_statuses or (code == UNAVAILABLE and self.is_repeatable(request))
 
 
 def retries_of(config: RetryConfig, limit: int) -> Retries:
     """Return the retry rules that `config` describes, for up to `limit` further endpoints."""
     budget = RetryBudget(config.share, config.per_second)
-    return Retries(limit, config.body, frozenset(config.statuses), config.idempotency_key, budget)
+    codes = frozenset(NAMES.index(name) for name in config.grpc_statuses)
+    return Retries(limit, config.body, frozenset(config.statuses), config.idempotency_key, codes, budget)
 
 
 def has_other(available: Iterable[EndpointState], tried: frozenset[str]) -> bool:

@@ -33,10 +33,10 @@ class FieldList:
     """A request's head as a list of fields.
 
     `authority` is its Host, b"" without one; `fields` are the others, unchanged and in order. `length` of the body in
-    bytes: 0 without a body, -1 if it is chunked.
+    bytes: 0 without a body, -1 if it is chunked. `takes_trailers`: its TE is trailers.
     """
 
-    __slots__ = ("authority", "fields", "length", "method", "target")
+    __slots__ = ("authority", "fields", "length", "method", "takes_trailers", "target")
 
     def __init__(self, method: bytes, target: bytes, authority: bytes, fields: Fields, length: int) -> None:
         self.method = method
@@ -44,6 +44,7 @@ class FieldList:
         self.authority = authority
         self.fields = fields
         self.length = length
+        self.takes_trailers = False
 
     def framed(self) -> Body | None:
         """Return a decoder of the body's framing; None without a body."""
@@ -56,7 +57,7 @@ def parse_head(head: bytes) -> FieldList:
     """Parse an outgoing HTTP/1.1 request head, its empty line included."""
     start, *lines = head[:-4].split(b"\r\n")
     method, _, rest = start.partition(b" ")
-    authority, length = b"", 0
+    authority, length, takes_trailers = b"", 0, False
     fields: Fields = []
     for line in lines:
         name, colon, written = line.partition(b":")
@@ -73,9 +74,13 @@ def parse_head(head: bytes) -> FieldList:
             elif lower == b"transfer-encoding":
                 length = -1
             if lower in _OF_ONE_CONNECTION:
+                if lower == b"te":
+                    takes_trailers = value == b"trailers"
                 continue
         fields.append((name, value))
-    return FieldList(method, rest.rpartition(b" ")[0], authority, fields, length)
+    outline = FieldList(method, rest.rpartition(b" ")[0], authority, fields, length)
+    outline.takes_trailers = takes_trailers
+    return outline
 
 
 def fields_of(block: bytes) -> Fields:

@@ -59,10 +59,11 @@ class RequestFields:
     `outgoing` is the head sent to the worker between the request line and the value of X-Request-ID. `length` is that
     of the body where `framing` is LENGTH; `keep_alive` is the client's wish; `request_id` is b"" if none came.
     `upgrade` lists the protocols that the client offers to switch to; `is_offer`: the connection may switch protocols.
-    `stated` are the request's hints, if these are enabled.
+    `stated` are the request's hints, if these are enabled. `is_grpc`: the request is an RPC of gRPC.
     """
 
     stated: RequestHints | None = None
+    is_grpc = False
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from balancer.errors import ConnectionBroken, MalformedResponse, StreamRefused, UpstreamError
+from balancer.errors import MalformedResponse, StreamRefused, StreamReset, UpstreamError
 from balancer.http1.field_list import BODILESS, REASONS, FieldList
 from balancer.http2.events import REFUSED_STREAM, Fields, name_of
 
@@ -24,6 +24,8 @@ def head_fields(outline: FieldList, scheme: bytes, origin: bytes) -> Fields:
         (b":path", outline.target),
     ]
     fields += outline.fields
+    if outline.takes_trailers:
+        fields.append((b"te", b"trailers"))
     return fields
 
 
@@ -57,5 +59,5 @@ def error_of_reset(code: int, by_worker: bool, reason: str) -> UpstreamError:
             return StreamRefused("the worker refused the stream (REFUSED_STREAM)")
         return StreamRefused(f"the connection ended without this request ({reason})")
     if by_worker:
-        return ConnectionBroken(f"the worker reset the stream ({name_of(code)})")
+        return StreamReset(f"the worker reset the stream ({name_of(code)})", code)
     return MalformedResponse(f"HTTP/2: the response violates the protocol ({name_of(code)})")

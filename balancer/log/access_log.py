@@ -14,7 +14,7 @@ from random import Random
 from threading import Event, Thread
 
 from balancer.errors import ForwardingError
-from balancer.log.formats import Context, Entry, Format
+from balancer.log.formats import Context, Entry, Format, has_failed
 from balancer.log.output import LogOutput
 from policies.clock import Clock
 
@@ -171,8 +171,7 @@ class AccessLog:
                 self.counts.lost += len(entries)
 
     def _format(self, entry: Entry) -> str:
-        fault = entry.fault
-        is_drawn = fault is None and entry.status < 500
+        is_drawn = not has_failed(entry)
         at = entry.routed_at if entry.endpoint is not None else entry.arrived[1]
         return self._line(
             entry,

@@ -15,6 +15,8 @@ from json.encoder import encode_basestring_ascii as json_text
 from typing import Final, NamedTuple
 
 from balancer.errors import ClientLeft, ForwardingError, RateLimited, RequestRejected, UpstreamError
+from balancer.grpc.call import GrpcCall
+from balancer.grpc.status import FAILURE_NAMES
 from balancer.http1.client import HTTP2, Client
 from balancer.http1.fields import host_of
 from balancer.http1.own_responses import error_body
@@ -47,7 +49,8 @@ class Entry(NamedTuple):
     `status` is 0 if no response began; `head` has the fields that the worker got. `arrived` has the times of the head's
     first byte, 0 if it came in one piece, and of its last. `routed_at` and `sent_at` are of the last attempt and
     undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
-    reported. `pool` is the name of the pool, "" for the one without a name.
+    reported. `pool` is the name of the pool, "" for the one without a name. `grpc_status` is the name of the status of
+    an RPC, "-" if it got none, "" for other requests.
     """
 
     ended_at: float
@@ -70,6 +73,7 @@ class Entry(NamedTuple):
     bytes_out: int
     load: ReportedLoad | None = None
     pool: str = ""
+    grpc_status: str = ""
 
 
 class Context(NamedTuple):
@@ -111,6 +115,16 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
     return Fault(end, error.reason, str(error), error.status)
 
 
+def grpc_status_of(call: GrpcCall | None) -> str:
+    """Return the status of an RPC for its entry; `call` is None for other requests."""
+    return "" if call is None else call.status
+
+
+def has_failed(entry: Entry) -> bool:
+    """Return whether the request is logged whatever the sampling rate: for an error, 5xx, or the same of gRPC."""
+    return entry.fault is not None or entry.status >= 500 or entry.grpc_status in FAILURE_NAMES
+
+
 def excerpt(head: bytes) -> bytes:
     """Return a head; of a long one whole lines from the beginning and the end."""
     if len(head) <= HEAD_LIMIT:
@@ -148,10 +162,12 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
     fault = entry.fault
     if fault is None:
         end = _own_end(entry) if entry.endpoint is None else good_end(entry.method, entry.status)
+        if end == "ok" and entry.grpc_status in FAILURE_NAMES:
+            end = "error_status"
         return end, entry.status, entry.bytes_out
     if entry.status:
         return fault.end, entry.status, entry.bytes_out
-    if fault.end == "abandoned" or entry.method == b"HEAD":
+    if fault.end == "abandoned" or entry.method == b"HEAD" or entry.grpc_status:
         return fault.end, fault.status, 0
     return fault.end, fault.status, len(error_body(fault.reason, fault.detail, entry.id))
 
@@ -243,14 +259,15 @@ def text_line(entry: Entry, context: Context) -> str:
     head, queue, connect, first_byte, service, total = phases(entry)
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client
     pool = f"pool={entry.pool} " if entry.pool else ""
+    grpc = f"grpc_status={entry.grpc_status} " if entry.grpc_status else ""
     at = "at=info" if fault is None else f"at=error code={fault.reason} desc={quoted(fault.detail)}"
     dyno, region = (endpoint.id, endpoint.region) if endpoint is not None else ("-", "-")
     return (
         f"time={instant(entry, context.offset)} {at} method={bare_bytes(entry.method)} "
         f"path={quoted(entry.target.decode('latin-1'))} host={bare_bytes(host_of(entry.head))} "
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
-        f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} status={status} bytes={sent} "
-        f"protocol={client.proto.decode()} version={version_of(entry)} "
+        f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} "
+        f"status={status} {grpc}bytes={sent} protocol={client.proto.decode()} version={version_of(entry)} "
         f"client={bare_bytes(client.address)} {pool}region={region} policy={bare(context.policy)} "
         f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
         f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} total={milliseconds(total)} "
@@ -287,6 +304,7 @@ def json_line(entry: Entry, context: Context) -> str:
     )
     name, region = (f'"{endpoint.id}"', f'"{endpoint.region}"') if endpoint is not None else ("null", "null")
     pool = f'"pool":"{entry.pool}",' if entry.pool else ""
+    grpc = f'"grpc_status":"{entry.grpc_status}",' if entry.grpc_status else ""
     connection = f'"{entry.connection}"' if entry.connection != NOT_CONNECTED else "null"
     return (
         f'{{"time":"{instant(entry, context.offset)}","end":"{end}","reason":{reason},"detail":{detail},'
@@ -298,7 +316,7 @@ def json_line(entry: Entry, context: Context) -> str:
         f'"attempts":{entry.attempts},"connection":{connection},"head":{seconds_or_null(head)},'
         f'"queue":{seconds_or_null(queue)},"connect":{seconds_or_null(connect)},'
         f'"first_byte":{seconds_or_null(first_byte)},"service":{seconds_or_null(service)},'
-        f'"total":{seconds_or_null(total)},"status":{status},"bytes":{sent},"bytes_in":{entry.bytes_in},'
+        f'"total":{seconds_or_null(total)},"status":{status},{grpc}"bytes":{sent},"bytes_in":{entry.bytes_in},'
         f'"sample":{context.sample}}}\n'
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from balancer.errors import ForwardingError, RequestRejected
+    from balancer.errors import ForwardingError
     from balancer.exchange.exchange import Exchange
     from balancer.log.formats import Entry
     from balancer.log.journal import Journal
@@ -47,7 +47,7 @@ class MirroredRequest:
     def abandon(self) -> None:
         self._exchange.abandon()
 
-    def reject(self, error: RequestRejected) -> None:
+    def reject(self, error: ForwardingError) -> None:
         self._exchange.reject(error)
 
     def check(self, now: float) -> None:

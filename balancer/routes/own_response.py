@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from balancer.errors import ForwardingError, RateLimited, RequestRejected
-from balancer.http1.own_responses import error_response
-from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
+from balancer.errors import ForwardingError, RateLimited
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, grpc_status_of
 from balancer.routes.route import Route, phrase_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class OwnResponse:
             status, body = error.status, b""
             field = error.fields if isinstance(error, RateLimited) else None
             proxy.counts.count_error(error)
-            downstream.respond(error_response(error, request.id, stays=stays, is_head=is_head, field=field))
+            downstream.write_error(error, request.id, stays=stays, is_head=is_head, field=field)
         proxy.counts.responses[status] += 1
         self._log(error, status, 0 if is_head else len(body))
         downstream.exchange_ended(stays)
@@ -66,7 +65,7 @@ class OwnResponse:
                 self._proxy.now(), fault_of(error), 0 if error is not None else status, request.method,
                 request.target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
                 self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
-                pool=self._proxy.name,
+                pool=self._proxy.name, grpc_status=grpc_status_of(self._downstream.call),
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:
@@ -84,11 +83,11 @@ class OwnResponse:
     def abandon(self) -> None:
         """Ignored: there is nothing to cancel."""
 
-    def reject(self, error: RequestRejected) -> None:
+    def reject(self, error: ForwardingError) -> None:
         """Answer a malformed body with an error and close."""
         self._proxy.counts.count_error(error)
         self._proxy.counts.responses[error.status] += 1
-        self._downstream.respond(error_response(error, self._request.id, stays=False, is_head=False))
+        self._downstream.write_error(error, self._request.id, stays=False, is_head=False)
         self._log(error, error.status, 0)
         self._downstream.exchange_ended(stays=False)
 

@@ -204,6 +204,8 @@ class Http2Connection(ClientConnection):
         proxy = self._proxy
         try:
             request = self._heads.read(fields, has_ended)
+            if request.fields.is_grpc:
+                stream.begin_call(request)
             handler, proxy = handler_of(proxy, stream, request, self._admin_exchange, self._routes)
         except RequestRejected as error:
             self._refuse(stream, error, has_ended)

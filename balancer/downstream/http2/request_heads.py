@@ -14,6 +14,7 @@ from typing import Final
 
 from balancer.config.limits import Limits
 from balancer.errors import RequestRejected
+from balancer.grpc.call import has_grpc_type
 from balancer.http1 import websocket
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
@@ -52,6 +53,7 @@ class StreamRequestHeads:
         self._key = (b"", b"", b"", False)
         self._block = b""  # the result for `_others` and `_key`, the last ones
         self._path = b""  # the last valid one
+        self._is_grpc = False
 
     def read(self, fields: FieldPairs, has_ended: bool) -> Request:
         """Return the request with these fields; `has_ended` if no body follows. Raises `RequestRejected`."""
@@ -79,7 +81,11 @@ class StreamRequestHeads:
             self.raw = _for_log(method, path)
             self._block = self._block_of(others, authority, scheme, is_chunked=not has_ended)
             self._key, self._others = key, others
-        return self._request(method, path, self._block)
+            self._is_grpc = has_grpc_type(self._block)
+        request = self._request(method, path, self._block)
+        if self._is_grpc:
+            request.fields.is_grpc = True
+        return request
 
     def oversized(self, fields: FieldPairs) -> RequestRejected:
         """Return the error for a head that is larger than advertised."""

@@ -13,10 +13,12 @@ from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import StreamTransport
 from balancer.downstream.request_handler import RequestHandler
-from balancer.errors import RequestRejected
+from balancer.errors import ForwardingError, RequestRejected, StreamReset
 from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.client_stream import ClientStream
 from balancer.exchange.pending_upgrade import PendingUpgrade
+from balancer.grpc.call import GrpcCall
+from balancer.grpc.own_errors import head_for, trailers_for
 from balancer.http1.fields import without
 from balancer.http2.events import CANCEL, INTERNAL_ERROR
 
@@ -96,6 +98,11 @@ class Http2Stream(ClientStream):
         return not (self.unsent or self._connection.transport.get_write_buffer_size())
 
     # --- the request
+
+    def begin_call(self, request: Request) -> None:
+        """Begin an RPC of gRPC. Raises `RequestRejected` for a malformed timeout."""
+        self.call = call = GrpcCall(self._proxy.counts.rpcs, self._proxy.now())
+        call.read_timeout(request.raw)
 
     def expect(self, handler: RequestHandler, request: Request, limit: int | None, has_ended: bool) -> None:
         """Expect the rest of a request, which `handler` answers: a body of at most `limit` bytes; `has_ended` if there
@@ -201,6 +208,21 @@ class Http2Stream(ClientStream):
         else:
             self.send(head, body, is_last=True)
 
+    def write_error(
+        self,
+        error: ForwardingError,
+        request_id: bytes,
+        *,
+        stays: bool,
+        is_head: bool,
+        field: str | None = None,
+    ) -> None:
+        if self.call is None:
+            super().write_error(error, request_id, stays=stays, is_head=is_head, field=field)
+        else:
+            self.call.failed(error)
+            self.send(head_for(error, request_id), b"", is_last=True)
+
     def exchange_ended(self, stays: bool) -> None:
         """End the stream with its response; what the client still sends of the request is not read."""
         self._handler = None
@@ -247,12 +269,20 @@ class Http2Stream(ClientStream):
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
-        timeouts = self._proxy.timeouts
+        timeouts, call = self._proxy.timeouts, self.call
         if self._is_detached and self._proxy.is_draining:  # the live page would never end
             self.reset(CANCEL)
+        elif call is not None and now > call.deadline:
+            if self._handler is not None:
+                self._handler.reject(call.overdue())
         elif self.is_write_paused and self._tunnel is None:
             self.check_reader(now)
-        elif self.expects_body and not self.is_held and now - self.idle_since > timeouts.request_idle:
+        elif (
+            call is None
+            and self.expects_body
+            and not self.is_held
+            and now - self.idle_since > timeouts.request_idle
+        ):
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         elif self._handler is not None:
             self._handler.check(now)
@@ -267,8 +297,20 @@ class Http2Stream(ClientStream):
             self.abort()
 
     def abort(self) -> None:
-        """Reset the stream, so that the client sees a truncated response."""
-        self.reset(INTERNAL_ERROR)
+        """End the stream so that the client sees a truncated response; an RPC that has failed gets its status."""
+        fault = self.call.fault if self.call is not None else None
+        if self.call is None or fault is None:
+            self.reset(INTERNAL_ERROR)
+            return
+        self.call.failed(fault)
+        if isinstance(fault, StreamReset):
+            self.reset(fault.code)
+        elif self.call.has_begun:
+            self.send_end(None, b"", trailers_for(fault))
+            self.exchange_ended(False)
+        else:
+            self.send(head_for(fault), b"", is_last=True)
+            self.exchange_ended(False)
 
     def reset(self, code: int = CANCEL) -> None:
         """Reset the stream, and abandon the request if it is being answered."""
