@@ -300,4 +300,6 @@ def check_plan(config: RuntimeConfig) -> CheckPlan:
     """Return the parameters of the active checks."""
     checks = config.health_checks
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
-    return CheckPlan(checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect)
+    return CheckPlan(
+        checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect, checks.grpc
+    )

@@ -11,6 +11,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from balancer.config.section import Seconds, Section
+from balancer.grpc.health import LONGEST_NAME
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -18,18 +19,24 @@ from policies.health.slow_start import SlowStart
 
 
 class HealthChecksConfig(Section):
-    """Active checks. Without a path they only connect to unreachable endpoints: no path is known to be cheap and
-    meaningful on every worker.
+    """Active checks. Without a path or a service they only connect to unreachable endpoints: no path is known to be
+    cheap and meaningful on every worker.
     """
 
     path: str | None = Field(
         default=None,
         description="path requested from every endpoint. None: only unreachable endpoints are checked, by a connection",
     )
+    grpc: str | None = Field(
+        default=None,
+        max_length=LONGEST_NAME,
+        description="service whose health is asked for by grpc.health.v1 instead of a path; an empty name asks for "
+        "the worker as a whole",
+    )
     first_connect: bool = Field(
         default=True,
-        description="without a path, connect once to an endpoint that no request has used yet, at the start and when "
-        "it is added",
+        description="without a path or a service, connect once to an endpoint that no request has used yet, at the "
+        "start and when it is added",
     )
     status: int | None = Field(
         default=None, ge=200, le=599, description="status of a passed check. None: any from 200 to 399"
@@ -54,8 +61,17 @@ class HealthChecksConfig(Section):
             raise ValueError(f"must begin with / and contain only ASCII without spaces, got '{value}'")
         return value
 
+    @field_validator("grpc")
+    @classmethod
+    def _is_a_service(cls, value: str | None) -> str | None:
+        if value is not None and not (value.isascii() and (value.isprintable() and " " not in value)):
+            raise ValueError(f"must be the name of a service, ASCII without spaces, got {value!r}")
+        return value
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if self.grpc is not None and (self.path is not None or self.status is not None):
+            raise ValueError("grpc: asks by gRPC, so path and status do not apply")
         if self._has("interval"):
             self._derive(fast_interval=min(self.fast_interval, self.interval))
         self._derive(interval=max(self.interval, self.fast_interval))

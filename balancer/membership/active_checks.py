@@ -3,10 +3,10 @@
 They are driven by the sweep, without tasks or timers, so a check may be a quarter of a second late. A check bypasses
 the router and the request counters.
 
-Without a path no request is sent, and checks only connect: to an endpoint to which no connection has been tried yet,
-and to those where connecting has failed or connections broke, until it succeeds. Without these connects a balancer that
-is not ready, and therefore gets no requests, would never learn that its workers are back. The connection stays in the
-pool for the first request.
+Without a path or a service of gRPC no request is sent, and checks only connect: to an endpoint to which no connection
+has been tried yet, and to those where connecting has failed or connections broke, until it succeeds. Without these
+connects a balancer that is not ready, and therefore gets no requests, would never learn that its workers are back. The
+connection stays in the pool for the first request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from urllib.parse import urlsplit
 
+from balancer.errors import UnsupportedByTransport
+from balancer.grpc.health import check_fault, check_request
 from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult, internal_head
 from balancer.upstream.pools import Pools
 from policies.endpoint.state import EndpointState
@@ -30,8 +33,8 @@ FIRST_AT_ONCE = 16
 class CheckPlan:
     """Configuration of active checks.
 
-    `path`: target of the GET, None: only connect, to unreachable endpoints and, with `first_connect`, to new ones.
-    `status`: expected status, None:
+    `path`: target of the GET, or `grpc`: service whose health is asked for by gRPC, "" for all of the worker. Neither:
+    only connect, to unreachable endpoints and, with `first_connect`, to new ones. `status`: expected status, None:
     any from 200 to 399. `timeout`: seconds from before the connect to the last byte. `seed`: seed of the jitter, None:
     random.
     """
@@ -42,15 +45,26 @@ class CheckPlan:
     rules: CheckRules = field(default_factory=CheckRules)
     seed: int | None = None
     first_connect: bool = False
+    grpc: str | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether a check is a request."""
+        return self.path is not None or self.grpc is not None
 
     def head(self, endpoint: Endpoint) -> bytes | None:
         """Check request to `endpoint`, None: only connect."""
+        if self.grpc is not None:
+            return check_request(urlsplit(endpoint.address).netloc, self.grpc, "check")
         return None if self.path is None else internal_head(endpoint, self.path, "check")
 
     def fault_of(self, result: InternalResult) -> str | None:
         """Fault in the result of a check, None if it passes. A body that is too long is no fault."""
         if result.error is not None and not isinstance(result.error, BodyTooLong):
             return result.fault
+        if self.grpc is not None:
+            fields = (result.response.block if result.response is not None else b"") + result.trailers
+            return check_fault(self.grpc, result.status, fields, result.body)
         if self.path is None:
             return None
         status = result.status
@@ -89,7 +103,7 @@ class Checks:
         """End checks that have timed out and start those that are due at `now`."""
         self._now = now
         states = self._router.states
-        if self.plan.path is None:
+        if not self.plan.asks:
             states = [state for state in states if state.id in self.by_id or self._needs_connect(state)]
         under_way = 0
         for state in states:
@@ -121,7 +135,7 @@ class Checks:
         self.plan = plan
         for check in self.by_id.values():
             check.state.rules = plan.rules
-        if plan.path is not None:
+        if plan.asks:
             return
         self._forget(set())
         for state in self._router.states:
@@ -136,15 +150,21 @@ class Checks:
 
     def _start(self, state: EndpointState, check: EndpointCheck, now: float) -> None:
         """Send a check. It opens a connection if it tests whether connecting works."""
-        plan = self.plan
+        plan, pool = self.plan, self._pools.by_id[state.id]
+        on_end = partial(self._ended, check, plan, state.record.count)
+        if plan.grpc is not None and pool.transport != "http2":
+            error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
+            on_end(InternalResult(error, str(error), None, 0.0))
+            return
         check.request = InternalRequest(
             plan.head(check.endpoint),
-            partial(self._ended, check, plan, state.record.count),
+            on_end,
+            method=b"GET" if plan.grpc is None else b"POST",
             timeout=plan.timeout,
             started_at=now,
         )
-        needs_new = plan.path is None or state.record.ends_by_connect
-        check.request.lease(self._pools.by_id[state.id], needs_new=needs_new, is_trial=True)
+        needs_new = not plan.asks or state.record.ends_by_connect
+        check.request.lease(pool, needs_new=needs_new, is_trial=True)
 
     def _needs_connect(self, state: EndpointState) -> bool:
         """Whether only a connect can show if the endpoint is reachable."""
@@ -160,10 +180,10 @@ class Checks:
         check.request = None
         fault, endpoint_id = plan.fault_of(result), check.endpoint.id
         has_changed = check.state.record(fault, self._now)
-        if self.plan.path is not None:
+        if self.plan.asks:
             self._report(check, has_changed, result.is_reachable)
         if fault is None and self._router.find(endpoint_id).record.count == ejections:
-            self._router.readmit(endpoint_id, is_answered=plan.path is not None)
+            self._router.readmit(endpoint_id, is_answered=plan.asks)
 
     def _report(self, check: EndpointCheck, has_changed: bool, is_reachable: bool) -> None:
         """Report a changed state or reachability to the router."""
@@ -177,13 +197,13 @@ class Checks:
         pool = self._pools.by_id[state.id]
         if state.admin_state is AdminState.MAINTENANCE:
             return False
-        if self.plan.path is None and pool.opening:  # a request connects already, and shows as much
+        if not self.plan.asks and pool.opening:  # a request connects already, and shows as much
             return False
-        if self.plan.path is None and self.plan.first_connect and pool.is_untried:
+        if not self.plan.asks and self.plan.first_connect and pool.is_untried:
             return under_way < FIRST_AT_ONCE
-        if state.record.ends_by_check(is_answered=self.plan.path is not None) or pool.is_unreachable:
+        if state.record.ends_by_check(is_answered=self.plan.asks) or pool.is_unreachable:
             check.state.check_soon(now)
-        elif self.plan.path is None:
+        elif not self.plan.asks:
             return False
         return now >= check.state.due_at
 

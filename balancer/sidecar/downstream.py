@@ -44,7 +44,15 @@ class OriginConnection(DownstreamConnection):
             proxy = origin.proxy
         super()._begin(proxy, request, reader)
 
-    def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
+    def write_error(
+        self,
+        error: ForwardingError,
+        request_id: bytes,
+        *,
+        stays: bool,
+        is_head: bool,
+        field: str | None = None,
+    ) -> None:
         """Send an error with the sidecar's marker field, by which a client decides whether it may ask the origin
         itself.
         """

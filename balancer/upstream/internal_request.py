@@ -36,13 +36,16 @@ class InternalResult:
     """Result of an internal request.
 
     `error`: None if the response is complete, or if only a connection was wanted. `fault`: the error in words.
-    `response`: the final response head, None: none was received. `seconds`: time from sending to the end.
+    `response`: the final response head, None: none was received. `seconds`: time from sending to the end. `body` and
+    `trailers` are those of the response, as far as they came.
     """
 
     error: UpstreamError | None
     fault: str | None
     response: Response | None
     seconds: float
+    body: bytes = b""
+    trailers: bytes = b""
 
     @property
     def status(self) -> int:
@@ -96,6 +99,8 @@ class InternalRequest:
         self._upstream: UpstreamRequest | None = None
         self._response: Response | None = None  # final head
         self._size = 0
+        self._pieces: list[bytes] = []
+        self._trailers = b""
         self._sent_at = clock()
         self._is_over = False
 
@@ -138,7 +143,9 @@ class InternalRequest:
             return
         self._is_over = True
         self._part(is_clean=error is None)
-        self._on_end(InternalResult(error, fault, self._response, self._clock() - self._sent_at))
+        seconds = self._clock() - self._sent_at
+        body = b"".join(self._pieces)
+        self._on_end(InternalResult(error, fault, self._response, seconds, body, self._trailers))
 
     def _part(self, *, is_clean: bool) -> None:
         upstream, self._upstream = self._upstream, None
@@ -164,6 +171,7 @@ class InternalRequest:
 
     def response_whole(self, response: Response, body: bytes) -> None:
         self._response = response
+        self._pieces = [body]
         self._end()
 
     def response_started(self, response: Response) -> None:
@@ -174,6 +182,7 @@ class InternalRequest:
 
     def response_body(self, data: bytes) -> None:
         self._size += len(data)
+        self._pieces.append(data)
         if self._size > self._body_limit:
             fault = f"more than {self._body_limit >> 10} KiB of body"
             self._end(BodyTooLong(fault), fault)
@@ -182,6 +191,7 @@ class InternalRequest:
         """Do nothing: more of the response, or the timeout, will follow."""
 
     def response_ended(self, trailers: bytes) -> None:
+        self._trailers = trailers
         self._end()
 
     def response_failed(self, error: UpstreamError) -> None:

@@ -89,7 +89,9 @@ def mechanisms_of(tables: Tables) -> Mechanisms:
         retries=RetryModel(tables.retries, retry.share, retry.per_second, frozenset(retry.statuses)),
         hedging=HedgeModel(hedging.quantile, hedging.share, hedging.minimum) if hedging.enabled else None,
         ejection=tables.outlier_detection.rules(),
-        checks=CheckModel(rules, checks.timeout) if checks.path is not None else None,
+        checks=CheckModel(rules, checks.timeout)
+        if checks.path is not None or checks.grpc is not None
+        else None,
         panic=tables.panic.threshold,
         slow_start=tables.slow_start.window,
         slow_start_minimum=tables.slow_start.minimum,
