@@ -1,4 +1,4 @@
-"""HTTP/2 from clients in status and metrics; every value is read at request time."""
+"""HTTP/2 from clients, and gRPC, in status and metrics; every value is read at request time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from balancer.grpc.status import NAMES
 from balancer.http1.client import HTTP2
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def http2_status(proxy: Proxy) -> dict[str, int]:
     }
 
 
+def grpc_status(proxy: Proxy) -> dict[str, int]:
+    """Return the RPCs of gRPC that have got a status, by its name."""
+    return {NAMES[code]: number for code, number in enumerate(proxy.counts.rpcs) if number}
+
+
 def http2_families(proxy: Proxy) -> Iterator[Metric]:
     """Yield the same as metrics."""
     status = http2_status(proxy)
@@ -42,3 +48,7 @@ def http2_families(proxy: Proxy) -> Iterator[Metric]:
     ended.add_metric(["flood"], status["floods"])
     ended.add_metric(["violation"], status["violations"])
     yield ended
+    rpcs = CounterMetricFamily("steelyard_grpc_responses", "RPCs of gRPC by status", labels=["status"])
+    for name, number in grpc_status(proxy).items():
+        rpcs.add_metric([name], number)
+    yield rpcs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from balancer.admin.buffering_report import buffering_status
 from balancer.admin.connections_report import connections_status
 from balancer.admin.health import endpoint_condition, health_of, readiness
-from balancer.admin.http2_report import http2_status
+from balancer.admin.http2_report import grpc_status, http2_status
 from balancer.admin.mirroring_report import mirrors_status
 from balancer.admin.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.admin.queue_report import concurrency_status, level_status, queue_status
@@ -69,12 +69,13 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
         "connections": counts.connections,
         "failed_arrivals": counts.failed_arrivals,
         "http2": http2_status(proxy),
+        "grpc": grpc_status(proxy),
     }
 
 
 OF_PROCESS = frozenset((
     *("version", "build", "pid", "uptime", "draining", "access_log", "reload"),
-    *("clients", "connections", "failed_arrivals", "http2", "rate_limits", "buffering"),
+    *("clients", "connections", "failed_arrivals", "http2", "grpc", "rate_limits", "buffering"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a pool, too."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -84,17 +85,29 @@ class GrpcWorker:
         return b"%d" % sum([int(message) async for message in messages])
 
     async def _echo(self, messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        """Each message at once; `cancel` cancels the RPC, `early` ends it while the client may still send."""
+        """Each message at once; `early` ends the RPC while the client may still send."""
         self._note("Echo", context)
         await context.send_initial_metadata((("x-initial", self.name),))
         async for message in messages:
             if message == b"early":
                 return
-            if message == b"cancel":
-                context.cancel()
-                return
             yield message
         yield b"half-closed"
+
+
+def cancelling_server() -> tuple[grpc.Server, int]:
+    """A server that cancels each RPC after its first message, and its port: only the threaded one can."""
+
+    def cancel(messages: Iterable[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield next(iter(messages))
+        context.cancel()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    methods = {"Echo": grpc.stream_stream_rpc_method_handler(cancel)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, port
 
 
 def channel_to(port: int, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:

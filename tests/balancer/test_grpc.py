@@ -1,8 +1,9 @@
-"""gRPC over raw frames: outcomes by status, retries, errors of the balancer, deadlines, timeouts and ends of streams."""
+"""gRPC over raw frames: outcomes, retries, errors of the balancer, deadlines, timeouts and ends of streams."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -305,10 +306,9 @@ async def test_deadline_is_passed_on_and_kept(stage: Stage) -> None:
     assert values(plays[0].fields, b"grpc-timeout") == [b"5S"]
     stage.advance(4.9)
     stage.advance(0.2)
-    assert own(await client.answer(stream)) == (
-        "DEADLINE_EXCEEDED", "request_timeout: not answered within the client's 5 s (request %s)"
-        % values(plays[0].fields, b"x-request-id")[0].decode(),
-    )  # fmt: skip
+    name, message = own(await client.answer(stream))
+    assert name == "DEADLINE_EXCEEDED"
+    assert message.startswith("request_timeout: not answered within the client's 5 s (request ")
     await stage.eventually(lambda: plays[0].reset_code == CANCEL)
     assert stage.outcomes() == {"abandoned": 1}
 
@@ -396,9 +396,13 @@ async def test_messages_pass_in_both_directions_at_once(stage: Stage) -> None:
     stream = rpc(client, body=None)
     answer = client.answers[stream]
     await client.until(lambda: answer.head)  # before the request has ended
+
+    def has_size(answer: Answer, size: int) -> bool:
+        return answer.size == size
+
     for number in range(1, 4):
         client.send(stream, MESSAGE)
-        await client.until(lambda size=number * len(MESSAGE): answer.size == size)
+        await client.until(partial(has_size, answer, number * len(MESSAGE)))
     client.send(stream, b"", is_last=True)
     assert (await client.answer(stream)).trailers[b"grpc-status"] == b"0"
     assert plays[0].ended.is_set()
