@@ -217,13 +217,12 @@ class Exchange:
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
         canary, downstream = self.proxy.canary, self.downstream
-        attempt = (
-            Attempt(self, assignment, canary)
-            if not downstream.is_stream
-            else StreamAttempt(self, assignment, canary)
-            if downstream.call is None
-            else GrpcAttempt(self, assignment, canary, downstream.call)
-        )
+        if not downstream.is_stream:
+            attempt = Attempt(self, assignment, canary)
+        elif downstream.call is None:
+            attempt = StreamAttempt(self, assignment, canary)
+        else:
+            attempt = GrpcAttempt(self, assignment, canary, downstream.call)
         if self._attempts:
             attempt.head = self.request.another_head()
         return attempt
@@ -312,31 +311,19 @@ class Exchange:
             self._answer(error)
 
     def retries_status(self, attempt: Attempt, status: int, *, is_whole: bool) -> bool:
-        """Retry a response whose status is in `retries.statuses`; return whether the request goes elsewhere.
-
-        The client sees nothing of the response: only a head, or a whole response already received, is discarded.
-        """
+        """Retry a response whose status is in `retries.statuses`; return whether the request goes elsewhere."""
         if status not in self.proxy.retries.statuses or not self._may_repeat(attempt, needs_other=True):
             return False
-        self._release(is_clean=is_whole and self.is_complete)
         attempt.status = status
-        self._settle(ERROR_STATUS, self.proxy.now())
-        self._retry(attempt, needs_fresh=False)
+        self.repeat(attempt, ERROR_STATUS, is_clean=is_whole and self.is_complete)
         return True
 
-    def retries_rpc(self, attempt: Attempt, status: int, code: int) -> bool:
-        """Retry an RPC that a worker has ended with grpc-status `code` and without messages, where the rules say that
-        it may be repeated; return whether it goes elsewhere. `status` is that of HTTP."""
-        retries = self.proxy.retries
-        if not retries.is_repeatable_after(self.request, code) or not self._may_go_on(
-            attempt, needs_other=True
-        ):
-            return False
-        self._release(is_clean=False)
-        attempt.status = status
-        self._settle(OK, self.proxy.now())
+    def repeat(self, attempt: Attempt, kind: OutcomeKind, *, is_clean: bool) -> None:
+        """Ask another endpoint. The client sees nothing of a response: only a head, or a whole response already
+        received, is discarded."""
+        self._release(is_clean=is_clean)
+        self._settle(kind, self.proxy.now())
         self._retry(attempt, needs_fresh=False)
-        return True
 
     def attempt_timed_out(self, attempt: Attempt) -> None:
         """Retry elsewhere after the attempt timeout; if that is not possible, wait on for this worker."""
@@ -345,9 +332,7 @@ class Exchange:
         if not self._may_repeat(attempt, needs_other=True):
             self._waits_for_worker = True
         else:
-            self._release(is_clean=False)
-            self._settle(ResponseTimeout.outcome, self.proxy.now())
-            self._retry(attempt, needs_fresh=False)
+            self.repeat(attempt, ResponseTimeout.outcome, is_clean=False)
 
     def _retry(self, attempt: Attempt, *, needs_fresh: bool) -> None:
         self._tried |= {attempt.assignment.state.id}
@@ -359,12 +344,12 @@ class Exchange:
     def _may_retry(self, attempt: Attempt, error: UpstreamError) -> bool:
         """Return whether a failure can be retried (RFC 9110 § 9.2.2)."""
         if isinstance(error, ConnectFailed):
-            return self._has_another_try(attempt, needs_other=False)
+            return self.has_another_try(attempt, needs_other=False)
         if isinstance(error, MalformedResponse):  # the same endpoint would send the same
             return self._may_repeat(attempt, needs_other=True)
         return isinstance(error, ConnectionBroken) and self._may_repeat(attempt, needs_other=False)
 
-    def _has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
+    def has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
         """Return whether another attempt is possible.
 
         The endpoint that failed is tried again only if no other is available, and only once.
@@ -377,14 +362,11 @@ class Exchange:
 
     def _may_repeat(self, attempt: Attempt, *, needs_other: bool) -> bool:
         """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
-        is_repeatable = self.proxy.retries.is_repeatable(self.request)
-        return is_repeatable and self._may_go_on(attempt, needs_other=needs_other)
-
-    def _may_go_on(self, attempt: Attempt, *, needs_other: bool) -> bool:
-        """Return whether another attempt is possible and within the retry budget, on which it draws."""
         proxy = self.proxy
-        return self._has_another_try(attempt, needs_other=needs_other) and proxy.retries.budget.take(
-            proxy.counts.requests, proxy.now()
+        return (
+            self.has_another_try(attempt, needs_other=needs_other)
+            and proxy.retries.is_repeatable(self.request)
+            and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
         )
 
     def _release(self, *, is_clean: bool) -> None:

@@ -64,7 +64,17 @@ class GrpcAttempt(StreamAttempt):
             return False
         self.code = code
         exchange = cast("Exchange", self.exchange)
-        return not forbids_retry(response.block) and exchange.retries_rpc(self, response.status, code)
+        proxy = exchange.proxy
+        is_retried = (
+            proxy.retries.is_repeatable_after(exchange.request, code)
+            and not forbids_retry(response.block)
+            and exchange.has_another_try(self, needs_other=True)
+            and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
+        )
+        if is_retried:
+            self.status = response.status
+            exchange.repeat(self, OK, is_clean=False)
+        return is_retried
 
     def response_paused(self) -> None:
         super().response_paused()
