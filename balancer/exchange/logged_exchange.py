@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from balancer.errors import CLIENT_LEFT, ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import ENDED, Exchange
-from balancer.grpc.status import FAILURE_NAMES
 from balancer.http1.request_head import Request
-from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, grpc_status_of
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
@@ -57,8 +56,9 @@ class LoggedExchange(Exchange):
         log, attempt, request = self._log, self._attempt, self.request
         was_logged, self._is_logged = self._is_logged, True
         status, bytes_out = (attempt.status, attempt.bytes_out) if attempt is not None else (0, 0)
-        grpc_status = grpc_status_of(self.downstream.call)
-        if was_logged or not log.takes(500 if grpc_status in FAILURE_NAMES else status, error):
+        call = self.downstream.call
+        grpc_status = "" if call is None else call.status
+        if was_logged or not log.takes(500 if call is not None and call.has_failed else status, error):
             return
         endpoint, connection, routed_at, sent_at, first_byte_at = (
             (attempt.assignment.state.endpoint, attempt.connection, attempt.assignment.routed_at, attempt.sent_at,

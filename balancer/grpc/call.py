@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import RequestOverdue
 from balancer.grpc.own_errors import code_of
-from balancer.grpc.status import NAMES
+from balancer.grpc.status import FAILURE_NAMES, NAMES
 from balancer.grpc.timeout import timeout_in, with_timeout
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ class GrpcCall:
         if self.status == "-":
             self.status = NAMES[code]
             self._counts[code] += 1
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the status is one that HTTP has as 5xx."""
+        return self.status in FAILURE_NAMES
 
     def failed(self, error: ForwardingError) -> None:
         """Note that the client gets an error of the balancer."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from balancer.config.health import HealthChecksConfig
+from balancer.grpc.health import check_fault
 from balancer.grpc.own_errors import percent_encoded
 from balancer.grpc.status import NAMES, UNKNOWN, status_in
 from balancer.grpc.timeout import with_timeout
@@ -479,6 +485,98 @@ async def test_worker_may_end_before_the_client(stage: Stage) -> None:
 async def ending_at_once(play: Play) -> None:
     await play.head(200)
     await play.end((b"grpc-status", b"0"))
+
+
+async def test_access_log_has_the_status(stage: Stage, tmp_path: Path) -> None:
+    """A failure is logged whatever the sampling rate; other requests have no such field."""
+    log = tmp_path / "access.log"
+    await serve(stage, answering(14), log={"access": "json", "path": str(log), "sample": 1e-9})
+    client = await http2_client(stage)
+    await client.answer(rpc(client))
+    await client.answer(rpc(client, (b"grpc-timeout", b"x")))
+    old = await stage.client()
+    await old.ask(b"GARBAGE\r\n\r\n")
+    await stage.close()
+    first, second, third = (json.loads(line) for line in log.read_text().splitlines())
+    assert (first["status"], first["grpc_status"], first["end"]) == (200, "UNAVAILABLE", "error_status")
+    assert first["sample"] == 1
+    assert (second["reason"], second["grpc_status"]) == ("bad_grpc_timeout", "INVALID_ARGUMENT")
+    assert "grpc_status" not in third
+
+
+# --- health checks
+
+SERVING = b"\0\0\0\0\2\x08\1"
+OK = b"\r\ngrpc-status: 0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "fault"),
+    [
+        (SERVING, OK, None),
+        (b"\0\0\0\0\2\x08\2", OK, "NOT_SERVING"),
+        (b"\0\0\0\0\2\x08\3", OK, "SERVICE_UNKNOWN"),
+        (b"\0\0\0\0\0", OK, "UNKNOWN"),
+        (b"", OK, "not an uncompressed message of grpc.health.v1"),
+        (b"\1" + SERVING[1:], OK, "not an uncompressed message of grpc.health.v1"),
+        (SERVING + b"x", OK, "not an uncompressed message of grpc.health.v1"),
+        (b"\0\0\0\0\2\x08\x09", OK, "not a HealthCheckResponse"),
+        (b"\0\0\0\0\1\x08", OK, "not a HealthCheckResponse"),
+        (b"", b"\r\n", "status 200 without grpc-status: not a gRPC server"),
+        (b"", b"\r\ngrpc-status: 12\r\n", "UNIMPLEMENTED: the worker has no service grpc.health.v1.Health"),
+        (b"", b"\r\ngrpc-status: 5\r\n", "NOT_FOUND: the worker's health service does not know 'a.B'"),
+        (b"", b"\r\ngrpc-status: 8\r\ngrpc-message: full\r\n", "RESOURCE_EXHAUSTED: full"),
+    ],
+)
+def test_response_to_a_check(body: bytes, fields: bytes, fault: str | None) -> None:
+    assert check_fault("a.B", 200, fields, body) == fault
+
+
+async def test_check_by_grpc(stage: Stage) -> None:
+    """One message with the name of the service; the result decides."""
+    states = iter((1, 2))
+
+    async def health(play: Play) -> None:
+        await play.read()
+        await play.head(200, (b"content-type", b"application/grpc"))
+        await play.data(SERVING[:-1] + bytes((next(states),)))
+        await play.end((b"grpc-status", b"0"))
+
+    checks = {"grpc": "a.B", "interval": 1, "fast_interval": 1, "fall": 1, "rise": 1}
+    (plays,) = await serve(stage, health, health_checks=checks)
+    for number, is_healthy in ((1, True), (2, False)):
+        stage.advance(2)
+        await stage.eventually(lambda: stage.control_plane.checks.by_id["w0"].request is None)
+        assert (len(plays), stage.state("w0").passes_checks) == (number, is_healthy)
+    (play, _) = plays
+    assert (play.method, play.target, bytes(play.body)) == (
+        b"POST", b"/grpc.health.v1.Health/Check", b"\0\0\0\0\5\x0a\3a.B",
+    )  # fmt: skip
+    assert values(play.fields, b"te") == [b"trailers"]
+    assert stage.control_plane.checks.by_id["w0"].state.last_fault == "NOT_SERVING"
+
+
+async def test_check_by_grpc_needs_http2(stage: Stage) -> None:
+    worker = await stage.worker(response())
+    await stage.serve(worker, health_checks={"grpc": "", "fall": 1, "interval": 1, "fast_interval": 1})
+    stage.advance(2)
+    state = stage.control_plane.checks.by_id["w0"].state
+    assert (state.is_healthy, state.last_fault) == (False, 'a check by gRPC needs transport = "http2"')
+    assert worker.connections == []
+
+
+@pytest.mark.parametrize(
+    ("checks", "problem"),
+    [
+        ({"grpc": "a b"}, "must be the name of a service, ASCII without spaces, got 'a b'"),
+        ({"grpc": "x" * 128}, "at most 127 characters"),
+        ({"grpc": "", "path": "/"}, "grpc: asks by gRPC, so path and status do not apply"),
+        ({"grpc": "", "status": 200}, "grpc: asks by gRPC, so path and status do not apply"),
+    ],
+)
+def test_wrong_check(checks: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(problem)):
+        HealthChecksConfig(**checks)
 
 
 # --- parts
