@@ -262,6 +262,7 @@ class Http2Stream(ClientStream):
     def detach(self) -> asyncio.Transport:
         """Return a transport for the admin application, which answers the request in HTTP/1.1."""
         self._is_detached = True
+        self.call = None
         self.transport = self._tunnel = AdminTransport(self)
         return self._tunnel
 
@@ -304,11 +305,11 @@ class Http2Stream(ClientStream):
             return
         self.call.failed(fault)
         if isinstance(fault, StreamReset):
-            self.reset(fault.code)
+            self.reset(fault.code or INTERNAL_ERROR)
         elif self.call.has_begun:
             self.send_end(None, b"", trailers_for(fault))
             self.exchange_ended(False)
-        else:
+        else:  # the worker's head has not been sent
             self.send(head_for(fault), b"", is_last=True)
             self.exchange_ended(False)
 
