@@ -38,7 +38,7 @@ class Feed:
 
     def show_snapshot(self, snapshot: dict[str, Any]) -> None:
         """Send a snapshot, and keep its point. The page cannot turn to another pool."""
-        snapshot["pools"] = []
+        snapshot["named"] = []
         point = snapshot["point"]
         if not self._points or point["at"] > self._points[-1]["at"]:
             self._points.append(point)

@@ -43,9 +43,9 @@ async def events_of(wire: Wire) -> AsyncIterator[tuple[str, Any]]:
             yield name.removeprefix(b"event: ").decode(), json.loads(data.removeprefix(b"data: "))
 
 
-async def opened(wire: Wire, *fields: bytes) -> AsyncIterator[tuple[str, Any]]:
+async def opened(wire: Wire, *fields: bytes, target: bytes = b"/-/stream") -> AsyncIterator[tuple[str, Any]]:
     """Send the request for the stream and read the head of the response."""
-    await wire.send(local(b"/-/stream", *fields))
+    await wire.send(local(target, *fields))
     head = await wire.head()
     assert (head.status, head.value(b"Content-Type")) == (200, b"text/event-stream")
     return events_of(wire)
@@ -248,6 +248,25 @@ async def test_nothing_is_sampled_without_viewers(stage: Stage) -> None:
     made = found.made
     await stage.turn()
     assert found.made == made
+
+
+@pytest.mark.usefixtures("fast")
+async def test_stream_of_a_named_pool(stage: Stage) -> None:
+    """Its endpoints and policy; the snapshots of all pools name the pools."""
+    main, api = await stage.worker(response()), await stage.worker(response())
+    pool = {"policy": "random", "endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{api.port}"}]}
+    await stage.serve(main, routes=[{"prefix": "/api", "pool": "api"}], pools={"api": pool})
+    for target, endpoint, policy in (
+        (b"/-/stream", "w0", "round-robin"),
+        (b"/-/stream?pool=default", "w0", "round-robin"),
+        (b"/-/stream?pool=api", "a0", "random"),
+    ):
+        snapshot = await snapshot_of(await opened(await stage.admin_client(), target=target))
+        assert snapshot["named"] == ["default", "api"]
+        assert [each["id"] for each in snapshot["endpoints"]] == [endpoint]
+        assert snapshot["policy"]["name"] == policy
+        assert snapshot["health"]["summary"] == "serving: 1 endpoint (1 ready)"
+    assert (await stage.ask(local(b"/-/stream?pool=next"))).status == 404
 
 
 @pytest.mark.usefixtures("fast")

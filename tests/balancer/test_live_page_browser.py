@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,3 +224,29 @@ CONTRASTS = """
   return JSON.stringify(found);
 })()
 """
+
+
+async def test_pool_is_chosen(start: Start, stage: Stage, tab: Tab, tmp_path: Path) -> None:
+    """The choice is there with named pools only, and the page shows the chosen one."""
+    main, api = await stage.worker(response()), await stage.worker(response())
+    config = tmp_path / "balancer.toml"
+    config.write_text(f"""\
+endpoints = [{{ id = "main-0", address = "http://127.0.0.1:{main.port}" }}]
+routes = [{{ prefix = "/api", pool = "api" }}]
+[pools.api]
+endpoints = [{{ id = "api-0", address = "http://127.0.0.1:{api.port}" }}]
+""")
+    port = free_port()
+    await start("--config", str(config), BALANCER_ADMIN__LISTEN=f"127.0.0.1:{port}")
+    await tab.show(WIDE)
+    await tab.open(f"http://127.0.0.1:{port}/-/")
+    names = "[...(document.querySelector('#pool')?.options ?? [])].map((each) => each.value).join()"
+    await tab.eventually(f"{names} === 'default,api'")
+    assert not await tab.value("document.querySelector('#pool').hidden")
+    await tab.eventually("document.querySelector('#endpoints')?.textContent.includes('main-0')")
+    await tab.value(
+        "(() => { const list = document.querySelector('#pool'); list.value = 'api'; list.onchange(); })()"
+    )
+    await tab.eventually("document.querySelector('#endpoints')?.textContent.includes('api-0')")
+    assert await tab.value("document.querySelector('#pool').value") == "api"
+    assert not await tab.value("document.querySelector('#endpoints').textContent.includes('main-0')")

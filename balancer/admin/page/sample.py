@@ -52,7 +52,7 @@ async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> di
         "at": proxy.now(),
         **process_counts(control_plane),
         **clients_status(front.proxy),
-        "pools": [DEFAULT, *front.named] if front.named else [],
+        "named": [DEFAULT, *front.named] if front.named else [],
         "tunnels": {"open": len(proxy.tunnels), "opened": proxy.tunnels.opened},
         "reload": reload_status(front),
         "policy": process_policy_status(control_plane),

@@ -160,7 +160,7 @@ function showPools(names) {
 }
 
 function showHeader(snapshot) {
-  showPools(snapshot.pools);
+  showPools(snapshot.named);
   const processes = snapshot.processes > 1 ? ` · ${snapshot.processes} processes` : "";
   setText(find("#identity"), `${snapshot.version} · ${snapshot.build} · up ${longTime(snapshot.uptime)}${processes}`);
   const condition = find("#condition");
