@@ -155,7 +155,8 @@ function showPools(names) {
   const list = find("#pool");
   list.hidden = !names.length;
   keyed(list, names, String, (name) => make("option", {}, name), () => {});
-  list.value = new URLSearchParams(location.search).get("pool") ?? names[0];
+  // The query is ?pool=NAME, or empty.
+  list.value = location.search.slice(6) || names[0];
   list.onchange = () => (location.search = `pool=${list.value}`);
 }
 
