@@ -15,8 +15,8 @@ _SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, 
 _FINEST_FIRST: Final = ((b"u", 1e6), (b"m", 1e3), (b"S", 1.0))
 _MOST: Final = 10**8
 
-_find_timeouts: Final = re.compile(rb"\r\ngrpc-timeout:[ \t]*([^\r]*)", re.IGNORECASE).findall
-_timeout_line: Final = re.compile(rb"\r\ngrpc-timeout:[^\r]*", re.IGNORECASE)
+_find_timeouts: Final = re.compile(rb"\r\n(?i:grpc-timeout):[ \t]*([^\r]*)").findall
+_timeout_line: Final = re.compile(rb"\r\n(?i:grpc-timeout):[^\r]*")
 _is_timeout: Final = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
 
 
