@@ -23,13 +23,14 @@ KINDS = {
     "ok": Kind.OK,
     "error_status": Kind.ERROR_STATUS,
     "rejected": Kind.ERROR_STATUS,
+    "limited": Kind.ERROR_STATUS,
     "unavailable": Kind.ERROR_STATUS,
     "refused": Kind.REFUSED,
     "timeout": Kind.TIMEOUT,
     "reset": Kind.RESET,
     "abandoned": Kind.ABANDONED,
 }
-LEFT_OUT = ("admin", "control", "tunnel")  # version 0.1.0 logged admin requests as "control"
+LEFT_OUT = ("admin", "answered", "control", "tunnel")  # version 0.1.0 logged admin requests as "control"
 """Ends of what is not a request and response with a latency."""
 
 TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?:[^"\\]|\\[\s\S]?)*+(?:"|$)|[^\s"]+)')

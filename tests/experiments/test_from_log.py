@@ -93,8 +93,12 @@ def test_the_lines_in_the_documentation_are_read() -> None:
     assert list(map(shown, rows[0])) == list(map(shown, rows[2]))
     listed = re.findall(r"^\| (?:`(\w+)`)? ?\| (?:`(\w+)`)? ?\|", PAGE, re.MULTILINE)
     text, plain = {name for name, _ in listed if name}, {name for _, name in listed if name}
-    assert set(json.loads(json_line(entry(), CONTEXT))) == plain == set(json.loads(SAMPLES[2]))
+    some = {"pool", "grpc_status"}  # where there are named pools, and of RPCs
+    assert set(json.loads(json_line(entry(), CONTEXT))) == plain - some == set(json.loads(SAMPLES[2]))
+    assert set(json.loads(json_line(entry(pool="api", grpc_status="OK"), CONTEXT))) == plain
     failed = text_line(ENTRIES["refused"], CONTEXT)
+    assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text - some
+    failed = text_line(ENTRIES["refused"]._replace(pool="api", grpc_status="UNAVAILABLE"), CONTEXT)
     assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text
 
 
@@ -152,10 +156,11 @@ def test_unreadable_lines_stand_in_the_report(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_skipped() -> None:
-    """Control requests, the program's own lines, and an incomplete last line."""
-    control = text_line(entry(endpoint=None), CONTEXT)
-    columns = read_log(["balancer ready on http://…\n", control, GOOD, GOOD[:50]], "a.log")
-    assert (len(columns), columns.left_out) == (1, 1)
+    """Control requests, those that a route answered, the program's own lines, and an incomplete last line."""
+    control = text_line(entry(endpoint=None, target=b"/-/status"), CONTEXT)
+    answered = text_line(entry(endpoint=None), CONTEXT)
+    columns = read_log(["balancer ready on http://…\n", control, answered, GOOD, GOOD[:50]], "a.log")
+    assert (len(columns), columns.left_out) == (1, 2)
     with pytest.raises(BadInputError, match=r"a\.log: holds no request"):
         read_log([control], "a.log")
 
