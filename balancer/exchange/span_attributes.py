@@ -9,10 +9,12 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from balancer.http1.client import HTTP2
 from balancer.http1.fields import first_value_of, host_of
 from balancer.log.formats import TARGET_LIMIT, Fault
 
 if TYPE_CHECKING:
+    from balancer.grpc.call import GrpcCall
     from balancer.http1.client import Client
     from balancer.http1.request_head import Request
     from balancer.upstream.connect_phases import Phases
@@ -52,7 +54,7 @@ def method_attributes(method: bytes) -> Values:
 def request_attributes(request: Request, client: Client) -> Values:
     """Return the attributes of a request as the client has sent it, or the first proxy that is trusted."""
     head = request.head
-    path, mark, query = _target(request.target).partition("?")
+    path, mark, query = _target(_asked(request)).partition("?")
     values = method_attributes(request.method)
     values["url.path"] = path
     if mark:
@@ -61,7 +63,7 @@ def request_attributes(request: Request, client: Client) -> Values:
     values |= _server(host_of(head).decode("latin-1"))
     values["client.address"] = _found(_FORWARDED_FOR, head).partition(",")[0] or client.address.decode()
     values["network.peer.address"] = client.address.decode()
-    values["network.protocol.version"] = "1.0" if request.fields.is_http10 else "1.1"
+    values["network.protocol.version"] = _version(request, client)
     agent = _found(_AGENT, head)
     if agent:
         values["user_agent.original"] = agent
@@ -116,6 +118,23 @@ def phase_attributes(phases: Phases) -> Values:
         "steelyard.connect.tcp": phases.trip,
         "steelyard.connect.tls": phases.handshake,
     }
+
+
+def call_attributes(call: GrpcCall | None) -> Values:
+    """Return the attributes of an RPC, none if the request is another one."""
+    return {} if call is None else {"rpc.system.name": "grpc", "rpc.response.status_code": call.status}
+
+
+def _asked(request: Request) -> bytes:
+    """Return the target as the client has sent it, before a route has rewritten its path."""
+    target = request.raw.split(b" ", 2)[1]
+    return target if target.startswith(b"/") else request.target
+
+
+def _version(request: Request, client: Client) -> str:
+    if client.version == HTTP2:
+        return "2"
+    return "1.0" if request.fields.is_http10 else "1.1"
 
 
 def _target(target: bytes) -> str:

@@ -16,6 +16,7 @@ from balancer.exchange.logged_exchange import LoggedExchange
 from balancer.exchange.span_attributes import (
     Values,
     attempt_attributes,
+    call_attributes,
     phase_attributes,
     pick_attributes,
     request_attributes,
@@ -115,6 +116,7 @@ class TracedExchange(LoggedExchange):
             return
         self._has_ended = True
         request, attempt, fault = self._traced, self._attempt, fault_of(error)
+        call = self.downstream.call
         status = attempt.status if attempt is not None else 0
         end = good_end(request.method, status) if fault is None else fault.end
         self._end_wait(SERVED if fault is None else ABANDONED if end == ABANDONED else fault.reason)
@@ -122,15 +124,18 @@ class TracedExchange(LoggedExchange):
             status = fault.status
         values = request_attributes(request, self.downstream.client)
         values |= response_attributes(status, fault, ERROR_TO_CLIENT)
+        values |= call_attributes(call)
         values |= {
             "steelyard.outcome": end,
             "steelyard.policy": self.proxy.policy,
             "steelyard.attempts": self._attempts,
+            **_pool(self.proxy),
         }
         if attempt is not None:
             endpoint = attempt.assignment.endpoint
             values |= {"steelyard.endpoint": endpoint.id, "steelyard.region": endpoint.region}
         is_error = status >= ERROR_TO_CLIENT or (fault is not None and end not in (ABANDONED, REJECTED))
+        is_error = is_error or (call is not None and call.has_failed)
         head_at, began_at = self._arrived
         self._trace.add(
             span_name(request.method), Kind.SERVER, request.span_id, request.parent_id, head_at or began_at,
@@ -160,7 +165,7 @@ class AttemptSpan:
         picks = proxy.router.trace
         self._values = attempt_attributes(request, assignment.endpoint, number)
         self._values |= pick_attributes(picks.last if picks is not None else None)
-        self._values |= {"steelyard.policy": proxy.policy, "steelyard.attempt": kind}
+        self._values |= {"steelyard.policy": proxy.policy, "steelyard.attempt": kind, **_pool(proxy)}
 
     def connected(self, upstream: UpstreamRequest) -> None:
         """Note the connection that the attempt has waited for."""
@@ -207,6 +212,11 @@ class AttemptSpan:
             values,
             error,
         )
+
+
+def _pool(proxy: Proxy) -> Values:
+    """Return the attribute of a named pool."""
+    return {"steelyard.pool": proxy.name} if proxy.name else {}
 
 
 def _description(fault: Fault | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.exchange.traced_exchange import TracedExchange
+from balancer.grpc.status import NAMES
 from tests.balancer.collector import TAKEN, Received, spans_of
 from tests.balancer.conftest import (
     Message,
@@ -19,6 +20,10 @@ from tests.balancer.conftest import (
     post,
     response,
 )
+from tests.balancer.http2_client import http2_client
+from tests.balancer.scripted_transports import values
+from tests.balancer.test_grpc import ending, rpc
+from tests.balancer.test_grpc import serve as serve_rpcs
 from tests.balancer.test_hedges import LATE, QUICK, reset_after_request
 from tests.balancer.test_queue import gated
 
@@ -472,6 +477,57 @@ async def test_picks_are_explained_for_sampled_requests_only(stage: Stage, trace
     assert [span.attributes["steelyard.pick.reasons"] for span in of_kind(spans, "client")] == [
         ["in-turn"]
     ] * 2
+
+
+async def test_streams_of_http2(stage: Stage, traced: Traced) -> None:
+    """Each stream continues its own trace; the fields of the client's last request are cached."""
+    worker = await stage.worker(QUICK)
+    await traced.serve(worker, tracing={"sample": 0.0})
+    client = await http2_client(stage)
+    name, other = b"traceparent", PARENT[13:].replace(b"4bf", b"5bf")
+    for value in (PARENT[13:], other, PARENT[13:-2] + b"00"):
+        assert (await client.ask((name, value), (b"tracestate", b"a=1"))).status == 200
+    spans = await traced.spans()
+    servers, attempts = of_kind(spans, "server"), of_kind(spans, "client")
+    assert [span.trace_id for span in servers] == [TRACE, TRACE.replace("4bf", "5bf")]
+    assert {span.attributes["network.protocol.version"] for span in servers} == {"2"}
+    assert [span.id for span in attempts] == [span_named_by(request) for request in worker.requests[:2]]
+    assert [request.value(b"tracestate") for request in worker.requests] == [b"a=1"] * 3
+
+
+async def test_rpc_has_its_status(stage: Stage, traced: Traced) -> None:
+    """A status that HTTP has as 5xx is an error, though HTTP's own is 200."""
+    collector = await stage.worker(TAKEN)
+    tracing = {"endpoint": f"http://127.0.0.1:{collector.port}", "sample": 1.0}
+    (plays,) = await serve_rpcs(stage, ending(NAMES.index("UNAVAILABLE")), tracing=tracing, retries=0)
+    client = await http2_client(stage)
+    await client.answer(rpc(client))
+    spans = await spans_of(stage, collector)
+    [server], [attempt] = of_kind(spans, "server"), of_kind(spans, "client")
+    assert server.attributes["rpc.response.status_code"] == "UNAVAILABLE"
+    assert server.attributes["http.response.status_code"] == 200
+    assert (server.status, attempt.status) == ("error", "error")
+    assert attempt.attributes["steelyard.outcome"] == "error_status"
+    (parent,) = values(plays[0].fields, b"traceparent")
+    assert parent.decode().split("-")[2] == attempt.id
+
+
+async def test_route_to_a_pool(stage: Stage, traced: Traced) -> None:
+    """The pool has a name; the request keeps the path that the client asked for, the attempt has the worker's."""
+    worker = await stage.worker(QUICK)
+    pool = {"endpoints": [{"id": "a", "address": f"http://127.0.0.1:{worker.port}"}], "policy": "random"}
+    route = {"prefix": "/api", "pool": "api", "strip_prefix": True}
+    await traced.serve(await stage.worker(QUICK), routes=[route], pools={"api": pool})
+    await stage.ask(get(b"/api/x?y=1", b"tracestate: a=1", PARENT))
+    spans = await traced.spans()
+    [server], [attempt] = of_kind(spans, "server"), of_kind(spans, "client")
+    assert (server.attributes["url.path"], server.attributes["url.query"]) == ("/api/x", "y=1")
+    assert attempt.attributes["url.full"] == f"http://127.0.0.1:{worker.port}/x?y=1"
+    assert server.attributes["steelyard.pool"] == attempt.attributes["steelyard.pool"] == "api"
+    assert attempt.attributes["steelyard.policy"] == "random"
+    assert worker.requests[0].line == b"GET /x?y=1 HTTP/1.1"
+    assert span_named_by(worker.requests[0]) == attempt.id
+    assert server.trace_id == TRACE
 
 
 async def test_nothing_is_left_behind(stage: Stage, traced: Traced) -> None:
