@@ -74,12 +74,17 @@ def test_image_installs_exactly_the_imported_packages() -> None:
     assert wanted() == {name.replace("_", "-") for name in imported()} - extras()
 
 
+NAMESPACES = {f"opentelemetry-{name}": "opentelemetry" for name in ("sdk", "exporter-otlp-proto-http")}
+"""Packages that are imported under a name that several share."""
+
+
 def extras() -> set[str]:
     """Packages that users ask for by name, imported only on demand."""
     needs = [
         need for name, needs in PROJECT["optional-dependencies"].items() if name != "dev" for need in needs
     ]
-    return {name_of(need) for need in needs} - {"steelyard"}
+    names = {name_of(need) for need in needs} - {"steelyard"}
+    return {NAMESPACES.get(name, name) for name in names}
 
 
 def wanted() -> set[str]:
