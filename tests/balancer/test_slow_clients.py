@@ -160,8 +160,9 @@ class Scene:
         megabytes = f"{self.base / MIB:.0f} MiB at the start and {self.peak / MIB:.0f} MiB at most"
         return f"{Worker.peak} worker connections, memory {megabytes}"
 
-    async def begin(self) -> None:
-        """Each upload sends its first piece, each reader asks and reads the head."""
+    async def begin(self, *, is_kept: bool) -> None:
+        """Each upload sends its first piece, each reader asks and reads the head; with `is_kept`, the next ones ask
+        when the worker is free."""
         size = len(UPLOAD) // PIECES
         for some in together(self.uploads):
             await asyncio.gather(*(client.connect(self.program.port) for client in some))
@@ -171,6 +172,9 @@ class Scene:
             await asyncio.gather(*(client.connect(self.program.port) for client in some))
             await asyncio.gather(*(client.send(get(b"/response")) for client in some))
             await asyncio.gather(*(client.read_head() for client in some))
+            async with asyncio.timeout(PATIENCE):
+                while is_kept and (await self.program.status())["endpoints"][0]["in_flight"]:
+                    pass
 
     async def go_on(self, number: int) -> None:
         """Each upload sends piece `number`, the last one but for its last byte; each reader reads 4 KiB."""
@@ -225,7 +229,7 @@ async def test_slow_clients_hold_no_worker_connections(start: Start, worker: int
     total = 288 * MIB
     scene = await scene_of(start, worker, tmp_path, total)
     try:
-        await scene.begin()
+        await scene.begin(is_kept=True)
         for number in range(1, PIECES):
             await scene.ask_normally()
             await scene.go_on(number)
@@ -261,7 +265,7 @@ async def test_beyond_the_bound_bodies_are_streamed(start: Start, worker: int, t
         scene = await scene_of(start, worker, tmp_path, total)
         Worker.peak = 0
         try:
-            await scene.begin()
+            await scene.begin(is_kept=False)
             for number in range(1, PIECES):
                 await scene.ask_normally()
                 await scene.go_on(number)
