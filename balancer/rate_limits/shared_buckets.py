@@ -11,9 +11,9 @@ mostly known after one word of each. There is no lock: a word of eight bytes is 
             time at which the bucket will be full      WAYS words
 
 A new key takes a free place or that of a bucket that is full in all tables: a full bucket is like one that does not
-exist. The place of any other bucket is never given away, so nobody gets new tokens by making the table forget. A key
-for which there is no place is refused until a bucket of its set is full. While 100,000 buckets are not full, this
-happens to one new key in 1,600.
+exist. The place of any other bucket is never given away, so a flood of keys cannot reset a used bucket. A key for which
+there is no place is refused until a bucket of its set is full. While 100,000 buckets are not full, this happens to one
+new key in 1,600.
 
 A table outlives its process: the supervisor does not clear it, and the process that is started in its place continues
 with it.

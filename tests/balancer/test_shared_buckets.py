@@ -139,7 +139,7 @@ def test_lone_bucket_is_as_exact_with_many_processes() -> None:
     assert not any(other.decide(7, 1060.0) for other in others)
 
 
-def test_full_set_refuses_new_keys_and_forgets_nobody() -> None:
+def test_full_set_refuses_new_keys_and_keeps_the_others() -> None:
     """Until a bucket is full; its place is then given away."""
     (one,) = processes(1, 2, 1.0)
     for key in range(1, WAYS + 1):

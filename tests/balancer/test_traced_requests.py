@@ -396,7 +396,7 @@ async def test_status_of_spans(
 
 
 async def test_client_that_leaves(stage: Stage, traced: Traced) -> None:
-    """The attempt and the request are abandoned, and nobody's error."""
+    """The attempt and the request are abandoned, and neither is an error."""
     go = asyncio.Event()
     worker = await stage.worker(answering_after(go))
     await traced.serve(worker)
