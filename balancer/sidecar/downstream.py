@@ -18,7 +18,6 @@ from balancer.errors import (
     ShuttingDown,
     Unserved,
 )
-from balancer.http1.own_responses import error_response
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
 from balancer.sidecar.heads import Heads
@@ -57,7 +56,7 @@ class OriginConnection(DownstreamConnection):
         itself.
         """
         marker = f"{MARKER}: {'unsent' if is_unsent(error) else 'maybe-sent'}"
-        self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head, field=marker))
+        super().write_error(error, request_id, stays=stays, is_head=is_head, field=marker)
 
 
 def is_unsent(error: ForwardingError) -> bool:
