@@ -1,4 +1,4 @@
-"""Build of the package: a wheel holds the hot path compiled by mypyc, or the same source alone.
+"""Build of the package: a wheel holds the hot path compiled by mypyc and Cython, or the same source alone.
 
     pip install .                                   compiled where a C compiler works, otherwise pure
     STEELYARD_PURE=1 pip install .                  pure
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
@@ -86,7 +86,6 @@ HOT = [
     "balancer/http2/client_engine.py",
     "balancer/http2/engine.py",
     "balancer/http2/events.py",
-    "balancer/http2/library.py",
     "balancer/http2/limits.py",
     "balancer/http2/sendable.py",
     "balancer/http2/messages.py",
@@ -137,6 +136,9 @@ HOT = [
 ]
 """Modules to compile. Policies stay interpreted, because the registry reads their options from their signatures, which
 mypyc does not keep."""
+
+SESSION = "balancer.http2.compiled_session"
+"""Module in Cython: it calls a C library, which mypyc does not."""
 
 OPTIONS = ["--follow-imports=silent", "--ignore-missing-imports"]
 """Of mypy. The types of httptools are needed for the hot path; without those of numpy, pydantic and others the compiler
@@ -229,6 +231,7 @@ def extensions(place: str) -> list[Any]:
         )
     except (ImportError, SystemExit) as error:
         raise CannotCompile(f"mypyc failed ({one_line(error)})") from error
+    made += session(place)
     for extension in made:
         hidden = ["-fvisibility=hidden"] if os.name == "posix" else []
         # Without -Werror: a newer compiler may warn about more. Hidden symbols are called directly.
@@ -236,6 +239,21 @@ def extensions(place: str) -> list[Any]:
             argument for argument in extension.extra_compile_args if argument != "-Werror"
         ] + hidden
     return list(made)
+
+
+def session(place: str) -> list[Any]:
+    """Translate the HTTP/2 session to C below `place`. Raises `CannotCompile`."""
+    folder, name = os.path.split(SESSION.replace(".", "/"))
+    made = Extension(SESSION, [f"{folder}/{name}.pyx"], include_dirs=[folder])
+    try:
+        from Cython.Build import cythonize
+        from Cython.Compiler.Errors import CompileError
+
+        return list(cythonize([made], build_dir=place, quiet=True))
+    except ImportError as error:
+        raise CannotCompile(f"Cython is missing ({one_line(error)})") from error
+    except CompileError as error:
+        raise CannotCompile(f"Cython failed ({one_line(error)})") from error
 
 
 def try_compiler(place: str) -> None:

@@ -52,10 +52,10 @@ class Bodies:
     """Bodies of one connection. `waiting`: streams with a part that the library does not have yet. `given`: bytes that
     it has got, ever."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, session: Any) -> None:
         self.waiting: dict[int, Backlog] = {}
         self.given = 0
-        self._connection = connection
+        self._session = session
 
     def send(self, stream_id: int, data: bytes, is_last: bool) -> None:
         """Send a part of a body. It is given to the library at once unless another part is before it there."""
@@ -71,12 +71,13 @@ class Bodies:
     def _is_next(self, stream_id: int, size: int) -> bool:
         if not size:
             return True
-        queued: int = self._connection.queued_body_size(stream_id if size <= LONGEST_FRAME else None)
+        session = self._session
+        queued: int = session.queued(stream_id) if size <= LONGEST_FRAME else session.queued_in_all
         return queued == 0
 
     def _give(self, stream_id: int, data: bytes, is_last: bool) -> None:
         try:
-            self._connection.send_data(stream_id, data, end_stream=is_last)
+            self._session.send_data(stream_id, data, is_last)
         except LibraryError:  # the stream has ended
             self.waiting.pop(stream_id, None)
             return
@@ -89,7 +90,7 @@ class Bodies:
             backlog.trailers = fields
             return
         try:
-            self._connection.send_trailers(stream_id, fields)
+            self._session.send_trailers(stream_id, fields)
         except LibraryError:
             return
 
@@ -97,16 +98,16 @@ class Bodies:
         """Frame the bodies that wait, a frame of each at a time, until the connection's window is used up, or about
         `limit` bytes are made.
         """
-        connection, waiting = self._connection, self.waiting
+        session, waiting = self._session, self.waiting
         made: list[bytes] = []
         size, has_given = 0, True
-        while has_given and waiting and connection.remote_window_size > 0 and (limit is None or size < limit):
+        while has_given and waiting and session.window > 0 and (limit is None or size < limit):
             has_given = False
             for stream_id, backlog in list(waiting.items()):
-                if not connection.queued_body_size(stream_id):  # else it waits for the stream's window
+                if not session.queued(stream_id):  # else it waits for the stream's window
                     self._give_turn(stream_id, backlog)
                     has_given = True
-            made.append(connection.data_to_send())
+            made.append(session.send())
             size += len(made[-1])
         return b"".join(made)
 
@@ -122,6 +123,6 @@ class Bodies:
 
     def unsent(self, stream_id: int) -> int:
         """Return how many bytes of a body are not framed yet."""
-        size: int = self._connection.queued_body_size(stream_id)
+        size: int = self._session.queued(stream_id)
         backlog = self.waiting.get(stream_id)
         return size if backlog is None else size + backlog.size

@@ -18,8 +18,7 @@ class ClientEngine(Engine):
     """HTTP/2 to a worker: events HEAD, OVERSIZED, INTERIM, DATA, TRAILERS, RESET, SETTINGS, PONG, GOAWAY, CLOSED."""
 
     def __init__(self, limits: Limits) -> None:
-        super().__init__(False, limits)
-        self._initiate({2: 0})
+        super().__init__(False, limits, {2: 0})
 
     def request(self, fields: Iterable[tuple[bytes, bytes]], *, is_last: bool) -> int:
         """Send the head of a request, and return its stream id; `is_last` if it has no body.
@@ -30,7 +29,7 @@ class ClientEngine(Engine):
         if self.is_closed:
             raise CannotOpenStream("the connection is closed")
         try:
-            stream_id: int = self._connection.send_request(made, end_stream=is_last)
+            stream_id: int = self._session.request(made, is_last)
         except LibraryError as error:
             raise CannotOpenStream(str(error)) from error
         self._last_id = stream_id

@@ -1,9 +1,8 @@
 """HTTP/2 connection without I/O (RFC 9113): bytes in, events out; messages in, bytes out.
 
-The library ngh2 (`library.py`) does the frames. What it leaves to its user is done here: limits on floods, streams that
-are reset in the read that began them, header lists beyond the advertised size, windows of ended streams, the fields of
-outgoing messages, and turns of concurrent bodies (`bodies.py`). None of its types passes, so that another library, or a
-compiled layer of our own, can replace it.
+A session of the library (`library.py`) does the frames. What it leaves to its user is done here: limits on floods,
+streams that are reset in the read that began them, windows of ended streams, the fields of outgoing messages, and turns
+of concurrent bodies (`bodies.py`).
 
     for kind, stream_id, value, flag in engine.receive(data): …      (`events.py`)
     transport.write(engine.data_to_send())                           once after each read, not after each message
@@ -15,7 +14,7 @@ peer's window takes them: `unsent`. `tick` is called about once a second.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from balancer.http2.bodies import Bodies
 from balancer.http2.events import (
@@ -31,11 +30,12 @@ from balancer.http2.events import (
     PROTOCOL_ERROR,
     RESET,
     SETTINGS,
+    STREAM_CLOSED,
     TRAILERS,
     Event,
     name_of,
 )
-from balancer.http2.library import KINDS, STREAM_CLOSED, DenialOfService, LibraryError, new_connection
+from balancer.http2.library import DenialOfService, LibraryError, new_session
 from balancer.http2.limits import (
     ASSUMED,
     BYTES_PER_UPDATE,
@@ -59,7 +59,7 @@ class Engine:
     MAX_CONCURRENT_STREAMS of the peer. `has_connect`: it takes extended CONNECT (RFC 8441).
     """
 
-    def __init__(self, is_server: bool, limits: Limits) -> None:
+    def __init__(self, is_server: bool, limits: Limits, settings: dict[int, int]) -> None:
         self.is_closed = False
         self.is_blocked = False
         self.is_leaving = False
@@ -81,14 +81,9 @@ class Engine:
             0  # bytes of bodies given to the library; and sent when idle frames were counted
         )
         self._lost = 0  # bytes of the connection's window that may be lost
-        self._connection: Any = new_connection(is_server, limits)
-        self._bodies = Bodies(self._connection)
-
-    def _initiate(self, settings: dict[int, int]) -> None:
-        settings[4] = self._limits.stream_window
-        settings[6] = self._limits.header_list
-        self._connection.initiate_connection(settings)
-        self._connection.set_local_window_size(WINDOW)
+        settings |= {4: limits.stream_window, 6: limits.header_list}
+        self._session: Any = new_session(is_server, limits, settings, WINDOW)
+        self._bodies = Bodies(self._session)
 
     # --- from the peer
 
@@ -109,41 +104,39 @@ class Engine:
     def _feed(self, data: bytes) -> None:
         if self.is_closed:
             return
-        connection = self._connection
+        session = self._session
         fault = None
         try:
             if len(data) > PIECE:
                 self._feed_in_pieces(data)
-            elif data:
-                connection.receive_data(data)
-            if connection.want_write and not self.is_blocked:
-                self._out.append(connection.data_to_send())  # reports the streams that this read has broken
+            elif session.receive(data) and not self.is_blocked:
+                self._out.append(session.send())  # reports the streams that this read has broken
         except LibraryError as error:
             fault = error
         reset: set[int] | None = None
-        for event in connection.events():
-            kind = KINDS.get(type(event), 0)
-            if kind == DATA:
-                self._on_data(event)
-            elif kind == HEAD:
-                self._on_head(event)
+        for event in session.events():
+            kind, stream_id, value, flag = cast(Event, event)
+            if kind == HEAD or kind == OVERSIZED:
+                self._on_head(stream_id, flag)
+                self._events.append(event)
+            elif kind == DATA:
+                self._on_data(event, stream_id, value, flag)
             elif kind == STREAM_CLOSED:
-                stream_id = event.stream_id
-                if (event.error_code or event.local_error) and (reset is None or stream_id not in reset):
+                if (value or flag) and (reset is None or stream_id not in reset):
                     reset = reset or set()
                     reset.add(stream_id)
                     self._count_lost(stream_id)
-                    self._events.append((RESET, stream_id, event.error_code or INTERNAL_ERROR, False))
+                    self._events.append((RESET, stream_id, value or INTERNAL_ERROR, False))
                 self._forget(stream_id)
                 self._bodies.waiting.pop(stream_id, None)
             elif kind == RESET:
                 self._recent_resets += 1
                 self.resets += 1
                 reset = reset or set()
-                reset.add(event.stream_id)
-                self._events.append((RESET, event.stream_id, event.error_code, True))
+                reset.add(stream_id)
+                self._events.append(event)
             else:
-                self._on_other(kind, event)
+                self._on_other(event, kind, stream_id, value)
         if fault is not None:
             self._fail(fault)
         elif self._is_flood():
@@ -156,17 +149,15 @@ class Engine:
 
     def _feed_in_pieces(self, data: bytes) -> None:
         """Feed a long read so that no more answers to PING and SETTINGS pile up than are sent between the pieces."""
-        connection = self._connection
+        session = self._session
         view = memoryview(data)
         for at in range(0, len(data), PIECE):
-            connection.receive_data(view[at : at + PIECE])
-            if connection.want_write and not self.is_blocked:
-                self._out.append(connection.data_to_send())
-            if not connection.want_read:  # it has ended
+            if session.receive(view[at : at + PIECE]) and not self.is_blocked:
+                self._out.append(session.send())
+            if not session.wants_read:  # it has ended
                 return
 
-    def _on_head(self, event: Any) -> None:
-        stream_id, fields, has_ended = event.stream_id, event.headers, event.end_stream
+    def _on_head(self, stream_id: int, has_ended: bool) -> None:
         self._idle_frames = 0
         if self._is_server:
             self._last_id = stream_id
@@ -174,14 +165,8 @@ class Engine:
                 self._open[stream_id] = 0
         elif has_ended:
             self._open.pop(stream_id, None)
-        size = 0
-        for name, value in fields:
-            size += len(name) + len(value) + 32
-        kind = HEAD if size <= self._limits.header_list else OVERSIZED
-        self._events.append((kind, stream_id, fields, has_ended))
 
-    def _on_data(self, event: Any) -> None:
-        stream_id, data, has_ended = event.stream_id, event.data, event.end_stream
+    def _on_data(self, event: Event, stream_id: int, data: bytes, has_ended: bool) -> None:
         owed = self._open.get(stream_id)
         if owed is None:
             self._return(stream_id, len(data))  # of a stream that was reset from here meanwhile
@@ -197,37 +182,36 @@ class Engine:
         else:
             self._open[stream_id] = owed
         if stream_id not in self._unwanted:
-            self._events.append((DATA, stream_id, data, has_ended))
+            self._events.append(event)
 
-    def _on_other(self, kind: int, event: Any) -> None:
+    def _on_other(self, event: Event, kind: int, stream_id: int, value: Any) -> None:
         self._idle_frames += 1
         if kind == TRAILERS:
-            stream_id = event.stream_id
             self._forget(stream_id)
-            self._events.append((TRAILERS, stream_id, event.headers, True))
+            self._events.append(event)
         elif kind == INTERIM:
-            self._events.append((INTERIM, event.stream_id, event.headers, False))
+            self._events.append(event)
         elif kind == SETTINGS:
-            self._on_settings(event.settings)
+            self._on_settings(value)
             self._events.append((SETTINGS, 0, None, False))
         elif kind == PONG:
-            if event.opaque_data == LEAVING and self.is_leaving:
+            if value == LEAVING and self.is_leaving:
                 self._send_goaway()
             else:
-                self._events.append((PONG, 0, event.opaque_data, False))
+                self._events.append(event)
         elif kind == GOAWAY:
-            self.is_leaving, self._farewell = True, event.error_code
-            self._events.append((GOAWAY, event.last_stream_id, event.error_code, False))
+            self.is_leaving, self._farewell = True, value
+            self._events.append(event)
         elif kind == CLOSED:
-            code = event.error_code
-            reason = event.debug_data.decode("ascii", "replace")
+            code, debug_data = value
+            reason = debug_data.decode("ascii", "replace")
             if code == ENHANCE_YOUR_CALM and not reason:
                 reason = self._flood_in_words()
             self._close(code, reason, by_peer=code == self._farewell)
 
     def _send_goaway(self) -> None:
         try:
-            self._connection.send_goaway()
+            self._session.goaway()
         except LibraryError:  # the same read has ended the connection
             return
 
@@ -264,7 +248,7 @@ class Engine:
             return True
         if self._idle_frames <= limits.idle_frames:
             return False
-        sent = self._bodies.given - self._connection.queued_body_size()
+        sent = self._bodies.given - self._session.queued_in_all
         has_progress = sent - self._sent >= limits.idle_frames * BYTES_PER_UPDATE
         self._sent = sent
         if has_progress:
@@ -293,12 +277,12 @@ class Engine:
         out = self._out
         if not self.is_closed:
             try:
-                data: bytes = self._connection.data_to_send(limit)
+                data: bytes = self._session.send(limit)
                 if self._bodies.waiting and (limit is None or len(data) < limit):
                     data += self._bodies.take_turns(limit)
                 if self._unwanted:
                     self._reset_unwanted()
-                    data += self._connection.data_to_send(limit)
+                    data += self._session.send(limit)
             except LibraryError as error:
                 self._fail(error)
                 data = b""
@@ -332,7 +316,7 @@ class Engine:
     @property
     def unsent_in_all(self) -> int:
         """Bytes of all bodies that wait for the peer's windows, or to be framed."""
-        size: int = self._connection.queued_body_size()
+        size: int = self._session.queued_in_all
         return size
 
     def acknowledge(self, stream_id: int, size: int) -> None:
@@ -346,7 +330,7 @@ class Engine:
     def _return(self, stream_id: int, size: int) -> None:
         if size and not self.is_closed:
             try:
-                self._connection.acknowledge_received_data(size, stream_id)
+                self._session.acknowledge(stream_id, size)
             except LibraryError:
                 return
 
@@ -358,22 +342,22 @@ class Engine:
         self._forget(stream_id)
         self._bodies.waiting.pop(stream_id, None)
         try:
-            self._connection.reset_stream(stream_id, code)
+            self._session.reset(stream_id, code)
         except LibraryError:
             return
 
     def ping(self, data: bytes) -> None:
         """Send a PING of eight bytes; the answer is a PONG."""
         if not self.is_closed:
-            self._connection.ping(data)
+            self._session.ping(data)
 
     def terminate(self, code: int, reason: str = "") -> None:
         """End the connection at once with GOAWAY; its CLOSED event has `reason`."""
         if self.is_closed:
             return
         try:
-            self._connection.terminate_connection(code)
-            self._out.append(self._connection.data_to_send())
+            self._session.terminate(code)
+            self._out.append(self._session.send())
         except LibraryError:
             self._out.append(self._goaway(code))
         self._close(code, reason)

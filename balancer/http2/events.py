@@ -36,6 +36,10 @@ PONG: Final = 8
 GOAWAY: Final = 9
 CLOSED: Final = 10
 
+STREAM_CLOSED: Final = 11
+"""Of a session, for the engine alone: a stream is over; the value is an error code, the flag says that its head could not
+be sent."""
+
 NO_ERROR: Final = 0
 PROTOCOL_ERROR: Final = 1
 INTERNAL_ERROR: Final = 2

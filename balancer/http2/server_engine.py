@@ -16,29 +16,29 @@ class ServerEngine(Engine):
 
     def __init__(self, limits: Limits, *, connect: bool = False) -> None:
         """`connect`: offer extended CONNECT (RFC 8441)."""
-        super().__init__(True, limits)
-        self._initiate({3: limits.streams, 8: int(connect)})
+        super().__init__(True, limits, {3: limits.streams, 8: int(connect)})
 
     def interim(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]]) -> None:
         """Send an interim response (1xx). Raises `UnsendableFields`."""
         made = sendable(fields)
         if not self.is_closed:
             try:
-                self._connection.send_informational_response(stream_id, made)
+                self._session.interim(stream_id, made)
             except LibraryError:
                 return
 
     def respond(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]], *, is_last: bool) -> None:
         """Send the head of a response; `is_last` if it has no body. Raises `UnsendableFields`."""
-        self.respond_checked(stream_id, sendable(fields), is_last=is_last)
+        self.respond_checked(stream_id, sendable(fields), b"", is_last=is_last)
 
-    def respond_checked(self, stream_id: int, made: Fields, *, is_last: bool) -> None:
-        """As `respond`, with the result of `sendable`."""
+    def respond_checked(self, stream_id: int, made: Fields, data: bytes, *, is_last: bool) -> None:
+        """As `respond`, with the result of `sendable`, and with the first bytes of the body, a frame at most."""
         if not self.is_closed:
             try:
-                self._connection.send_response(stream_id, made, end_stream=is_last)
+                self._session.respond(stream_id, made, data, is_last)
             except LibraryError:
                 return
+            self._bodies.given += len(data)
 
     def discard(self, stream_id: int) -> None:
         """Read no more of a request; called after the last part of its response, which is sent first."""
@@ -51,17 +51,17 @@ class ServerEngine(Engine):
         if not (self.is_closed or self.is_leaving):
             self.is_leaving = True
             try:
-                self._connection.send_shutdown_notice()
-                self._connection.ping(LEAVING)
+                self._session.announce_goaway()
+                self._session.ping(LEAVING)
             except LibraryError:  # it has ended, by a GOAWAY that waits for the transport
                 return
 
     def _reset_unwanted(self) -> None:
         """Reset the streams of `discard` whose answer is out: before its end, a reset would cut it off (§ 8.1)."""
-        connection = self._connection
+        session = self._session
         for stream_id in list(self._unwanted):
             try:
-                window = min(connection.remote_window_size, connection.stream_remote_window_size(stream_id))
+                window = min(session.window, session.stream_window(stream_id))
             except LibraryError:
                 self._forget(stream_id)
                 continue

@@ -185,10 +185,13 @@ class Http2Stream(ClientStream):
     def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
         """Send a part of the response; the last one goes out when the exchange ends, which follows."""
         connection = self._connection
-        if head is not None:
-            connection.engine.respond_checked(self._id, head, is_last=is_last and not data)
-        if data or (is_last and head is None):
-            connection.engine.send_data(self._id, data, is_last=is_last)
+        if head is not None and len(data) <= SHORT:
+            connection.engine.respond_checked(self._id, head, data, is_last=is_last)
+        else:
+            if head is not None:
+                connection.engine.respond_checked(self._id, head, b"", is_last=False)
+            if data or is_last:
+                connection.engine.send_data(self._id, data, is_last=is_last)
         if not is_last:
             self.is_long = True
             connection.watch(self)
