@@ -17,7 +17,7 @@ from balancer.http1.request_fields import HOST, RequestFields, SpecialFields, re
 
 _MAX_FORWARDS: Final = lines_of(b"max-forwards")
 
-_HTTP11: Final = b"HTTP/1.1"
+HTTP11: Final = b"HTTP/1.1"
 _HTTP10: Final = b"HTTP/1.0"
 
 REFUSED_METHODS: Final = frozenset((b"CONNECT", b"TRACE"))
@@ -65,15 +65,27 @@ class RequestHeads:
         """
         end = raw.find(b"\r\n")
         line = raw[:end]
-        block = self._block_of(raw, end)
         parts = line.split(b" ")
         if len(parts) != 3:
             raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
-        method = parts[0]
-        target = parts[1]
+        return self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw, fresh_id)
+
+    def request(
+        self,
+        line: bytes,
+        method: bytes,
+        target: bytes,
+        version: bytes,
+        received: bytes,
+        raw: bytes,
+        fresh_id: bytes,
+    ) -> Request:
+        """Parse a head whose request line has been split; `received` is its block of fields. Raises
+        `RequestRejected`."""
+        block = self._block_of(received)
         if target.find(b"#") >= 0:  # RFC 9112 § 3.2: a fragment is the client's own
             raise RequestRejected(400, "bad_target", "the request target must not have a fragment")
-        if parts[2] == _HTTP11 and target.startswith(b"/") and method not in _LOOKED_AT:
+        if version == HTTP11 and target.startswith(b"/") and method not in _LOOKED_AT:
             if block != self._block:
                 self._fields = request_fields(block, self._client)
                 self._block = block
@@ -81,13 +93,13 @@ class RequestHeads:
                     self._fields.stated = self._client.stated.of(block)
             fields = self._fields
         else:
-            target, fields = _unusual(method, target, parts[2], block, self._client)
+            target, fields = _unusual(method, target, version, block, self._client)
             line = b"%b %b HTTP/1.1" % (method, target)
         return self._request(line, method, target, fields, raw, fresh_id)
 
-    def _block_of(self, raw: bytes, end: int) -> bytes:
-        """Return the fields to parse; `end` is the end of the request line."""
-        return raw[end:-2]
+    def _block_of(self, received: bytes) -> bytes:
+        """Return the fields to parse."""
+        return received
 
     def _request(
         self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes, fresh_id: bytes
@@ -102,7 +114,7 @@ def _unusual(
     method: bytes, target: bytes, version: bytes, block: bytes, client: Client
 ) -> tuple[bytes, RequestFields]:
     """Parse a request that is not in the common form."""
-    if version not in (_HTTP11, _HTTP10):
+    if version not in (HTTP11, _HTTP10):
         raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
     if method in REFUSED_METHODS and method not in client.allowed:
         raise RequestRejected(405, "method_not_allowed", f"{method.decode()} is not forwarded")

@@ -96,9 +96,9 @@ class TracedHeads(RequestHeads):
         self._name = b""  # the last line of a traceparent up to its value
         self._at = 0  # its place
 
-    def _block_of(self, raw: bytes, end: int) -> bytes:
+    def _block_of(self, received: bytes) -> bytes:
         """Return the fields without traceparent and tracestate, and note what they say."""
-        block = raw[end:-2]
+        block = received
         self._parent = None
         if block == self._block:
             return block

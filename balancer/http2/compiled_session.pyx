@@ -275,7 +275,7 @@ cdef class Session:
         cdef ptrdiff_t result
         self._require()
         if size == 0:
-            return self.wants_write
+            return nghttp2_session_want_write(self._session) != 0
         if type(data) is bytes:
             start = <const uint8_t *>PyBytes_AS_STRING(data)
         else:
@@ -288,7 +288,7 @@ cdef class Session:
             raise ngh2.InternalError("HTTP/2 engine error: bytes were left over")
         if self._is_closing:
             self._end_if_silent()
-        return self.wants_write
+        return nghttp2_session_want_write(self._session) != 0
 
     def events(self):
         events = self._events
@@ -299,10 +299,6 @@ cdef class Session:
     @property
     def wants_read(self):
         return self._session != NULL and nghttp2_session_want_read(self._session) != 0
-
-    @property
-    def wants_write(self):
-        return self._session != NULL and nghttp2_session_want_write(self._session) != 0
 
     # --- to the peer
 

@@ -166,7 +166,7 @@ class Engine:
         elif has_ended:
             self._open.pop(stream_id, None)
 
-    def _on_data(self, event: Event, stream_id: int, data: bytes, has_ended: bool) -> None:
+    def _on_data(self, event: Any, stream_id: int, data: bytes, has_ended: bool) -> None:
         owed = self._open.get(stream_id)
         if owed is None:
             self._return(stream_id, len(data))  # of a stream that was reset from here meanwhile
@@ -184,7 +184,7 @@ class Engine:
         if stream_id not in self._unwanted:
             self._events.append(event)
 
-    def _on_other(self, event: Event, kind: int, stream_id: int, value: Any) -> None:
+    def _on_other(self, event: Any, kind: int, stream_id: int, value: Any) -> None:
         self._idle_frames += 1
         if kind == TRAILERS:
             self._forget(stream_id)

@@ -17,7 +17,7 @@ from balancer.errors import RequestRejected
 from balancer.grpc.call import has_grpc_type
 from balancer.http1 import websocket
 from balancer.http1.client import Client
-from balancer.http1.request_head import Request
+from balancer.http1.request_head import HTTP11, Request
 from balancer.http1.traced_head import heads_for
 
 FieldPairs = tuple[tuple[bytes, bytes], ...]
@@ -41,7 +41,7 @@ class StreamRequestHeads:
     """Reads the request heads of one connection. `raw` is the head of the last one in HTTP/1.1, b"" if it has none."""
 
     def __init__(self, client: Client, limits: Limits, fresh_id: Callable[[], bytes]) -> None:
-        self._fresh_id = fresh_id
+        self._own_id = fresh_id
         self.raw = b""
         self.apply(client, limits)
 
@@ -49,10 +49,12 @@ class StreamRequestHeads:
         """Apply a new client and new limits to the next heads."""
         self._limits = limits
         self._heads = heads_for(client)
+        self._fresh_id = self._own_id if client.tracing is None else bytes  # as `RequestReader` does
         self._others: FieldPairs = ()
-        self._key = (b"", b"", b"", False)
-        self._block = b""  # the result for `_others` and `_key`, the last ones
-        self._path = b""  # the last valid one
+        self._authority = self._scheme = b""
+        self._has_ended = False
+        self._block = b""  # the result for these four, the last ones
+        self._method = self._path = b""  # the last valid ones
         self._is_grpc = False
 
     def read(self, fields: FieldPairs, has_ended: bool) -> Request:
@@ -74,14 +76,19 @@ class StreamRequestHeads:
                 break
             count += 1
         others = fields[count:]
-        key = (authority, scheme, protocol, has_ended)
         if method == b"CONNECT":
             return self._connect(others, authority, scheme, path, protocol)
-        if key != self._key or others != self._others:
+        if (
+            others != self._others
+            or authority != self._authority
+            or scheme != self._scheme
+            or has_ended != self._has_ended
+        ):
             self.raw = _for_log(method, path)
             self._block = self._block_of(others, authority, scheme, is_chunked=not has_ended)
-            self._key, self._others = key, others
             self._is_grpc = has_grpc_type(self._block)
+            self._others, self._authority, self._scheme = others, authority, scheme
+            self._has_ended = has_ended
         request = self._request(method, path, self._block)
         if self._is_grpc:
             request.fields.is_grpc = True
@@ -94,24 +101,27 @@ class StreamRequestHeads:
         return RequestRejected(431, "head_too_large", f"at most {self._limits.head} bytes of head")
 
     def _request(self, method: bytes, path: bytes, block: bytes) -> Request:
-        limits = self._limits
-        if len(path) > limits.target:
-            self.raw = _for_log(method, path[: limits.target])
-            raise RequestRejected(414, "target_too_long", f"at most {limits.target} bytes of target")
-        if path != self._path:
-            if _is_target(path) is None:
-                self.raw = _for_log(method, path)
-                raise RequestRejected(400, "malformed_request", "a :path with characters that HTTP forbids")
-            self._path = path
+        if path != self._path or method != self._method:
+            self._validate(method, path)
+        line = b"".join((method, b" ", path, b" HTTP/1.1"))
+        self.raw = raw = b"".join((line, block, b"\r\n"))
+        if len(raw) > self._limits.head:
+            raise RequestRejected(431, "head_too_large", f"at most {self._limits.head} bytes of head")
+        return self._heads.request(line, method, path, HTTP11, block, raw, self._fresh_id())
+
+    def _validate(self, method: bytes, path: bytes) -> None:
+        """Refuse a method or a path that is none in HTTP/1.1."""
+        limit = self._limits.target
+        self.raw = _for_log(method, path[:limit])
+        if len(path) > limit:
+            raise RequestRejected(414, "target_too_long", f"at most {limit} bytes of target")
+        if _is_target(path) is None:
+            raise RequestRejected(400, "malformed_request", "a :path with characters that HTTP forbids")
         if method not in _USUAL_METHODS and _is_method(method) is None:
-            self.raw = _for_log(method, path)
             raise RequestRejected(400, "malformed_request", "a :method with characters that HTTP forbids")
-        self.raw = raw = b"".join((method, b" ", path, b" HTTP/1.1", block, b"\r\n"))
-        if len(raw) > limits.head:
-            raise RequestRejected(431, "head_too_large", f"at most {limits.head} bytes of head")
         if path[:1] != b"/" and method != b"CONNECT" and not (path == b"*" and method == b"OPTIONS"):
             raise RequestRejected(400, "bad_target", "the :path must begin with a slash")
-        return self._heads.outgoing(raw, self._fresh_id())
+        self._method, self._path = method, path
 
     def _connect(
         self, others: FieldPairs, authority: bytes, scheme: bytes, path: bytes, protocol: bytes
