@@ -273,9 +273,9 @@ cdef class Session:
         cdef const uint8_t *start
         cdef size_t size = len(data)
         cdef ptrdiff_t result
-        self._require()
         if size == 0:
-            return nghttp2_session_want_write(self._session) != 0
+            return self._session != NULL and nghttp2_session_want_write(self._session) != 0
+        self._require()
         if type(data) is bytes:
             start = <const uint8_t *>PyBytes_AS_STRING(data)
         else:
