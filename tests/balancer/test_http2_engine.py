@@ -432,6 +432,18 @@ def test_goaway_refuses_later_streams() -> None:
     assert heard == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
 
 
+def test_last_response_after_goaway() -> None:
+    """The connection of a client that goes away ends with the last response, and nothing follows it."""
+    pair = Pair()
+    stream = pair.client.request(GET, is_last=True)
+    pair.turn()
+    pair.server.receive(frame(frames.GOAWAY, struct.pack("!II", 0, NO_ERROR)))
+    pair.server.respond(stream, OK, is_last=True)
+    assert [kind for kind, *_ in frames_of(pair.server.data_to_send())] == [frames.HEADERS]
+    assert pair.server.events() == [(CLOSED, 0, (NO_ERROR, "NO_ERROR"), True)]
+    assert pair.server.data_to_send() == b""
+
+
 def test_request_that_goaway_overtakes() -> None:
     """A request that is submitted but not sent is refused."""
     client = lone_client()
