@@ -6,7 +6,7 @@ client; it returns here when it is complete or has failed. Nothing awaits: every
 it possible. docs/design.md shows the states and their transitions.
 
 Parts with rules of their own are separate: `body_buffer.py` (request body kept for retries), `buffering.py`,
-`retries.py`, `hedges.py` and `hedged_attempts.py`, `wait_queue.py`, `admission.py`, `tunnel.py`.
+`receiving.py`, `retries.py`, `hedges.py` and `hedged_attempts.py`, `wait_queue.py`, `admission.py`, `tunnel.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody, is_taken_by
 from balancer.exchange.grpc_attempt import GrpcAttempt
+from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.exchange.state import State
 from balancer.exchange.stream_attempt import StreamAttempt
@@ -115,7 +116,7 @@ class Exchange:
         self._started_at = self.proxy.cached_time
         if self.proxy.admission is not None and not self._is_admitted(self.proxy.admission):
             return
-        if self.is_complete or not self._keeps_body():
+        if self.is_complete or not receive_whole(self):
             self.attempt()
 
     def _is_admitted(self, admission: Admission) -> bool:
@@ -126,20 +127,6 @@ class Exchange:
             self._answer(error)
             return False
         return True
-
-    def _keeps_body(self) -> bool:
-        """Begin to receive the whole body before an endpoint is asked; return False if the body is to be streamed."""
-        buffering = self.proxy.buffering
-        if buffering is None or not buffering.keeps_body(self):
-            return False
-        self.state = RECEIVING
-        self.proxy.receiving += 1
-        self.downstream.unhold()
-        return True
-
-    def _stop_receiving(self) -> None:
-        self.state = NEW
-        self.proxy.receiving -= 1
 
     def request_body(self, data: bytes) -> None:
         """Forward bytes of the request body, without framing."""
@@ -153,9 +140,7 @@ class Exchange:
         if self.request.fields.framing is CHUNKED:
             self._send_body(last_chunk(trailers))
         if self.state is RECEIVING:
-            cast(KeptBody, self.kept).ended()
-            self._stop_receiving()
-            self.attempt()
+            received_whole(self)
 
     def _send_body(self, data: bytes) -> None:
         kept, upstream = self.body_buffer, self._upstream
@@ -166,9 +151,7 @@ class Exchange:
             upstream.write(data)
             kept.sent()
         elif self.state is RECEIVING:
-            if not cast(KeptBody, self.kept).fits:
-                self._stop_receiving()
-                self.attempt()
+            received_part(self)
         elif kept.size > self.proxy.limits.buffer:
             self.downstream.hold()
 
@@ -482,11 +465,9 @@ class Exchange:
         self.downstream.exchange_ended(stays)
 
     def _end(self) -> None:
-        if self.state is RECEIVING:
-            self._stop_receiving()
-        self.state = ENDED
         if self.kept is not None:
-            self.kept.free()
+            drop_body(self, self.kept)
+        self.state = ENDED
 
     def _leave_queue(self) -> None:
         if self.state is QUEUED:
