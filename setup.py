@@ -75,6 +75,7 @@ HOT = [
     "balancer/exchange/exchange.py",
     "balancer/exchange/body_buffer.py",
     "balancer/exchange/buffering.py",
+    "balancer/exchange/receiving.py",
     "balancer/exchange/logged_exchange.py",
     "balancer/exchange/traced_exchange.py",
     "balancer/exchange/pending_upgrade.py",

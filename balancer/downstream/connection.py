@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.downstream.dispatch import handler_of
@@ -223,10 +224,11 @@ class DownstreamConnection(ClientConnection):
         """Hold the data behind a request with an upgrade offer until the offer is answered."""
         if not isinstance(self._answering, Exchange):  # answered immediately, or an admin request
             return rest
-        self._reader, self.pending_upgrade = None, PendingUpgrade(self, reader, rest)
+        self._reader = None
+        self.pending_upgrade = PendingUpgrade(self, partial(self._resume_http, reader), rest)
         return b""
 
-    def go_on(self, reader: RequestReader, early: bytes) -> None:
+    def _resume_http(self, reader: RequestReader, early: bytes) -> None:
         """Resume HTTP after a declined upgrade; `early` is the data that followed the offer."""
         reader.apply(self.client, self._proxy.limits)
         self._reader = reader

@@ -1,31 +1,25 @@
 """Buffering for slow clients, so that they do not occupy worker connections. Off unless `[buffering]` turns it on.
 
-A request body is received whole before an endpoint is asked (`KeptBody`). A response is read from the worker while the
-client is slow; its bytes stay where they are without buffering, in the write buffer of the client's connection, which
-may grow further. Nothing is delayed: the client gets every byte at once that it is able to take.
+A request body is received whole before an endpoint is asked (`KeptBody`; `receiving.py`). A response is read from the
+worker while the client is slow; its bytes stay where they are without buffering, in the write buffer of the client's
+connection, which may grow further. Nothing is delayed: the client gets every byte at once that it is able to take.
 
 All kept bytes are charged to one `BufferBudget`. Once it is used up, bodies are streamed at the client's pace.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from balancer.exchange.body_buffer import BodyBuffer
-from balancer.http1.fields import without
 
 if TYPE_CHECKING:
     from balancer.exchange.attempt import Attempt
     from balancer.exchange.client_connection import ClientConnection
-    from balancer.exchange.exchange import Exchange
     from balancer.upstream.request import UpstreamRequest
 
 BLOCK: Final = 16_384
 """Bytes up to which pieces of a kept body are joined: thousands of small ones would take several times the memory."""
-
-_EXPECT: Final = re.compile(rb"\n(?i:expect):")
-_GRPC: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:application/grpc)")
 
 
 class BufferBudget:
@@ -106,10 +100,6 @@ class KeptBody(BodyBuffer):
         super().spend()
         self._tail = bytearray()
 
-    def ended(self) -> None:
-        """Count a body that has been received whole."""
-        self.charge.budget.requests += 1
-
     def update(self, upstream: UpstreamRequest | None) -> None:
         """Give back the charge once nothing of the body is here or in the write buffer of `upstream`, its worker
         connection; a transport may hold all of it until the last byte is sent."""
@@ -133,25 +123,6 @@ class Buffering:
         self.request = request
         self.response = response
         self.budget = budget
-
-    def keeps_body(self, exchange: Exchange) -> bool:
-        """Give the exchange a `KeptBody`; return False if its body is to be streamed.
-
-        A client that waits for 100 (Continue) gets it here, since no worker is asked. A gRPC call is streamed: it may
-        wait for parts of the response before it sends the rest of its body.
-        """
-        request, received = exchange.request, exchange.body_buffer
-        if not self.request or request.fields.length > self.request or _GRPC.search(request.head):
-            return False
-        kept = KeptBody(cast(BodyBuffer, received), self.request, self.budget)
-        if not kept.fits:
-            kept.free()
-            return False
-        exchange.body_buffer = exchange.kept = kept
-        if _EXPECT.search(request.head):
-            request.head = without([b"expect"], request.head)
-            exchange.downstream.send_continue()
-        return True
 
     def takes_over(self, attempt: Attempt, downstream: ClientConnection) -> bool:
         """Return whether a response is to be read on although its client is slow; charges what the client has not

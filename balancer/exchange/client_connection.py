@@ -9,6 +9,7 @@ Reading may be paused for several reasons at a time; it resumes when the last of
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from balancer.grpc.call import GrpcCall
     from balancer.http1.client import Client
-    from balancer.http1.request_reader import RequestReader
     from balancer.http1.response_head import Response
 
 HELD_BY_BODY: Final = 1
@@ -48,6 +48,9 @@ class ClientConnection(asyncio.Protocol):
     else 0; `idle_since` the last instant at which something was received or a response ended. `charge` is set while
     more of a response is kept for the client than the write buffer's high-water mark (`buffering.py`). `is_stream`: it
     is a `ClientStream`. `call` is set while its request is an RPC of gRPC.
+
+    A stream belongs to its connection, so `apply` and `close_if_idle` are not called for it; a connection of HTTP/2 has
+    no exchange itself, so `exchange_ended` is not called for it.
     """
 
     __slots__ = (
@@ -83,16 +86,16 @@ class ClientConnection(asyncio.Protocol):
         self.call: GrpcCall | None = None
 
     @property
+    @abstractmethod
     def answering(self) -> int:
         """Number of requests that are being answered."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def check(self, now: float) -> None:
+        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
-        raise NotImplementedError
-
-    def check(self, now: float) -> None:
-        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         raise NotImplementedError
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
@@ -102,10 +105,6 @@ class ClientConnection(asyncio.Protocol):
 
     def exchange_ended(self, stays: bool) -> None:
         """Continue after a response was sent in full: next request, lingering close, or close."""
-        raise NotImplementedError
-
-    def go_on(self, reader: RequestReader, early: bytes) -> None:
-        """Resume HTTP after a declined upgrade; `early` is the data that followed the offer."""
         raise NotImplementedError
 
     def count_error(self, error: ForwardingError) -> None:

@@ -6,6 +6,7 @@ whose response is sent as fields and as bytes of the body without framing.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from balancer.exchange.client_connection import ClientConnection
@@ -15,32 +16,32 @@ if TYPE_CHECKING:
 
 
 class ClientStream(ClientConnection):
-    """A stream; `head` is the fields of a final response, None once it has been sent."""
+    """A stream; abstract. `head` is the fields of a final response, None once it has been sent."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def keeps_up(self) -> bool:
         """Whether the client has taken all of the response so far, and the kernel all that was sent to it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def has_many_beside(self) -> bool:
         """Whether so many streams are open that none may read much ahead of the client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fields_of(self, status: int, block: bytes) -> Fields:
         """Return a response's head as fields. Raises `MalformedResponse` for what HTTP/2 does not allow."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send_interim(self, head: Fields) -> None:
         """Send the head of an interim response (1xx)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
         """Send a part of the response."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send_end(self, head: Fields | None, data: bytes, trailers: Fields) -> None:
         """Send the last part of the response, which has trailers."""
-        raise NotImplementedError

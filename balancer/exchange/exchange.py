@@ -6,7 +6,7 @@ client; it returns here when it is complete or has failed. Nothing awaits: every
 it possible. docs/design.md shows the states and their transitions.
 
 Parts with rules of their own are separate: `body_buffer.py` (request body kept for retries), `buffering.py`,
-`retries.py`, `hedges.py` and `hedged_attempts.py`, `wait_queue.py`, `admission.py`, `tunnel.py`.
+`receiving.py`, `retries.py`, `hedges.py` and `hedged_attempts.py`, `wait_queue.py`, `admission.py`, `tunnel.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import (
-    ConnectFailed,
-    ConnectionBroken,
     ForwardingError,
-    MalformedResponse,
     RequestOverdue,
     ResponseTimeout,
     Unserved,
@@ -27,10 +24,10 @@ from balancer.errors import (
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody, is_taken_by
-from balancer.exchange.grpc_attempt import GrpcAttempt
-from balancer.exchange.retries import IDEMPOTENT, has_other
+from balancer.exchange.grpc_attempt import attempt_on_stream
+from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
+from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
 from balancer.exchange.state import State
-from balancer.exchange.stream_attempt import StreamAttempt
 from balancer.exchange.wait_queue import Waiter
 from balancer.http1.chunks import chunk, last_chunk
 from balancer.http1.fields import Framing
@@ -71,7 +68,7 @@ class Exchange:
 
     For its attempts: `is_complete`: the whole request has been received; `body_buffer` is None if it has no body;
     `active_at` is when request or response last made progress; `race` is set while a hedged attempt runs beside the
-    current one.
+    current one; `attempts` is their number so far, `tried` the endpoints that are not asked again.
 
     `kept` is the body buffer of a request that is, or was, received whole before an endpoint is asked.
     """
@@ -86,8 +83,8 @@ class Exchange:
     body_buffer: BodyBuffer | None = None
     kept: KeptBody | None = None
     race: HedgeRace | None = None
+    attempts = 0
     _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
-    _attempts = 0  # attempts so far
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
     _started_at = 0.0
@@ -98,7 +95,7 @@ class Exchange:
         self.downstream = downstream
         self.request = request
         self.is_complete = True
-        self._tried = NONE_TRIED
+        self.tried = NONE_TRIED
         if request.fields.has_body:
             self.is_complete = False
             self.body_buffer = BodyBuffer(proxy.retries.body)
@@ -115,7 +112,7 @@ class Exchange:
         self._started_at = self.proxy.cached_time
         if self.proxy.admission is not None and not self._is_admitted(self.proxy.admission):
             return
-        if self.is_complete or not self._keeps_body():
+        if self.is_complete or not receive_whole(self):
             self.attempt()
 
     def _is_admitted(self, admission: Admission) -> bool:
@@ -126,20 +123,6 @@ class Exchange:
             self._answer(error)
             return False
         return True
-
-    def _keeps_body(self) -> bool:
-        """Begin to receive the whole body before an endpoint is asked; return False if the body is to be streamed."""
-        buffering = self.proxy.buffering
-        if buffering is None or not buffering.keeps_body(self):
-            return False
-        self.state = RECEIVING
-        self.proxy.receiving += 1
-        self.downstream.unhold()
-        return True
-
-    def _stop_receiving(self) -> None:
-        self.state = NEW
-        self.proxy.receiving -= 1
 
     def request_body(self, data: bytes) -> None:
         """Forward bytes of the request body, without framing."""
@@ -153,9 +136,7 @@ class Exchange:
         if self.request.fields.framing is CHUNKED:
             self._send_body(last_chunk(trailers))
         if self.state is RECEIVING:
-            cast(KeptBody, self.kept).ended()
-            self._stop_receiving()
-            self.attempt()
+            received_whole(self)
 
     def _send_body(self, data: bytes) -> None:
         kept, upstream = self.body_buffer, self._upstream
@@ -166,9 +147,7 @@ class Exchange:
             upstream.write(data)
             kept.sent()
         elif self.state is RECEIVING:
-            if not cast(KeptBody, self.kept).fits:
-                self._stop_receiving()
-                self.attempt()
+            received_part(self)
         elif kept.size > self.proxy.limits.buffer:
             self.downstream.hold()
 
@@ -182,7 +161,7 @@ class Exchange:
         name = "GET" if method == b"GET" else method.decode()
         key = None if proxy.key_of is None else proxy.key_of(request, self.downstream.client)
         facts = RequestFacts(
-            name, target.decode("latin-1"), proxy.home_region, key, self._attempts, self._tried
+            name, target.decode("latin-1"), proxy.home_region, key, self.attempts, self.tried
         )
         explaining = proxy.explaining
         try:
@@ -201,9 +180,9 @@ class Exchange:
         self.state = ATTEMPTING
         if explaining is not None:
             attempt.why = explaining.line
-        self._attempts += 1
+        self.attempts += 1
         is_idempotent = method in REPEATABLE
-        hedges = proxy.hedges if is_idempotent and self.is_complete and self._attempts == 1 else None
+        hedges = proxy.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
             hedges.watch(attempt)
         pool = proxy.pools.by_id[assignment.state.id]
@@ -216,14 +195,11 @@ class Exchange:
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
-        canary, downstream = self.proxy.canary, self.downstream
-        if not downstream.is_stream:
-            attempt = Attempt(self, assignment, canary)
-        elif downstream.call is None:
-            attempt = StreamAttempt(self, assignment, canary)
+        if self.downstream.is_stream:
+            attempt = attempt_on_stream(self, assignment)
         else:
-            attempt = GrpcAttempt(self, assignment, canary, downstream.call)
-        if self._attempts:
+            attempt = Attempt(self, assignment, self.proxy.canary)
+        if self.attempts:
             attempt.head = self.request.another_head()
         return attempt
 
@@ -257,12 +233,12 @@ class Exchange:
         is_sent = self.is_complete and not downstream.is_held and downstream.pending_upgrade is None
         is_repeatable = kept is None or kept.may_be_sent_twice
         is_waited_for = self._attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
-        return is_sent and is_repeatable and is_waited_for and self._attempts == 1
+        return is_sent and is_repeatable and is_waited_for and self.attempts == 1
 
     def hedged(self, race: HedgeRace, second: Attempt) -> None:
         """Note that a second attempt begins beside the current one."""
-        self._attempts += 1
-        self._tried |= {cast(Attempt, self._attempt).assignment.state.id, second.assignment.state.id}
+        self.attempts += 1
+        self.tried |= {cast(Attempt, self._attempt).assignment.state.id, second.assignment.state.id}
         self.race = race
 
     def continue_with(self, attempt: Attempt) -> None:
@@ -305,14 +281,14 @@ class Exchange:
         self._settle(error.outcome, self.proxy.now())
         if attempt.state is STREAMING:
             self._cut(error)
-        elif self._may_retry(attempt, error):
+        elif may_retry(self, attempt, error):
             self._retry(attempt, needs_fresh=True)
         else:
             self._answer(error)
 
     def retries_status(self, attempt: Attempt, status: int, *, is_whole: bool) -> bool:
         """Retry a response whose status is in `retries.statuses`; return whether the request goes elsewhere."""
-        if status not in self.proxy.retries.statuses or not self._may_repeat(attempt, needs_other=True):
+        if status not in self.proxy.retries.statuses or not may_repeat(self, attempt, needs_other=True):
             return False
         attempt.status = status
         self.repeat(attempt, ERROR_STATUS, is_clean=is_whole and self.is_complete)
@@ -329,45 +305,17 @@ class Exchange:
         """Retry elsewhere after the attempt timeout; if that is not possible, wait on for this worker."""
         if self._waits_for_worker or self.race is not None:
             return
-        if not self._may_repeat(attempt, needs_other=True):
+        if not may_repeat(self, attempt, needs_other=True):
             self._waits_for_worker = True
         else:
             self.repeat(attempt, ResponseTimeout.outcome, is_clean=False)
 
     def _retry(self, attempt: Attempt, *, needs_fresh: bool) -> None:
-        self._tried |= {attempt.assignment.state.id}
+        self.tried |= {attempt.assignment.state.id}
         self._attempt = None
         self._needs_fresh = needs_fresh
         self.proxy.counts.retried += 1
         self.attempt()
-
-    def _may_retry(self, attempt: Attempt, error: UpstreamError) -> bool:
-        """Return whether a failure can be retried (RFC 9110 § 9.2.2)."""
-        if isinstance(error, ConnectFailed):
-            return self.has_another_try(attempt, needs_other=False)
-        if isinstance(error, MalformedResponse):  # the same endpoint would send the same
-            return self._may_repeat(attempt, needs_other=True)
-        return isinstance(error, ConnectionBroken) and self._may_repeat(attempt, needs_other=False)
-
-    def has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
-        """Return whether another attempt is possible.
-
-        The endpoint that failed is tried again only if no other is available, and only once.
-        """
-        retries, kept = self.proxy.retries, self.body_buffer
-        if self._attempts > retries.limit or (kept is not None and kept.is_spent):
-            return False
-        tried = self._tried | {attempt.assignment.state.id}
-        return (self._attempts == 1 and not needs_other) or has_other(self.proxy.router.available, tried)
-
-    def _may_repeat(self, attempt: Attempt, *, needs_other: bool) -> bool:
-        """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
-        proxy = self.proxy
-        return (
-            self.has_another_try(attempt, needs_other=needs_other)
-            and proxy.retries.is_repeatable(self.request)
-            and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
-        )
 
     def _release(self, *, is_clean: bool) -> None:
         """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
@@ -482,11 +430,9 @@ class Exchange:
         self.downstream.exchange_ended(stays)
 
     def _end(self) -> None:
-        if self.state is RECEIVING:
-            self._stop_receiving()
-        self.state = ENDED
         if self.kept is not None:
-            self.kept.free()
+            drop_body(self, self.kept)
+        self.state = ENDED
 
     def _leave_queue(self) -> None:
         if self.state is QUEUED:

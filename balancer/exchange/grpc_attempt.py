@@ -6,7 +6,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import ForwardingError, UnsupportedByTransport
-from balancer.exchange.attempt import OK, SENT
+from balancer.exchange.attempt import OK, SENT, Attempt
+from balancer.exchange.retries import take_another_try
 from balancer.exchange.stream_attempt import StreamAttempt
 from balancer.grpc.status import FAILURES, code_of_http, forbids_retry, status_in
 from balancer.upstream.stream import UpstreamStream
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from policies.routing.router import Router
 
 NO_HTTP2: Final = 'gRPC needs an endpoint with transport = "http2"; {} has another one'
+
+
+def attempt_on_stream(exchange: Exchange, assignment: Assignment) -> Attempt:
+    """Return an attempt at the request of a stream, which may be an RPC."""
+    canary, call = exchange.proxy.canary, exchange.downstream.call
+    if call is None:
+        return StreamAttempt(exchange, assignment, canary)
+    return GrpcAttempt(exchange, assignment, canary, call)
 
 
 class GrpcAttempt(StreamAttempt):
@@ -64,12 +73,10 @@ class GrpcAttempt(StreamAttempt):
             return False
         self.code = code
         exchange = cast("Exchange", self.exchange)
-        proxy = exchange.proxy
         is_retried = (
-            proxy.retries.is_repeatable_after(exchange.request, code)
+            exchange.proxy.retries.is_repeatable_after(exchange.request, code)
             and not forbids_retry(response.block)
-            and exchange.has_another_try(self, needs_other=True)
-            and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
+            and take_another_try(exchange, self, needs_other=True)
         )
         if is_retried:
             self.status = response.status

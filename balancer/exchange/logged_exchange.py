@@ -69,7 +69,7 @@ class LoggedExchange(Exchange):
         log.add(Entry(
             self.proxy.now(), fault_of(error), status, request.method, request.target[:TARGET_LIMIT],
             request.id, excerpt(request.head), request.fields.is_http10, self.downstream.client,
-            endpoint, self._attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
+            endpoint, self.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
             self._bytes_in, bytes_out, attempt.load if attempt is not None else None, self.proxy.name,
             grpc_status,
         ))  # fmt: skip

@@ -10,13 +10,13 @@ protocol's or HTTP. They are kept, one read at most, and then reading pauses.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from balancer.exchange.client_connection import HELD_BY_UPGRADE
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
-    from balancer.http1.request_reader import RequestReader
 
 
 class PendingUpgrade(asyncio.Protocol):
@@ -25,11 +25,14 @@ class PendingUpgrade(asyncio.Protocol):
     `early` holds the bytes that followed the request; `has_ended`: the client has sent its FIN.
     """
 
-    __slots__ = ("_reader", "downstream", "early", "has_ended")
+    __slots__ = ("_resume", "downstream", "early", "has_ended")
 
-    def __init__(self, downstream: ClientConnection, reader: RequestReader | None, early: bytes) -> None:
-        """`reader` reads the next requests after a declined offer; None for a stream, which has no further ones."""
-        self._reader = reader
+    def __init__(
+        self, downstream: ClientConnection, resume: Callable[[bytes], None] | None, early: bytes
+    ) -> None:
+        """`resume` resumes HTTP after a declined offer with the data that followed it; None for a stream, which has no
+        further requests."""
+        self._resume = resume
         self.downstream = downstream
         self.early = b""
         self.has_ended = False
@@ -60,10 +63,10 @@ class PendingUpgrade(asyncio.Protocol):
 
     def _go_on(self) -> None:
         downstream, early = self.downstream, self.early
-        if self._reader is None or downstream.transport.is_closing():
+        if self._resume is None or downstream.transport.is_closing():
             return
         downstream.transport.set_protocol(downstream)
-        downstream.go_on(self._reader, early)
+        self._resume(early)
         self.release()
         if self.has_ended and not downstream.eof_received():
             downstream.transport.close()

@@ -7,17 +7,18 @@ may have received is retried only if it is idempotent, and within the budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.grpc.status import NAMES, UNAVAILABLE
 from balancer.http1.request_head import Request
-from policies.endpoint.state import EndpointState
 from policies.overload.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
     from balancer.config.retries import RetryConfig
+    from balancer.exchange.attempt import Attempt
+    from balancer.exchange.exchange import Exchange
 
 IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
 
@@ -60,7 +61,37 @@ def retries_of(config: RetryConfig, limit: int) -> Retries:
     return Retries(limit, config.body, frozenset(config.statuses), config.idempotency_key, codes, budget)
 
 
-def has_other(available: Iterable[EndpointState], tried: frozenset[str]) -> bool:
-    """Return whether an endpoint is available that was not tried. Looks at one endpoint more than there were tries, at
-    most."""
-    return any(state.id not in tried for state in available)
+def may_retry(exchange: Exchange, attempt: Attempt, error: UpstreamError) -> bool:
+    """Return whether a failure can be retried (RFC 9110 § 9.2.2)."""
+    if isinstance(error, ConnectFailed):
+        return _has_another_try(exchange, attempt, needs_other=False)
+    if isinstance(error, MalformedResponse):  # the same endpoint would send the same
+        return may_repeat(exchange, attempt, needs_other=True)
+    return isinstance(error, ConnectionBroken) and may_repeat(exchange, attempt, needs_other=False)
+
+
+def may_repeat(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
+    """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
+    is_repeatable = exchange.proxy.retries.is_repeatable(exchange.request)
+    return is_repeatable and take_another_try(exchange, attempt, needs_other=needs_other)
+
+
+def take_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
+    """Return whether another attempt is possible and within the retry budget, which it is then charged to."""
+    proxy = exchange.proxy
+    has_another_try = _has_another_try(exchange, attempt, needs_other=needs_other)
+    return has_another_try and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
+
+
+def _has_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
+    """Return whether another attempt is possible.
+
+    The endpoint that failed is tried again only if no other is available, and only once. Looks at one endpoint more
+    than there were tries, at most.
+    """
+    proxy, body = exchange.proxy, exchange.body_buffer
+    if exchange.attempts > proxy.retries.limit or (body is not None and body.is_spent):
+        return False
+    tried = exchange.tried | {attempt.assignment.state.id}
+    is_first = exchange.attempts == 1 and not needs_other
+    return is_first or any(state.id not in tried for state in proxy.router.available)

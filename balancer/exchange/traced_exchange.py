@@ -100,10 +100,10 @@ class TracedExchange(LoggedExchange):
             router.explain(None)
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
-        kind = HEDGE if self._attempt is not None else RETRY if self._attempts else FIRST
+        kind = HEDGE if self._attempt is not None else RETRY if self.attempts else FIRST
         attempt = super().new_attempt(assignment)
         attempt.span = span = AttemptSpan(
-            self.proxy, assignment, self._traced, self._trace, self._attempts, kind
+            self.proxy, assignment, self._traced, self._trace, self.attempts, kind
         )
         attempt.head = self._traced.head_naming(span.id)
         return attempt
@@ -128,7 +128,7 @@ class TracedExchange(LoggedExchange):
         values |= {
             "steelyard.outcome": end,
             "steelyard.policy": self.proxy.policy,
-            "steelyard.attempts": self._attempts,
+            "steelyard.attempts": self.attempts,
             **_pool(self.proxy),
         }
         if attempt is not None:

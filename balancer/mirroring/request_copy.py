@@ -112,13 +112,20 @@ class RequestCopy:
 
     def take_bytes(self) -> tuple[bytes, int]:
         """Return what is to be sent, which is not kept, and how much of it is body without framing."""
-        head, body = copied_head(self._request.head), self._body
+        head, body = copied_head(self._head()), self._body
         if body is None:
             return head, 0
         self._body = None
         if self._request.fields.framing is not Framing.CHUNKED:
             return head + body, len(body)
         return b"".join((head, chunk(bytes(body)) if body else b"", last_chunk(self._trailers))), len(body)
+
+    def _head(self) -> bytes:
+        """Return the head for the worker. Its traceparent, if it has one, names a span of the copy's own, as that of
+        each attempt does. Where spans are exported it names the span of the request, because that of a copy is not."""
+        request, tracing = self._request, self._client.tracing
+        has_spans = tracing is not None and tracing.spans is not None
+        return request.head if has_spans else request.another_head()
 
     @property
     def method(self) -> bytes:

@@ -378,7 +378,10 @@ class Stage:
     async def serve(
         self, *workers: ScriptedWorker | int, max_in_flight: int | None = None, **settings: Any
     ) -> Server:
-        """Start the server with `workers` as endpoints w0, w1, … in region r; the default policy is round robin."""
+        """Start the server with `workers` as endpoints w0, w1, … in region r; the default policy is round robin.
+
+        Connecting, whose timeout is in real time, may take `PATIENCE`: the machine may be busy.
+        """
         addresses = [
             f"http://127.0.0.1:{worker}"
             if isinstance(worker, int)
@@ -401,7 +404,8 @@ class Stage:
             "endpoints": endpoints,
             "health_checks": {"first_connect": False},
         }
-        self.settings = Settings(**{**defaults, **settings})
+        timeouts = {"connect": PATIENCE, **settings.pop("timeouts", {})}
+        self.settings = Settings(**{**defaults, **settings, "timeouts": timeouts})
         self.server = Server(self.settings, self.clock, self._read)
         await self.server.start()
         return self.server

@@ -105,7 +105,7 @@ async def test_first_connect_to_each_endpoint(stage: Stage) -> None:
 async def test_first_connects_are_bounded(stage: Stage) -> None:
     """A few at a time, however many endpoints there are."""
     ports = [stage.deaf_port()] * (FIRST_AT_ONCE + 3)
-    await stage.serve(*ports, health_checks={"first_connect": True})
+    await stage.serve(*ports, health_checks={"first_connect": True}, timeouts={"connect": 0.1})
     pools = stage.proxy.pools
     assert sum(pool.opening for pool in pools.by_id.values()) == FIRST_AT_ONCE
     await check(stage, 1.0)

@@ -243,7 +243,8 @@ async def test_unanswered_heartbeat_is_counted(stage: Stage) -> None:
         await is_answered.wait()
 
     worker = await stage.worker(script)
-    await stage.serve(worker, pool={"preconnect": 1, "heartbeat": "/alive", "heartbeat_method": "GET"})
+    pool = {"preconnect": 1, "heartbeat": "/alive", "heartbeat_method": "GET"}
+    await stage.serve(worker, pool=pool, timeouts={"connect": 2})
     await stage.ask(get())
     sweep_for(stage, 9.75)
     counts = stage.pool().counts

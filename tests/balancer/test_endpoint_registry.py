@@ -134,7 +134,7 @@ async def test_removed_endpoint_finishes_its_requests(stage: Stage) -> None:
 
 async def test_remove_while_dialling(stage: Stage) -> None:
     """The waiting request goes elsewhere."""
-    await stage.serve(stage.deaf_port(), await stage.worker(response(b"other")))
+    await stage.serve(stage.deaf_port(), await stage.worker(response(b"other")), timeouts={"connect": 0.5})
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: stage.pool().opening)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from balancer.config.health import HealthChecksConfig
 from balancer.grpc.health import check_fault
 from balancer.grpc.own_errors import percent_encoded
-from balancer.grpc.status import NAMES, UNKNOWN, status_in
+from balancer.grpc.status import NAMES, UNKNOWN, code_of_http, status_in
 from balancer.grpc.timeout import with_timeout
 from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
 from tests.balancer.conftest import Stage, response
@@ -156,6 +156,12 @@ async def test_http_status_passes_and_counts_as_in_http(stage: Stage, status: in
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).status == status
     assert stage.outcomes() == {outcome: 1}
+
+
+@pytest.mark.parametrize(("status", "name"), [(200, "UNKNOWN"), (404, "UNIMPLEMENTED"), (431, "INTERNAL")])
+def test_http_status_in_place_of_a_grpc_status(status: int, name: str) -> None:
+    """As clients translate it (grpc/doc/http-grpc-status-mapping.md)."""
+    assert NAMES[code_of_http(status)] == name
 
 
 async def test_other_requests_are_not_judged_by_grpc_status(stage: Stage) -> None:

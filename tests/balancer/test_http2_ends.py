@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, NO_ERROR
+from balancer.http2.limits import Limits
 from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, ResetCounts
 from tests.balancer import frames
 from tests.balancer.certificates import Shelf
@@ -313,6 +314,35 @@ async def test_websocket_that_the_worker_declines(stage: Stage) -> None:
     answer = await client.answer(client.begin(WEBSOCKET))
     assert (answer.status, answer.body) == (403, b"no")
     assert (await client.ask()).status == 403
+
+
+async def slow_after_a_declined_websocket(stage: Stage, body: bytes) -> tuple[Http2Client, int]:
+    """A client that has taken 16 KiB of a long response, and does not renew its window."""
+    await stage.serve(await stage.worker(response(body, status=b"403 No")), limits={"buffer": 1024})
+    client = await http2_client(stage, Limits(stream_window=16_384))
+    await client.ask(path=b"/-/live")
+    client.is_slow = True
+    stream = client.begin(WEBSOCKET)
+    await client.until(lambda: client.answers[stream].size == 16_384)
+    return client, stream
+
+
+async def test_long_response_to_a_declined_websocket(stage: Stage) -> None:
+    """It comes at the client's pace, and resumes when the client does."""
+    body = bytes(range(256)) * 8000
+    client, stream = await slow_after_a_declined_websocket(stage, body)
+    client.is_slow = False
+    client.engine.acknowledge(stream, 16_384)
+    client.flush()
+    assert (await client.answer(stream)).body == body
+
+
+async def test_declined_websocket_whose_client_stalls(stage: Stage) -> None:
+    client, stream = await slow_after_a_declined_websocket(stage, bytes(1 << 20))
+    for _ in range(2):
+        stage.advance(61.0)
+    await client.until(lambda: client.answers[stream].reset is not None)
+    assert not stage.state().in_flight
 
 
 async def test_reset_of_a_tunnel_reaches_the_worker(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -232,8 +233,17 @@ def test_slow_streams_leave_the_connection_its_window() -> None:
     assert received == 40 * STREAM_WINDOW
 
 
-@pytest.mark.parametrize("end", ["ended", "reset by the peer", "reset from here", "broken"])
-def test_window_of_ended_streams_is_returned(end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "size"),
+    [
+        ("ended", 2000),
+        ("reset by the peer", 1000),
+        ("reset from here", 1000),
+        ("discarded before more comes", 2000),
+        ("broken", 2500),
+    ],
+)
+def test_window_of_ended_streams_is_returned(end: str, size: int) -> None:
     """What a stream has withheld goes back to the connection however it ends, also if it is acknowledged later."""
     server = lone_server()
     for stream in range(1, 41, 2):
@@ -245,15 +255,18 @@ def test_window_of_ended_streams_is_returned(end: str) -> None:
             server.receive(rst(stream))
         elif end == "reset from here":
             server.reset(stream, CANCEL)
+        elif end == "discarded before more comes":
+            server.respond(stream, OK, is_last=True)
+            server.discard(stream)
+            server.data_to_send(9)  # the response, but not yet the reset
+            assert server.receive(frame(frames.DATA, bytes(1000), stream)) == []
         else:
             server.receive(frame(frames.DATA, bytes(1500), stream))
         server.respond(stream, OK, is_last=True)
         server.acknowledge(stream, 1000)
         server.data_to_send()
         server.tick()
-    assert first_update(server, after=41) == 20 * (
-        2500 if end == "broken" else 2000 if end == "ended" else 1000
-    )
+    assert first_update(server, after=41) == 20 * size
 
 
 def first_update(server: ServerEngine, after: int) -> int:
@@ -679,6 +692,19 @@ def test_violation_ends_the_connection(data: bytes, code: int) -> None:
     assert events[-1][2][1]
     assert goaway_of(server)[1] == code
     assert (server.receive(PREFACE), server.data_to_send(), server.events()) == ([], b"", [])
+
+
+@pytest.mark.parametrize("peer_of", [lone_server, lone_client])
+def test_violation_is_reported_once(peer_of: Callable[[], Engine]) -> None:
+    """With its own code, whatever comes after a GOAWAY that has waited for the transport."""
+    flow_control_error = 3
+    engine = peer_of()
+    engine.is_blocked = True
+    assert engine.receive(frame(frames.WINDOW_UPDATE, b"\x7f\xff\xff\xff")) == []
+    assert goaway_of(engine)[1] == flow_control_error
+    heard = engine.receive(FLOODS["ping"])
+    assert (kinds(heard), heard[0][2][0]) == ([CLOSED], flow_control_error)
+    assert engine.receive(FLOODS["ping"]) == []
 
 
 def test_responses_before_a_violation_are_reported() -> None:

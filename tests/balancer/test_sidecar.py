@@ -189,6 +189,16 @@ async def test_fields_and_bodies_are_forwarded(stage: Stage, sidecar: StagedSide
     assert [request.body for request in worker.requests[1:]] == [b"hello", b"hi"]
 
 
+async def test_trace_context_is_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
+    """As any other field: the sidecar itself takes no part in traces."""
+    worker = await stage.worker(response())
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    parent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    await stage.ask(request_for(b"a.org", b"/", b"traceparent: " + parent, b"tracestate: a=1"))
+    (request,) = worker.requests
+    assert (request.value(b"traceparent"), request.value(b"tracestate")) == (parent, b"a=1")
+
+
 async def test_absolute_target_chooses_the_origin(stage: Stage, sidecar: StagedSidecar) -> None:
     """As from an application that uses the sidecar as its proxy."""
     worker = await stage.worker(response())

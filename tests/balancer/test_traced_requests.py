@@ -530,6 +530,36 @@ async def test_route_to_a_pool(stage: Stage, traced: Traced) -> None:
     assert server.trace_id == TRACE
 
 
+async def mirrored(stage: Stage) -> tuple[ScriptedWorker, dict[str, Any]]:
+    """A worker that gets copies of all requests, and the configuration for that."""
+    shadow = await stage.worker(QUICK)
+    pool = {"endpoints": [{"id": "a", "address": f"http://127.0.0.1:{shadow.port}"}]}
+    routes = [{"pool": "default", "mirror": {"pool": "shadow", "share": 1.0}}]
+    return shadow, {"routes": routes, "pools": {"shadow": pool}}
+
+
+async def test_mirrored_copy_names_a_span_of_its_own(stage: Stage) -> None:
+    """In the same trace, if nothing is exported."""
+    shadow, keys = await mirrored(stage)
+    worker = await stage.worker(QUICK)
+    await stage.serve(worker, tracing={"enabled": True, "trust": "all"}, **keys)
+    await stage.ask(get(b"/", PARENT))
+    await stage.eventually(lambda: shadow.requests)
+    [original], [copy] = worker.requests, shadow.requests
+    assert len({SPAN, span_named_by(original), span_named_by(copy)}) == 3
+    assert (copy.value(b"traceparent") or b"").startswith(b"00-" + TRACE.encode())
+
+
+async def test_mirrored_copy_is_within_the_exported_request(stage: Stage, traced: Traced) -> None:
+    """A copy has no span: one that only its worker knew would be missing in the trace."""
+    shadow, keys = await mirrored(stage)
+    await traced.serve(await stage.worker(QUICK), **keys)
+    await stage.ask(get(b"/", PARENT))
+    await stage.eventually(lambda: shadow.requests)
+    [server] = of_kind(await traced.spans(), "server")
+    assert span_named_by(shadow.requests[0]) == server.id
+
+
 async def test_nothing_is_left_behind(stage: Stage, traced: Traced) -> None:
     """A traced exchange is freed without the garbage collector, as every exchange is."""
     import gc

@@ -52,7 +52,7 @@ async def echo_server(stage: Stage) -> AsyncIterator[tuple[str, Connections]]:
         ping_interval=None,
     ) as server:
         port = server.sockets[0].getsockname()[1]
-        await stage.serve(port, timeouts={"connect": PATIENCE})  # a server in the same process may be busy
+        await stage.serve(port)
         assert stage.server is not None
         yield f"ws://{stage.server.address}/room?id=1", connections
         await stage.eventually(lambda: not stage.proxy.tunnels)

@@ -233,23 +233,28 @@ class Http2Stream(ClientStream):
             self._connection.engine.discard(self._id)
         self._connection.stream_ended(self)
 
+    def _taken_over_by(self) -> StreamTransport | None:
+        """Return the transport of the tunnel or admin application that has the stream; None while the handler answers,
+        as it does after a declined upgrade."""
+        return self._tunnel if self.pending_upgrade is None else None
+
     def note_pressure(self, high: int) -> bool:
         """Pause or resume the response by what waits for the client. Returns whether it is to be looked at again."""
-        unsent = self.unsent
+        unsent, transport = self.unsent, self._taken_over_by()
         if self.is_write_paused:
             if unsent > high // 4:
                 return True
             self.is_write_paused = False
             self.uncharge()
-            if self._tunnel is not None:
-                self._tunnel.get_protocol().resume_writing()
+            if transport is not None:
+                transport.get_protocol().resume_writing()
             elif self._handler is not None:
                 self._handler.resume_response()
         elif unsent > high:
             self.is_write_paused, self._seen_unsent = True, unsent
             self.idle_since = self._proxy.cached_time
-            if self._tunnel is not None:
-                self._tunnel.get_protocol().pause_writing()
+            if transport is not None:
+                transport.get_protocol().pause_writing()
             elif self._handler is not None:
                 self._handler.pause_response()
             return True
@@ -279,7 +284,7 @@ class Http2Stream(ClientStream):
         elif call is not None and now > call.deadline:
             if self._handler is not None:
                 self._handler.reject(call.overdue())
-        elif self.is_write_paused and self._tunnel is None:
+        elif self.is_write_paused and self._taken_over_by() is None:
             self.check_reader(now)
         elif (
             call is None

@@ -1,0 +1,75 @@
+"""Receive a request body whole before an endpoint is asked (state RECEIVING), where `[buffering]` turns that on.
+
+`kept` of the exchange is its `KeptBody` from then on. A body that grows beyond what may be kept is streamed: an
+endpoint is asked while the rest comes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, cast
+
+from balancer.exchange.body_buffer import BodyBuffer
+from balancer.exchange.buffering import KeptBody
+from balancer.exchange.state import State
+from balancer.http1.fields import without
+
+if TYPE_CHECKING:
+    from balancer.exchange.exchange import Exchange
+
+NEW: Final = State.NEW
+RECEIVING: Final = State.RECEIVING
+
+_EXPECT: Final = re.compile(rb"\n(?i:expect):")
+_GRPC: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:application/grpc)")
+
+
+def receive_whole(exchange: Exchange) -> bool:
+    """Begin to receive the whole body; return False if it is to be streamed.
+
+    A client that waits for 100 (Continue) gets it here, since no worker is asked. A gRPC call is streamed: it may wait
+    for parts of the response before it sends the rest of its body.
+    """
+    buffering, request = exchange.proxy.buffering, exchange.request
+    if buffering is None or not buffering.request:
+        return False
+    if request.fields.length > buffering.request or _GRPC.search(request.head):
+        return False
+    kept = KeptBody(cast(BodyBuffer, exchange.body_buffer), buffering.request, buffering.budget)
+    if not kept.fits:
+        kept.free()
+        return False
+    exchange.body_buffer = exchange.kept = kept
+    if _EXPECT.search(request.head):
+        request.head = without([b"expect"], request.head)
+        exchange.downstream.send_continue()
+    exchange.state = RECEIVING
+    exchange.proxy.receiving += 1
+    exchange.downstream.unhold()
+    return True
+
+
+def received_part(exchange: Exchange) -> None:
+    """Ask an endpoint at once if the body is more than may be kept."""
+    if not cast(KeptBody, exchange.kept).fits:
+        _stop(exchange)
+        exchange.attempt()
+
+
+def received_whole(exchange: Exchange) -> None:
+    """Ask an endpoint: the whole body is here."""
+    cast(KeptBody, exchange.kept).charge.budget.requests += 1
+    _stop(exchange)
+    exchange.attempt()
+
+
+def drop_body(exchange: Exchange, kept: KeptBody) -> None:
+    """Give back everything: the exchange ends."""
+    if exchange.state is RECEIVING:
+        _stop(exchange)
+    kept.free()
+
+
+def _stop(exchange: Exchange) -> None:
+    exchange.state = NEW
+    exchange.proxy.receiving -= 1
