@@ -102,7 +102,7 @@ $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
 $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py */*/*.py */*/*/*.py) balancer/http2/compiled_session.pyx balancer/http2/nghttp2.h
 	"$(PYTHON)" -m venv --clear $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[dev]' 'setuptools>=77,<83' wheel 'cython>=3.1,<4'
+	  --editable '.[dev]' 'setuptools>=77,<83' wheel cython
 	$(COMPILED)/bin/python -m pip uninstall --quiet --yes steelyard
 	STEELYARD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps .

@@ -291,10 +291,11 @@ def test_every_dependency_is_listed_once_with_bounds_that_its_pin_is_within() ->
 
 
 def test_build_requirements_agree_with_the_pins() -> None:
-    """`pip install .` and `make compiled` make the same code: both use the pinned mypy."""
+    """`pip install .` and `make compiled` make the same code: both use the pinned mypy and Cython."""
     build = {found.name: found for found in map(Requirement, PROJECT["build-system"]["requires"])}
-    assert set(build) == {"setuptools", "mypy", "httptools"}
+    assert set(build) == {"setuptools", "mypy", "cython", "httptools"}
     assert [f"mypy{build['mypy'].specifier}"] == pins()["mypy"]
+    assert [f"cython{build['cython'].specifier}"] == pins()["cython"]
     core = {found.name: found for found in map(Requirement, PROJECT["project"]["dependencies"])}
     assert build["httptools"].specifier == core["httptools"].specifier
     for found in build.values():

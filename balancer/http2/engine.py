@@ -116,7 +116,7 @@ class Engine:
         reset: set[int] | None = None
         for event in session.events():
             kind, stream_id, value, flag = cast(Event, event)
-            if kind == HEAD or kind == OVERSIZED:
+            if kind in (HEAD, OVERSIZED):
                 self._on_head(stream_id, flag)
                 self._events.append(event)
             elif kind == DATA:
@@ -364,6 +364,8 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         """Close after an error that has destroyed the library's state; it leaves the GOAWAY to us."""
+        if self.is_closed:
+            return
         code = ENHANCE_YOUR_CALM if isinstance(error, DenialOfService) else PROTOCOL_ERROR
         self._out.append(self._goaway(code))
         self._close(code, str(error).removeprefix("HTTP/2 engine error: "))

@@ -37,8 +37,7 @@ GOAWAY: Final = 9
 CLOSED: Final = 10
 
 STREAM_CLOSED: Final = 11
-"""Of a session, for the engine alone: a stream is over; the value is an error code, the flag says that its head could not
-be sent."""
+"""From a session to the engine only: a stream is over. Its value is an error code, its flag: the head cannot be sent."""
 
 NO_ERROR: Final = 0
 PROTOCOL_ERROR: Final = 1

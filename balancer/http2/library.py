@@ -1,4 +1,4 @@
-"""The HTTP/2 library (libnghttp2): the only module that chooses how it is called, so that another one can replace it."""
+"""The HTTP/2 library, libnghttp2: the only module that knows how it is called, so that another can replace it."""
 
 from __future__ import annotations
 
