@@ -37,7 +37,7 @@ GOAWAY: Final = 9
 CLOSED: Final = 10
 
 STREAM_CLOSED: Final = 11
-"""From a session to the engine only: a stream is over. Its value is an error code, its flag: the head cannot be sent."""
+"""From a session to the engine only: a stream is over. Value: an error code; flag: its head cannot be sent."""
 
 NO_ERROR: Final = 0
 PROTOCOL_ERROR: Final = 1
