@@ -1,1 +1,1 @@
-"""HTTP/2 to workers: frames, streams, flow control and the connection that carries them."""
+"""HTTP/2 without I/O: frames, streams, flow control, and the limits of a connection, for clients and for workers."""

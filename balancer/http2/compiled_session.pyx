@@ -1,9 +1,9 @@
 # cython: language_level=3
 """HTTP/2 session on libnghttp2, compiled: the same as `pure_session.py`, for half of its time.
 
-The functions are those of the library that the package ngh2 carries, called without what is between them and a caller of
-that package: no object per event, no copies of fields that a peer repeats. A field that the peer's compression refers to
-again is the same pair, and a head that is equal to the last one is the same tuple.
+It calls the functions of the library that the package ngh2 carries, without an object per event and without copies of
+fields that a peer repeats: a field that the peer's compression refers to again is the same pair, and a head that is
+equal to the last one is the same tuple.
 
 No exception may pass through the library: a callback keeps it, and the call that it was made in raises it.
 """
@@ -34,140 +34,7 @@ from balancer.http2.events import (
     TRAILERS,
 )
 from balancer.http2.limits import ACK_LIMIT, HARD, LARGEST_HEAD
-
-
-cdef extern from "nghttp2.h":
-    ctypedef struct nghttp2_session
-    ctypedef struct nghttp2_callbacks
-    ctypedef struct nghttp2_option
-    ctypedef struct nghttp2_rcbuf
-    ctypedef struct nghttp2_vec:
-        uint8_t *base
-        size_t len
-    ctypedef struct nghttp2_nv:
-        uint8_t *name
-        uint8_t *value
-        size_t namelen
-        size_t valuelen
-        uint8_t flags
-    ctypedef struct nghttp2_setting:
-        int32_t settings_id
-        uint32_t value
-    ctypedef union nghttp2_source:
-        void *ptr
-    ctypedef ptrdiff_t (*nghttp2_read)(
-        nghttp2_session *, int32_t, uint8_t *, size_t, uint32_t *, nghttp2_source *, void *
-    ) noexcept
-    ctypedef struct nghttp2_provider:
-        nghttp2_source source
-        nghttp2_read read
-    ctypedef struct nghttp2_head:
-        int32_t stream_id
-        uint8_t type
-        uint8_t flags
-    ctypedef struct nghttp2_headers:
-        int category
-    ctypedef struct nghttp2_settings:
-        size_t niv
-        nghttp2_setting *iv
-    ctypedef struct nghttp2_rst_stream:
-        uint32_t error_code
-    ctypedef struct nghttp2_ping:
-        uint8_t opaque_data[8]
-    ctypedef struct nghttp2_goaway:
-        int32_t last_stream_id
-        uint32_t error_code
-        uint8_t *opaque_data
-        size_t opaque_data_len
-    ctypedef union nghttp2_frame:
-        nghttp2_head hd
-        nghttp2_headers headers
-        nghttp2_settings settings
-        nghttp2_rst_stream rst_stream
-        nghttp2_ping ping
-        nghttp2_goaway goaway
-    ctypedef int (*nghttp2_on_frame)(nghttp2_session *, const nghttp2_frame *, void *) noexcept
-    ctypedef int (*nghttp2_on_not_sent)(nghttp2_session *, const nghttp2_frame *, int, void *) noexcept
-    ctypedef int (*nghttp2_on_field)(
-        nghttp2_session *, const nghttp2_frame *, nghttp2_rcbuf *, nghttp2_rcbuf *, uint8_t, void *
-    ) noexcept
-    ctypedef int (*nghttp2_on_data)(
-        nghttp2_session *, uint8_t, int32_t, const uint8_t *, size_t, void *
-    ) noexcept
-    ctypedef int (*nghttp2_on_close)(nghttp2_session *, int32_t, uint32_t, void *) noexcept
-    ctypedef void (*nghttp2_random)(uint8_t *, size_t) noexcept
-
-    enum:
-        F_DATA, F_HEADERS, F_RST_STREAM, F_SETTINGS, F_PUSH_PROMISE, F_PING, F_GOAWAY, F_WINDOW_UPDATE
-        F_ALTSVC, F_ORIGIN, F_PRIORITY_UPDATE
-        FLAG_ACK, FLAG_END_STREAM
-        CATEGORY_REQUEST
-        CATEGORY_HEADERS
-        BODY_EOF, BODY_NO_END_STREAM
-        E_DEFERRED, E_STREAM_CLOSED, E_STREAM_CLOSING, E_STREAM_SHUT_WR, E_TEMPORAL_FAILURE, E_SESSION_CLOSING
-        E_NOMEM, E_CALLBACK, E_FLOODED, E_TOO_MANY_CONTINUATIONS
-
-    const char *load(const char *)
-
-    int nghttp2_session_callbacks_new(nghttp2_callbacks **)
-    void nghttp2_session_callbacks_set_on_begin_headers_callback(nghttp2_callbacks *, nghttp2_on_frame)
-    void nghttp2_session_callbacks_set_on_header_callback2(nghttp2_callbacks *, nghttp2_on_field)
-    void nghttp2_session_callbacks_set_on_invalid_header_callback2(nghttp2_callbacks *, nghttp2_on_field)
-    void nghttp2_session_callbacks_set_on_data_chunk_recv_callback(nghttp2_callbacks *, nghttp2_on_data)
-    void nghttp2_session_callbacks_set_on_frame_recv_callback(nghttp2_callbacks *, nghttp2_on_frame)
-    void nghttp2_session_callbacks_set_on_frame_send_callback(nghttp2_callbacks *, nghttp2_on_frame)
-    void nghttp2_session_callbacks_set_on_frame_not_send_callback(nghttp2_callbacks *, nghttp2_on_not_sent)
-    void nghttp2_session_callbacks_set_on_stream_close_callback(nghttp2_callbacks *, nghttp2_on_close)
-    void nghttp2_session_callbacks_set_rand_callback(nghttp2_callbacks *, nghttp2_random)
-    int nghttp2_option_new(nghttp2_option **)
-    void nghttp2_option_del(nghttp2_option *)
-    void nghttp2_option_set_no_auto_window_update(nghttp2_option *, int)
-    void nghttp2_option_set_max_send_header_block_length(nghttp2_option *, size_t)
-    void nghttp2_option_set_max_outbound_ack(nghttp2_option *, size_t)
-    void nghttp2_option_set_stream_reset_rate_limit(nghttp2_option *, uint64_t, uint64_t)
-    void nghttp2_option_set_glitch_rate_limit(nghttp2_option *, uint64_t, uint64_t)
-    void nghttp2_option_set_builtin_recv_extension_type(nghttp2_option *, uint8_t)
-    int nghttp2_session_client_new2(
-        nghttp2_session **, const nghttp2_callbacks *, void *, const nghttp2_option *
-    )
-    int nghttp2_session_server_new2(
-        nghttp2_session **, const nghttp2_callbacks *, void *, const nghttp2_option *
-    )
-    void nghttp2_session_del(nghttp2_session *)
-    ptrdiff_t nghttp2_session_mem_recv2(nghttp2_session *, const uint8_t *, size_t)
-    ptrdiff_t nghttp2_session_mem_send2(nghttp2_session *, const uint8_t **)
-    int nghttp2_session_want_read(nghttp2_session *)
-    int nghttp2_session_want_write(nghttp2_session *)
-    int nghttp2_session_check_request_allowed(nghttp2_session *)
-    int nghttp2_session_resume_data(nghttp2_session *, int32_t)
-    int nghttp2_session_consume(nghttp2_session *, int32_t, size_t)
-    int nghttp2_session_terminate_session(nghttp2_session *, uint32_t)
-    int nghttp2_session_set_local_window_size(nghttp2_session *, uint8_t, int32_t, int32_t)
-    int32_t nghttp2_session_get_remote_window_size(nghttp2_session *)
-    int32_t nghttp2_session_get_stream_remote_window_size(nghttp2_session *, int32_t)
-    int32_t nghttp2_session_get_last_proc_stream_id(nghttp2_session *)
-    int nghttp2_session_get_stream_local_close(nghttp2_session *, int32_t)
-    int nghttp2_session_get_stream_remote_close(nghttp2_session *, int32_t)
-    int nghttp2_submit_settings(nghttp2_session *, uint8_t, const nghttp2_setting *, size_t)
-    int32_t nghttp2_submit_request2(
-        nghttp2_session *, const void *, const nghttp2_nv *, size_t, const nghttp2_provider *, void *
-    )
-    int nghttp2_submit_response2(
-        nghttp2_session *, int32_t, const nghttp2_nv *, size_t, const nghttp2_provider *
-    )
-    int32_t nghttp2_submit_headers(
-        nghttp2_session *, uint8_t, int32_t, const void *, const nghttp2_nv *, size_t, void *
-    )
-    int nghttp2_submit_trailer(nghttp2_session *, int32_t, const nghttp2_nv *, size_t)
-    int nghttp2_submit_rst_stream(nghttp2_session *, uint8_t, int32_t, uint32_t)
-    int nghttp2_submit_ping(nghttp2_session *, uint8_t, const uint8_t *)
-    int nghttp2_submit_goaway(nghttp2_session *, uint8_t, int32_t, uint32_t, const uint8_t *, size_t)
-    int nghttp2_submit_shutdown_notice(nghttp2_session *)
-    nghttp2_vec nghttp2_rcbuf_get_buf(nghttp2_rcbuf *)
-    void nghttp2_rcbuf_incref(nghttp2_rcbuf *)
-    void nghttp2_rcbuf_decref(nghttp2_rcbuf *)
-    int nghttp2_is_fatal(int)
-    const char *nghttp2_strerror(int)
+from balancer.http2.nghttp2 cimport *
 
 
 cdef tuple ADVANCES_NOTHING = (0, 0, None, False)
@@ -183,6 +50,7 @@ cdef enum:
 cdef uint8_t *output = NULL  # where the frames of one call of `send` are put together
 cdef size_t output_size = 0
 cdef nghttp2_callbacks *callbacks = NULL
+cdef nghttp2_provider provider_of_bodies
 
 
 @cython.final
@@ -322,7 +190,6 @@ cdef class Session:
         return taken(size)
 
     def request(self, fields, bint is_last):
-        cdef nghttp2_provider provider
         cdef Body body = None
         cdef nghttp2_nv *made
         cdef int32_t stream_id
@@ -333,11 +200,9 @@ cdef class Session:
         if not is_last:
             body = Body.__new__(Body)
             body.data = b""
-            provider.source.ptr = <void *>body
-            provider.read = read_body
         made = vector(fields, few)
         stream_id = nghttp2_submit_request2(
-            self._session, NULL, made, len(fields), NULL if is_last else &provider, NULL
+            self._session, NULL, made, len(fields), NULL if is_last else &provider_of_bodies, NULL
         )
         if made != few:
             free(made)
@@ -357,7 +222,6 @@ cdef class Session:
         self._check(result)
 
     def respond(self, int32_t stream_id, fields, bytes data not None, bint is_last):
-        cdef nghttp2_provider provider
         cdef nghttp2_nv few[FEW]
         cdef nghttp2_nv *made
         cdef Body body = None
@@ -367,11 +231,9 @@ cdef class Session:
             body = Body.__new__(Body)
             body.data = data
             body.is_last = is_last
-            provider.source.ptr = <void *>body
-            provider.read = read_body
         made = vector(fields, few)
         result = nghttp2_submit_response2(
-            self._session, stream_id, made, len(fields), NULL if body is None else &provider
+            self._session, stream_id, made, len(fields), NULL if body is None else &provider_of_bodies
         )
         if made != few:
             free(made)
@@ -713,7 +575,12 @@ cdef int on_begin(nghttp2_session *_, const nghttp2_frame *frame, void *session)
 
 
 cdef int on_field(
-    nghttp2_session *_, const nghttp2_frame *frame, nghttp2_rcbuf *name, nghttp2_rcbuf *value, uint8_t flags, void *session
+    nghttp2_session *_,
+    const nghttp2_frame *frame,
+    nghttp2_rcbuf *name,
+    nghttp2_rcbuf *value,
+    uint8_t flags,
+    void *session,
 ) noexcept:
     try:
         return (<Session>session)._field(name, value)
@@ -722,7 +589,12 @@ cdef int on_field(
 
 
 cdef int on_invalid_field(
-    nghttp2_session *_, const nghttp2_frame *frame, nghttp2_rcbuf *name, nghttp2_rcbuf *value, uint8_t flags, void *session
+    nghttp2_session *_,
+    const nghttp2_frame *frame,
+    nghttp2_rcbuf *name,
+    nghttp2_rcbuf *value,
+    uint8_t flags,
+    void *session,
 ) noexcept:
     """Reset the stream of a message with an invalid field, which the library would leave out."""
     return E_TEMPORAL_FAILURE
@@ -782,9 +654,12 @@ cdef ptrdiff_t read_body(
     void *own,
 ) noexcept:
     """Give the library what is left of a body, as much as a frame takes."""
-    cdef Body body = <Body>source.ptr
-    cdef size_t left = PyBytes_GET_SIZE(body.data) - body.at
-    cdef size_t size = min(room, left)
+    cdef Body body = (<Session>own)._bodies.get(stream_id)
+    cdef size_t left, size
+    if body is None:  # the session has been terminated
+        return E_TEMPORAL_FAILURE
+    left = PyBytes_GET_SIZE(body.data) - body.at
+    size = min(room, left)
     if size:
         memcpy(buffer, PyBytes_AS_STRING(body.data) + body.at, size)
         body.at += size
@@ -832,6 +707,7 @@ cdef int prepare() except -1:
         raise ImportError("the package ngh2 has no " + missing.decode())
     if nghttp2_session_callbacks_new(&callbacks):
         raise MemoryError()
+    provider_of_bodies.read = read_body
     nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin)
     nghttp2_session_callbacks_set_on_header_callback2(callbacks, on_field)
     nghttp2_session_callbacks_set_on_invalid_header_callback2(callbacks, on_invalid_field)
