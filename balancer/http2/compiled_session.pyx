@@ -42,6 +42,7 @@ cdef object KIND_HEAD = HEAD
 cdef object KIND_DATA = DATA
 
 cdef enum:
+    OVERHEAD = 32  # bytes that each field counts beside its name and value
     KEPT = 32  # fields of the last head that are remembered
     LONGEST_KEPT = 512  # bytes of the value of such a field
     FEW = 32  # fields of an outgoing head that need no allocation
@@ -80,14 +81,16 @@ cdef class Session:
     cdef dict _bodies
     cdef set _unsendable
     cdef size_t _queued
-    cdef size_t _advertised
+    cdef size_t _advertised, _largest  # size of a header list that is allowed, and that ends the connection
     # the head that is being received
-    cdef list _fields
+    cdef list _fields  # None while all its fields are those of the last one
+    cdef Py_ssize_t _count
     cdef size_t _list_size
-    cdef bint _is_repeated
+    # the last head, and the first of its fields
     cdef tuple _last
     cdef nghttp2_rcbuf *_names[KEPT]
     cdef nghttp2_rcbuf *_values[KEPT]
+    cdef size_t _sizes[KEPT]
     cdef list _pairs
     # the frame DATA that is being received
     cdef int32_t _part_id
@@ -99,10 +102,10 @@ cdef class Session:
         cdef int result = 0, count = 0
         self._events = []
         self._bodies = {}
-        self._fields = []
         self._pairs = []
         self._reason = b""
         self._advertised = limits.header_list
+        self._largest = HARD * limits.header_list
         if nghttp2_option_new(&option):
             raise MemoryError()
         nghttp2_option_set_no_auto_window_update(option, 1)
@@ -387,45 +390,57 @@ cdef class Session:
 
     cdef int _field(self, nghttp2_rcbuf *name, nghttp2_rcbuf *value) except -1:
         """Add a field to the head that is being received."""
-        cdef nghttp2_vec name_bytes = nghttp2_rcbuf_get_buf(name), value_bytes = nghttp2_rcbuf_get_buf(value)
-        cdef Py_ssize_t at = len(self._fields)
+        cdef nghttp2_vec name_bytes, value_bytes
+        cdef Py_ssize_t at = self._count
         cdef tuple pair
-        self._list_size += name_bytes.len + value_bytes.len + 32
-        if self._list_size > <size_t>HARD * self._advertised:
-            raise ngh2.DenialOfServiceError("HTTP/2 engine error: the header list is far larger than advertised")
+        self._count += 1
         if at < KEPT and self._names[at] == name and self._values[at] == value:
-            self._fields.append(self._pairs[at])
-            return 0
-        self._is_repeated = False
+            self._list_size += self._sizes[at]
+            if self._fields is not None:
+                self._fields.append(self._pairs[at])
+            return self._check_size()
+        if self._fields is None:
+            self._fields = self._pairs[:at]
+        name_bytes, value_bytes = nghttp2_rcbuf_get_buf(name), nghttp2_rcbuf_get_buf(value)
+        self._list_size += name_bytes.len + value_bytes.len + OVERHEAD
+        self._check_size()
         pair = (
             PyBytes_FromStringAndSize(<char *>name_bytes.base, name_bytes.len),
             PyBytes_FromStringAndSize(<char *>value_bytes.base, value_bytes.len),
         )
         self._fields.append(pair)
-        if at < KEPT:
-            if at == len(self._pairs):
-                self._pairs.append(None)
-            if self._names[at] != NULL:
-                nghttp2_rcbuf_decref(self._names[at])
-                nghttp2_rcbuf_decref(self._values[at])
-                self._names[at] = self._values[at] = NULL
-            if value_bytes.len > LONGEST_KEPT:
-                self._pairs[at] = None
-                return 0
+        if at >= KEPT:
+            return 0
+        if at == len(self._pairs):
+            self._pairs.append(None)
+        self._pairs[at] = None
+        if self._names[at] != NULL:
+            nghttp2_rcbuf_decref(self._names[at])
+            nghttp2_rcbuf_decref(self._values[at])
+            self._names[at] = self._values[at] = NULL
+        if value_bytes.len <= LONGEST_KEPT:
             nghttp2_rcbuf_incref(name)
             nghttp2_rcbuf_incref(value)
             self._names[at], self._values[at], self._pairs[at] = name, value, pair
+            self._sizes[at] = name_bytes.len + value_bytes.len + OVERHEAD
+        return 0
+
+    cdef int _check_size(self) except -1:
+        """Raise an error if the header list is so large that the connection has to end."""
+        if self._list_size > self._largest:
+            raise ngh2.DenialOfServiceError("HTTP/2 engine error: the header list is far larger than advertised")
         return 0
 
     cdef int _head(self, const nghttp2_frame *frame) except -1:
         """Report the head, or the trailers, that have come."""
         cdef object kind = KIND_HEAD
         cdef tuple fields, first
-        if self._is_repeated and self._last is not None and len(self._last) == len(self._fields):
+        if self._fields is None and self._last is not None and len(self._last) == self._count:
             fields = self._last
         else:
-            fields = tuple(self._fields)
+            fields = tuple(self._pairs[: self._count] if self._fields is None else self._fields)
             self._last = fields if len(fields) <= KEPT else None
+        self._fields = None
         if frame.headers.category != CATEGORY_REQUEST:
             first = <tuple>fields[0] if fields else (b"", b"")
             if first[0] != b":status":
@@ -568,9 +583,9 @@ cdef int failed(void *session, object error) noexcept:
 
 
 cdef int on_begin(nghttp2_session *_, const nghttp2_frame *frame, void *session) noexcept:
-    (<Session>session)._fields = []
+    (<Session>session)._fields = None
+    (<Session>session)._count = 0
     (<Session>session)._list_size = 0
-    (<Session>session)._is_repeated = True
     return 0
 
 
