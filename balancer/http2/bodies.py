@@ -15,35 +15,29 @@ from balancer.http2.limits import LONGEST_FRAME
 
 
 class Backlog:
-    """Parts of a body in order. `size` in bytes; `is_last`: they end the message, with `trailers` if not None."""
+    """Parts of a body in order. `size` in bytes; `is_last`: they end the message, with `trailers` if not None.
 
-    __slots__ = ("_offset", "_parts", "is_last", "size", "trailers")
+    A part is cut into frames when it is added: cut later, it would be kept whole until its last byte is sent.
+    """
+
+    __slots__ = ("_frames", "is_last", "size", "trailers")
 
     def __init__(self) -> None:
-        self._parts: deque[bytes] = deque()
-        self._offset = 0
+        self._frames: deque[bytes] = deque()
         self.size = 0
         self.is_last = False
         self.trailers: Fields | None = None
 
     def add(self, data: bytes) -> None:
-        if data:
-            self._parts.append(data)
-            self.size += len(data)
+        for at in range(0, len(data), LONGEST_FRAME):
+            self._frames.append(data[at : at + LONGEST_FRAME])
+        self.size += len(data)
 
     def take(self) -> bytes:
         """Remove and return what fits into a frame, of one part."""
-        if not self._parts:
+        if not self._frames:
             return b""
-        part, at = self._parts[0], self._offset
-        end = at + LONGEST_FRAME
-        if end >= len(part):
-            self._parts.popleft()
-            self._offset = 0
-            piece = part[at:] if at else part
-        else:
-            self._offset = end
-            piece = part[at:end]
+        piece = self._frames.popleft()
         self.size -= len(piece)
         return piece
 
