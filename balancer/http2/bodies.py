@@ -90,30 +90,36 @@ class Bodies:
 
     def take_turns(self, limit: int | None = None) -> bytes:
         """Frame the bodies that wait, a frame of each at a time, until the connection's window is used up, or about
-        `limit` bytes are made.
+        `limit` bytes are made. The next call begins with the stream after the last one.
         """
         session, waiting = self._session, self.waiting
         made: list[bytes] = []
         size, has_given = 0, True
         while has_given and waiting and session.window > 0 and (limit is None or size < limit):
             has_given = False
+            most = session.window if limit is None else limit - size
             for stream_id, backlog in list(waiting.items()):
                 if not session.queued(stream_id):  # else it waits for the stream's window
-                    self._give_turn(stream_id, backlog)
+                    most -= self._give_turn(stream_id, backlog)
                     has_given = True
+                    if most <= 0:
+                        break
             made.append(session.send())
             size += len(made[-1])
         return b"".join(made)
 
-    def _give_turn(self, stream_id: int, backlog: Backlog) -> None:
+    def _give_turn(self, stream_id: int, backlog: Backlog) -> int:
+        """Give the library a frame of a body; the stream's next turn is behind those of the others. Returns its size."""
         data = backlog.take()
-        if backlog.size:
-            self._give(stream_id, data, False)
-            return
         del self.waiting[stream_id]
+        if backlog.size:
+            self.waiting[stream_id] = backlog
+            self._give(stream_id, data, False)
+            return len(data)
         self._give(stream_id, data, backlog.is_last)
         if backlog.trailers is not None:
             self.send_trailers(stream_id, backlog.trailers)
+        return len(data)
 
     def unsent(self, stream_id: int) -> int:
         """Return how many bytes of a body are not framed yet."""
