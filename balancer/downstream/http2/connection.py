@@ -251,8 +251,12 @@ class Http2Connection(ClientConnection):
         stream.uncharge()
 
     def watch(self, stream: Http2Stream) -> None:
-        """Pause the stream's response while the client does not take it."""
+        """Send soon, and pause the stream's response while the client does not take it: at once, since the event loop
+        may read from one worker many times in an iteration.
+        """
         self._watched[stream] = None
+        stream.note_pressure(self._high)
+        self.flush_soon()
 
     # --- sending
 

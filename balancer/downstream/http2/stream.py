@@ -195,7 +195,6 @@ class Http2Stream(ClientStream):
         if not is_last:
             self.is_long = True
             connection.watch(self)
-            connection.flush_soon()
         elif len(data) > SHORT:
             self.is_long = True
 
