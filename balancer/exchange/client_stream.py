@@ -30,6 +30,11 @@ class ClientStream(ClientConnection):
     def has_many_beside(self) -> bool:
         """Whether so many streams are open that none may read much ahead of the client."""
 
+    @property
+    @abstractmethod
+    def read_limit(self) -> int:
+        """Maximum bytes of a read from the worker: fewer where many streams are open."""
+
     @abstractmethod
     def fields_of(self, status: int, block: bytes) -> Fields:
         """Return a response's head as fields. Raises `MalformedResponse` for what HTTP/2 does not allow."""

@@ -33,7 +33,7 @@ class StreamAttempt(Attempt):
 
     def _send(self, exchange: Exchange, upstream: UpstreamRequest) -> None:
         super()._send(exchange, upstream)
-        if upstream.read_size != READ and cast(ClientStream, exchange.downstream).has_many_beside:
+        if upstream.read_size != READ and cast(ClientStream, exchange.downstream).read_limit < LONGEST_READ:
             upstream.set_read_size(READ)
 
     def response_whole(self, response: Response, body: bytes) -> None:
@@ -74,7 +74,7 @@ class StreamAttempt(Attempt):
         if self.state is not STREAMING or not self._out:
             return
         stream = cast(ClientStream, cast("Exchange", self.exchange).downstream)
-        size = min(2 * self.read_size, LONGEST_READ) if stream.keeps_up else max(READ, self.read_size // 2)
+        size = min(2 * self.read_size, stream.read_limit) if stream.keeps_up else max(READ, self.read_size // 2)
         self.read_size = size
         stream.send(self._fields, self._take_out(), is_last=False)
         self._fields = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from balancer.config.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import StreamTransport
@@ -21,6 +22,7 @@ from balancer.grpc.call import GrpcCall
 from balancer.grpc.own_errors import head_for, trailers_for
 from balancer.http1.fields import without
 from balancer.http2.events import CANCEL, INTERNAL_ERROR
+from balancer.upstream.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
     from balancer.downstream.http2.connection import Http2Connection
@@ -33,9 +35,9 @@ SHORT = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.
 Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
 
-MANY = 16
-"""Open streams of a connection above which the first read of a response is short, too: with a slow client, each stream
-keeps what one read has brought."""
+AHEAD = 16 * LONGEST_READ
+"""Bytes that the streams of a connection may read from workers at once: with a slow client, each keeps what one read has
+brought."""
 
 OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
 
@@ -90,8 +92,8 @@ class Http2Stream(ClientStream):
         return self._connection.engine.unsent(self._id)
 
     @property
-    def has_many_beside(self) -> bool:
-        return self._connection.answering > MANY
+    def read_limit(self) -> int:
+        return max(READ, min(LONGEST_READ, AHEAD // max(1, self._connection.answering)))
 
     @property
     def keeps_up(self) -> bool:
