@@ -23,7 +23,7 @@ class ClientStream(ClientConnection):
     @property
     @abstractmethod
     def keeps_up(self) -> bool:
-        """Whether the client has taken all of the response so far, and the kernel all that was sent to it."""
+        """Whether the client has taken all of the response so far."""
 
     @property
     @abstractmethod

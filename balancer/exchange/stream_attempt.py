@@ -12,7 +12,6 @@ from balancer.http1.chunks import passing_trailers
 from balancer.http1.field_list import fields_of
 from balancer.http1.fields import Framing
 from balancer.http1.websocket import is_accepted
-from balancer.upstream.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
@@ -33,7 +32,7 @@ class StreamAttempt(Attempt):
 
     def _send(self, exchange: Exchange, upstream: UpstreamRequest) -> None:
         super()._send(exchange, upstream)
-        if upstream.read_size != READ and cast(ClientStream, exchange.downstream).read_limit < LONGEST_READ:
+        if upstream.read_size != READ and cast(ClientStream, exchange.downstream).has_many_beside:
             upstream.set_read_size(READ)
 
     def response_whole(self, response: Response, body: bytes) -> None:

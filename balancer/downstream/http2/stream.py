@@ -35,9 +35,9 @@ SHORT = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.
 Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
 
-AHEAD = 16 * LONGEST_READ
-"""Bytes that the streams of a connection may read from workers at once: with a slow client, each keeps what one read has
-brought."""
+MANY = 16
+"""Open streams of a connection above which reads from workers are shorter, the first one of a response, too: with a
+slow client, each stream keeps what one read has brought."""
 
 OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
 
@@ -92,12 +92,17 @@ class Http2Stream(ClientStream):
         return self._connection.engine.unsent(self._id)
 
     @property
+    def has_many_beside(self) -> bool:
+        return self._connection.answering > MANY
+
+    @property
     def read_limit(self) -> int:
-        return max(READ, min(LONGEST_READ, AHEAD // max(1, self._connection.answering)))
+        answering = self._connection.answering
+        return LONGEST_READ if answering <= MANY else max(READ, MANY * LONGEST_READ // answering)
 
     @property
     def keeps_up(self) -> bool:
-        return not (self.unsent or self._connection.transport.get_write_buffer_size())
+        return not self.unsent
 
     # --- the request
 
