@@ -73,7 +73,9 @@ class StreamAttempt(Attempt):
         if self.state is not STREAMING or not self._out:
             return
         stream = cast(ClientStream, cast("Exchange", self.exchange).downstream)
-        size = min(2 * self.read_size, stream.read_limit) if stream.keeps_up else max(READ, self.read_size // 2)
+        size = (
+            min(2 * self.read_size, stream.read_limit) if stream.keeps_up else max(READ, self.read_size // 2)
+        )
         self.read_size = size
         stream.send(self._fields, self._take_out(), is_last=False)
         self._fields = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
 from balancer.downstream.http2.response_heads import StreamResponseHeads
-from balancer.downstream.http2.stream import Http2Stream
+from balancer.downstream.http2.stream import MANY, Http2Stream
 from balancer.downstream.request_handler import AdminExchanges, Refusal
 from balancer.errors import RequestRejected
 from balancer.exchange.client_connection import ClientConnection
@@ -255,7 +255,7 @@ class Http2Connection(ClientConnection):
         may read from one worker many times in an iteration.
         """
         self._watched[stream] = None
-        stream.note_pressure(self._high)
+        stream.note_pressure(self._high_of_each())
         self.flush_soon()
 
     # --- sending
@@ -299,8 +299,13 @@ class Http2Connection(ClientConnection):
                 stream.uncharge()
                 del self._ended[stream.id]
 
+    def _high_of_each(self) -> int:
+        """Return the bytes of a stream that may wait before its response is paused: fewer where many are open."""
+        number = len(self._streams)
+        return self._high if number <= MANY else self._high * MANY // number
+
     def _note_pressure(self) -> None:
-        high = self._high
+        high = self._high_of_each()
         for stream in list(self._watched):
             if not stream.note_pressure(high):
                 self._watched.pop(stream, None)
