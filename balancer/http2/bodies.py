@@ -109,7 +109,7 @@ class Bodies:
         return b"".join(made)
 
     def _give_turn(self, stream_id: int, backlog: Backlog) -> int:
-        """Give the library a frame of a body; the stream's next turn is behind those of the others. Returns its size."""
+        """Give the library a frame of a body; returns its size. The stream's next turn is behind those of others."""
         data = backlog.take()
         del self.waiting[stream_id]
         if backlog.size:
