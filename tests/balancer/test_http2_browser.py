@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 
 from tests.balancer.certificates import Shelf
 from tests.balancer.chromium import Tab, chromium, program
@@ -98,3 +101,34 @@ async def test_page_with_many_fetches(stage: Stage, tab: Tab, tmp_path: Path) ->
     assert counts.http2_streams == 1 + 2 * FETCHES
     assert counts.http2_connections == 1
     assert stage.outcomes() == {"ok": 1 + 2 * FETCHES}
+
+
+ECHO = """
+new Promise((resolve, reject) => {
+  const socket = new WebSocket(`wss://${location.host}/socket`);
+  socket.onopen = () => socket.send("hello");
+  socket.onmessage = (event) => { socket.close(); resolve(event.data); };
+  socket.onerror = () => reject("error");
+})
+"""
+
+
+async def test_websocket_on_the_connection_of_the_page(stage: Stage, tab: Tab, tmp_path: Path) -> None:
+    """By extended CONNECT (RFC 8441): it is a second stream of the same connection."""
+
+    async def echo(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(message)
+
+    def page_or_socket(connection: ServerConnection, request: Request) -> Response | None:
+        fields = Headers({"Content-Type": "text/html", "Content-Length": str(len(PAGE))})
+        return Response(200, "OK", fields, PAGE) if request.path == "/" else None
+
+    async with serve(echo, "127.0.0.1", 0, process_request=page_or_socket) as worker:
+        port = next(iter(worker.sockets)).getsockname()[1]
+        server = await stage.serve(port, tls=Shelf(tmp_path).pair("localhost", "127.0.0.1"))
+        await tab.open(f"https://{server.address}/")
+        await tab.eventually("document.title === 'page'")
+        assert await tab.value(ECHO) == "hello"
+        counts = stage.proxy.counts
+        assert (counts.http2_connections, counts.http2_streams) == (1, 2)
