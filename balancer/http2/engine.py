@@ -130,7 +130,7 @@ class Engine:
             if session.receive(data) and not self.is_blocked:
                 self._out.append(session.send())  # reports the streams that this read has broken
         except LibraryError as error:
-            fault = error
+            fault = error.with_traceback(None)  # which would keep the read until a garbage collection
         reset = self._reset
         for event in session.events():
             kind, stream_id, value, flag = cast(Event, event)
