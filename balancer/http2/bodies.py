@@ -126,3 +126,8 @@ class Bodies:
         size: int = self._session.queued(stream_id)
         backlog = self.waiting.get(stream_id)
         return size if backlog is None else size + backlog.size
+
+    @property
+    def waiting_size(self) -> int:
+        """Bytes of all bodies that the library does not have yet."""
+        return sum(backlog.size for backlog in self.waiting.values())
