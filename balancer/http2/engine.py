@@ -97,12 +97,10 @@ class Engine:
             self._feed_in_pieces(data)
         else:
             self._feed(data)
-        if self._is_server:
-            if self.is_closed:
-                self._events = self._events[-1:]
-            elif self._reset:
-                self._hide()
-        self._reset.clear()
+        if self.is_closed and self._is_server:
+            self._events = self._events[-1:]
+        elif self._reset:
+            self._hide()
         events, self._events = self._events, []
         return events
 
@@ -236,8 +234,10 @@ class Engine:
             self._lost += LONGEST_FRAME
 
     def _hide(self) -> None:
-        """Remove the events of streams that began and ended early in the same read."""
-        reset = self._reset
+        """Remove the events of streams that a client began and ended early in the same read."""
+        reset, self._reset = self._reset, set()
+        if not self._is_server:
+            return
         hidden = {event[1] for event in self._events if event[0] <= OVERSIZED and event[1] in reset}
         if hidden:
             self._events = [event for event in self._events if event[1] not in hidden or event[0] > RESET]
