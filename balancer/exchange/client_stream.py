@@ -23,12 +23,17 @@ class ClientStream(ClientConnection):
     @property
     @abstractmethod
     def keeps_up(self) -> bool:
-        """Whether the client has taken all of the response so far, and the kernel all that was sent to it."""
+        """Whether the client has taken all of the response so far."""
 
     @property
     @abstractmethod
     def has_many_beside(self) -> bool:
         """Whether so many streams are open that none may read much ahead of the client."""
+
+    @property
+    @abstractmethod
+    def read_limit(self) -> int:
+        """Maximum bytes of a read from the worker: fewer where many streams are open."""
 
     @abstractmethod
     def fields_of(self, status: int, block: bytes) -> Fields:

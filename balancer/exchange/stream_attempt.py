@@ -12,7 +12,6 @@ from balancer.http1.chunks import passing_trailers
 from balancer.http1.field_list import fields_of
 from balancer.http1.fields import Framing
 from balancer.http1.websocket import is_accepted
-from balancer.upstream.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
@@ -74,7 +73,9 @@ class StreamAttempt(Attempt):
         if self.state is not STREAMING or not self._out:
             return
         stream = cast(ClientStream, cast("Exchange", self.exchange).downstream)
-        size = min(2 * self.read_size, LONGEST_READ) if stream.keeps_up else max(READ, self.read_size // 2)
+        size = (
+            min(2 * self.read_size, stream.read_limit) if stream.keeps_up else max(READ, self.read_size // 2)
+        )
         self.read_size = size
         stream.send(self._fields, self._take_out(), is_last=False)
         self._fields = None

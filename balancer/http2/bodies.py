@@ -15,35 +15,29 @@ from balancer.http2.limits import LONGEST_FRAME
 
 
 class Backlog:
-    """Parts of a body in order. `size` in bytes; `is_last`: they end the message, with `trailers` if not None."""
+    """Parts of a body in order. `size` in bytes; `is_last`: they end the message, with `trailers` if not None.
 
-    __slots__ = ("_offset", "_parts", "is_last", "size", "trailers")
+    A part is cut into frames when it is added: cut later, it would be kept whole until its last byte is sent.
+    """
+
+    __slots__ = ("_frames", "is_last", "size", "trailers")
 
     def __init__(self) -> None:
-        self._parts: deque[bytes] = deque()
-        self._offset = 0
+        self._frames: deque[bytes] = deque()
         self.size = 0
         self.is_last = False
         self.trailers: Fields | None = None
 
     def add(self, data: bytes) -> None:
-        if data:
-            self._parts.append(data)
-            self.size += len(data)
+        for at in range(0, len(data), LONGEST_FRAME):
+            self._frames.append(data[at : at + LONGEST_FRAME])
+        self.size += len(data)
 
     def take(self) -> bytes:
         """Remove and return what fits into a frame, of one part."""
-        if not self._parts:
+        if not self._frames:
             return b""
-        part, at = self._parts[0], self._offset
-        end = at + LONGEST_FRAME
-        if end >= len(part):
-            self._parts.popleft()
-            self._offset = 0
-            piece = part[at:] if at else part
-        else:
-            self._offset = end
-            piece = part[at:end]
+        piece = self._frames.popleft()
         self.size -= len(piece)
         return piece
 
@@ -96,33 +90,44 @@ class Bodies:
 
     def take_turns(self, limit: int | None = None) -> bytes:
         """Frame the bodies that wait, a frame of each at a time, until the connection's window is used up, or about
-        `limit` bytes are made.
+        `limit` bytes are made. The next call begins with the stream after the last one.
         """
         session, waiting = self._session, self.waiting
         made: list[bytes] = []
         size, has_given = 0, True
         while has_given and waiting and session.window > 0 and (limit is None or size < limit):
             has_given = False
+            most = session.window if limit is None else limit - size
             for stream_id, backlog in list(waiting.items()):
                 if not session.queued(stream_id):  # else it waits for the stream's window
-                    self._give_turn(stream_id, backlog)
+                    most -= self._give_turn(stream_id, backlog)
                     has_given = True
+                    if most <= 0:
+                        break
             made.append(session.send())
             size += len(made[-1])
         return b"".join(made)
 
-    def _give_turn(self, stream_id: int, backlog: Backlog) -> None:
+    def _give_turn(self, stream_id: int, backlog: Backlog) -> int:
+        """Give the library a frame of a body; returns its size. The stream's next turn is behind those of others."""
         data = backlog.take()
-        if backlog.size:
-            self._give(stream_id, data, False)
-            return
         del self.waiting[stream_id]
+        if backlog.size:
+            self.waiting[stream_id] = backlog
+            self._give(stream_id, data, False)
+            return len(data)
         self._give(stream_id, data, backlog.is_last)
         if backlog.trailers is not None:
             self.send_trailers(stream_id, backlog.trailers)
+        return len(data)
 
     def unsent(self, stream_id: int) -> int:
         """Return how many bytes of a body are not framed yet."""
         size: int = self._session.queued(stream_id)
         backlog = self.waiting.get(stream_id)
         return size if backlog is None else size + backlog.size
+
+    @property
+    def waiting_size(self) -> int:
+        """Bytes of all bodies that the library does not have yet."""
+        return sum(backlog.size for backlog in self.waiting.values())

@@ -72,6 +72,7 @@ class Engine:
         self._farewell = -1  # code of the peer's GOAWAY
         self._out: list[bytes] = []
         self._events: list[Event] = []
+        self._reset: set[int] = set()  # streams that this read has ended early
         self._open: dict[int, int] = {}  # streams that the peer has not ended -> bytes not acknowledged yet
         self._unwanted: dict[int, None] = {}  # answered streams whose request is not read to its end
         self._last_id = 0  # of the peer's streams
@@ -92,7 +93,14 @@ class Engine:
 
         A stream that a client begins and resets within `data` is not reported.
         """
-        self._feed(data)
+        if len(data) > PIECE:
+            self._feed_in_pieces(data)
+        else:
+            self._feed(data)
+        if self.is_closed and self._is_server:
+            self._events = self._events[-1:]
+        elif self._reset:
+            self._hide()
         events, self._events = self._events, []
         return events
 
@@ -101,19 +109,27 @@ class Engine:
         while the connection `is_leaving`."""
         return self.receive(b"")
 
-    def _feed(self, data: bytes) -> None:
+    def _feed_in_pieces(self, data: bytes) -> None:
+        """Feed a long read so that no more answers to PING and SETTINGS pile up than are sent between the pieces, and a
+        flood costs no more than a piece.
+        """
+        view = memoryview(data)
+        for at in range(0, len(data), PIECE):
+            self._feed(view[at : at + PIECE])
+            if self.is_closed or not self._session.wants_read:  # it has ended
+                return
+
+    def _feed(self, data: bytes | memoryview) -> None:
         if self.is_closed:
             return
         session = self._session
         fault = None
         try:
-            if len(data) > PIECE:
-                self._feed_in_pieces(data)
-            elif session.receive(data) and not self.is_blocked:
+            if session.receive(data) and not self.is_blocked:
                 self._out.append(session.send())  # reports the streams that this read has broken
         except LibraryError as error:
-            fault = error
-        reset: set[int] | None = None
+            fault = error.with_traceback(None)  # which would keep the read until a garbage collection
+        reset = self._reset
         for event in session.events():
             kind, stream_id, value, flag = cast(Event, event)
             if kind in (HEAD, OVERSIZED):
@@ -122,8 +138,7 @@ class Engine:
             elif kind == DATA:
                 self._on_data(event, stream_id, value, flag)
             elif kind == STREAM_CLOSED:
-                if (value or flag) and (reset is None or stream_id not in reset):
-                    reset = reset or set()
+                if (value or flag) and stream_id not in reset:
                     reset.add(stream_id)
                     self._count_lost(stream_id)
                     self._events.append((RESET, stream_id, value or INTERNAL_ERROR, False))
@@ -132,7 +147,6 @@ class Engine:
             elif kind == RESET:
                 self._recent_resets += 1
                 self.resets += 1
-                reset = reset or set()
                 reset.add(stream_id)
                 self._events.append(event)
             else:
@@ -141,21 +155,6 @@ class Engine:
             self._fail(fault)
         elif self._is_flood():
             self.terminate(ENHANCE_YOUR_CALM, self._flood_in_words())
-        if self._is_server:
-            if self.is_closed:
-                self._events = self._events[-1:]
-            elif reset is not None:
-                self._hide(reset)
-
-    def _feed_in_pieces(self, data: bytes) -> None:
-        """Feed a long read so that no more answers to PING and SETTINGS pile up than are sent between the pieces."""
-        session = self._session
-        view = memoryview(data)
-        for at in range(0, len(data), PIECE):
-            if session.receive(view[at : at + PIECE]) and not self.is_blocked:
-                self._out.append(session.send())
-            if not session.wants_read:  # it has ended
-                return
 
     def _on_head(self, stream_id: int, has_ended: bool) -> None:
         self._idle_frames = 0
@@ -234,8 +233,11 @@ class Engine:
         if stream_id in self._open:
             self._lost += LONGEST_FRAME
 
-    def _hide(self, reset: set[int]) -> None:
-        """Remove the events of streams that began and ended early in the same read."""
+    def _hide(self) -> None:
+        """Remove the events of streams that a client began and ended early in the same read."""
+        reset, self._reset = self._reset, set()
+        if not self._is_server:
+            return
         hidden = {event[1] for event in self._events if event[0] <= OVERSIZED and event[1] in reset}
         if hidden:
             self._events = [event for event in self._events if event[1] not in hidden or event[0] > RESET]
@@ -317,7 +319,7 @@ class Engine:
     def unsent_in_all(self) -> int:
         """Bytes of all bodies that wait for the peer's windows, or to be framed."""
         size: int = self._session.queued_in_all
-        return size
+        return size + self._bodies.waiting_size if self._bodies.waiting else size
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Return window: `size` received bytes of a body have been passed on. Withhold it while the reader is slow."""

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from benchmarks.harness import http2_loop
+from benchmarks.harness.http2_loop import Http2Loop
 from benchmarks.harness.load_process import Place, generator_argv, report_of, started
 from benchmarks.harness.open_loop import OpenLoop, Record
 from experiments import cpu_time
@@ -50,8 +52,12 @@ class OpenLoad:
     spins: bool = False
     """Whether the generator busy-waits instead of sleeping, on a core of its own."""
 
+    is_http2: bool = False
+
     @property
     def request(self) -> bytes:
+        if self.is_http2:
+            return http2_loop.get(self.path, f"127.0.0.1:{self.port}")
         return f"GET {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode()
 
     def instants(self) -> Floats:
@@ -120,7 +126,8 @@ def summarised(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
 def run(load: OpenLoad) -> Report:
     """Send all requests and wait for their ends. Raises `FleetFailedError` if the port does not accept connections."""
     instants = load.instants().tolist()
-    loop = OpenLoop(load.port, load.request, load.connections, TIMEOUT, load.spins)
+    kind = Http2Loop if load.is_http2 else OpenLoop
+    loop = kind(load.port, load.request, load.connections, TIMEOUT, load.spins)
     with without_collections(), closing(loop):
         began_at, own, before = time.monotonic(), time.process_time(), seconds_in_use()
         record = loop.run(instants)

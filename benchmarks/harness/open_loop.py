@@ -81,6 +81,8 @@ class ConnectionSlot:
 class OpenLoop:
     """Sends one request at every instant and records its result. `timeout` in seconds from the due instant."""
 
+    slot = ConnectionSlot
+
     def __init__(
         self, port: int, request: bytes, connections: int, timeout: float, spins: bool = False
     ) -> None:
@@ -107,7 +109,7 @@ class OpenLoop:
         self._down: list[ConnectionSlot] = []
         try:
             for _ in range(connections):
-                self._watch(ConnectionSlot(self._connected()), select.EPOLLIN)
+                self._watch(self.slot(self._connected()), select.EPOLLIN)
         except FleetFailedError:
             self.close()
             raise

@@ -24,15 +24,20 @@ from benchmarks.harness.options import (
 )
 from benchmarks.harness.serving import folder_in
 from benchmarks.harness.session import Session
-from benchmarks.slow_clients.runs import SLOW_KINDS, Plan, Run, run_plan
+from benchmarks.slow_clients.flood_client import FLOODS
+from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, Plan, Run, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
+from experiments.errors import BadInputError
+
+SLOW_AND_FLOODS = (*SLOW_KINDS, *FLOODS)
 
 EPILOG = """\b
 Examples:
   python -m benchmarks slow-clients                          Steelyard alone, about five minutes
   python -m benchmarks slow-clients --peers nginx,haproxy --rounds 3
   python -m benchmarks slow-clients --clients 200 --pace 100ms --duration 2s
+  python -m benchmarks slow-clients --kinds resets,continuation --http2
   python -m benchmarks slow-clients --stalled                memory cost of one stalled reader of 1 GiB
   python -m benchmarks slow-clients --check                  exit code 1 when a bound is missed
 """
@@ -54,6 +59,14 @@ Examples:
 @click.option(
     "--rounds", type=click.IntRange(1, 100), default=12, show_default=True, help="Runs of each kind."
 )
+@click.option(
+    "--kinds",
+    default=",".join(SLOW_AND_FLOODS),
+    show_default=True,
+    metavar="A,B,…",
+    help="Slow clients and floods.",
+)
+@click.option("--http2", "is_http2", is_flag=True, help="Normal requests over HTTP/2.")
 @SEED
 @POLICY
 @PEERS
@@ -63,7 +76,7 @@ Examples:
 @JSON
 @CHECK
 def slow_clients(
-    policy: str, others: str, is_stalled: bool, file: Path | None, check: bool, **options: Any
+    policy: str, others: str, kinds: str, is_stalled: bool, file: Path | None, check: bool, **options: Any
 ) -> int:
     """Measure normal traffic alone, then beside clients that send a head or a body, or read, byte by byte."""
     session = Session(file, check)
@@ -73,9 +86,18 @@ def slow_clients(
         peers=peers.available(proxies, session.say),
         proxy_core=proxy_core,
         load_core=load_core,
+        kinds=known_kinds(kinds),
         **options,
     )
     return run_stalled(session, plan) if is_stalled else run_session(session, plan)
+
+
+def known_kinds(text: str) -> tuple[str, ...]:
+    """Kinds of slow clients from a list. Raises `BadInputError` for an unknown one."""
+    for kind in names_in(text):
+        if kind not in SLOW_AND_FLOODS:
+            raise BadInputError(f"--kinds: unknown {kind!r}; known: {', '.join(SLOW_AND_FLOODS)}")
+    return tuple(names_in(text))
 
 
 def run_session(session: Session, plan: Plan) -> int:
@@ -89,7 +111,8 @@ def run_session(session: Session, plan: Plan) -> int:
         session.run_ended(f"{run.slow_kind} {run.round + 1}, {run.peer}, {run.kind}", figures, run.fault)
 
     session.measure(
-        lambda folder: run_plan(plan, folder, run_ended), plan.rounds * len(plan.peers) * len(SLOW_KINDS) * 3
+        lambda folder: run_plan(plan, folder, run_ended),
+        plan.rounds * sum(len(plan.kinds_for(peer)) for peer in plan.peers) * 3,
     )
     rows = rows_of(runs)
     return session.conclude(
@@ -118,9 +141,10 @@ def run_stalled(session: Session, plan: Plan) -> int:
 
 def introduction(plan: Plan) -> str:
     """Text printed before the first run: load, core assignment, rounds, peers and seed."""
-    slow = f"{plan.clients} slow clients ({', '.join(SLOW_KINDS)}) at a byte per {plan.pace:g} s"
+    slow = f"{plan.clients} slow clients at a byte per {plan.pace:g} s, or {FLOODING} that flood"
     places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
+    normal = f"{plan.rate:g} normal requests per second over HTTP/{2 if plan.is_http2 else 1.1}"
     return (
-        f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {slow}.\n"
+        f"{normal} for {plan.seconds:g} s, quiet and beside {slow} ({', '.join(plan.kinds)}).\n"
         f"{plan.rounds} rounds, {len(plan.peers)} proxies, seed {plan.seed}; {places}."
     )

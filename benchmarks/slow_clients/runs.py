@@ -23,8 +23,9 @@ from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_processes import RunningPeer
-from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
+from benchmarks.harness.peers import OURS, WORKER_PORTS, Peer, Site
 from benchmarks.harness.serving import folder_in, serving
+from benchmarks.slow_clients.flood_client import FLOODS
 from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
@@ -32,12 +33,15 @@ from experiments.processes import Child, program
 
 QUIET, CONTROL = "quiet", "quiet again"
 SLOW_KINDS = ("head", "body", "read", "mixed")
-KINDS = (QUIET, CONTROL, *SLOW_KINDS)
+KINDS = (QUIET, CONTROL, *SLOW_KINDS, *FLOODS)
 """`CONTROL` is an A/A control: its difference from `QUIET` is the noise against which the other kinds are read."""
 SETTLED_AFTER = 2.0
 """Seconds from the last slow connection to the load: until then the buffers for slow readers fill."""
 
 CONNECTIONS = 64
+FLOODING = 50
+"""Clients that flood HTTP/2 connections."""
+
 HEAD_TIMEOUT = 2.0
 """Timeout for a request head in seconds, set in each proxy, so that a short run shows how slow heads end."""
 
@@ -55,6 +59,13 @@ class Plan:
     seed: int
     proxy_core: int
     load_core: int
+    kinds: tuple[str, ...] = (*SLOW_KINDS, *FLOODS)
+    is_http2: bool = False
+    """Whether the normal requests, and nothing else, are over HTTP/2; floods are in any case."""
+
+    def kinds_for(self, peer: Peer) -> tuple[str, ...]:
+        """Kinds of slow clients before a peer; others are not configured for HTTP/2."""
+        return self.kinds if peer.name.startswith(OURS) else tuple(set(self.kinds) & set(SLOW_KINDS))
 
     @property
     def is_load_alone(self) -> bool:
@@ -90,7 +101,7 @@ class Run:
 def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
     """Order of the runs: each peer with each kind of slow clients, and the shuffled kinds of its runs in each round."""
     rng = Random(plan.seed)
-    (pairs,) = shuffled_blocks([(peer, kind) for peer in plan.peers for kind in SLOW_KINDS], 1, rng)
+    (pairs,) = shuffled_blocks([(peer, kind) for peer in plan.peers for kind in plan.kinds_for(peer)], 1, rng)
     return [(peer, kind, shuffled_blocks((QUIET, CONTROL, kind), plan.rounds, rng)) for peer, kind in pairs]
 
 
@@ -178,7 +189,7 @@ async def pair(plan: Plan, peer: Peer, slow_kind: str, calm: Site, beside: Site)
 async def load(plan: Plan, port: int, number: int) -> Report:
     """Open-loop load of normal requests; all runs of a round have the same arrivals."""
     open_load = OpenLoad(
-        port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone
+        port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone, plan.is_http2
     )
     return await run_open_load(open_load, partial(cpu_time.pinned_to, plan.load_core))
 
@@ -188,11 +199,19 @@ async def slow_clients(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple
     """Start slow clients of `kind`, paused; yields the process and how its connections ended, known on exit."""
     endings: dict[str, int] = {}
     report = site.folder / "slow-clients.json"
-    words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
+    if kind in FLOODS:
+        argv = [
+            *program("benchmarks.slow_clients.flood_client"),
+            str(site.port),
+            kind,
+            str(FLOODING),
+            str(report),
+        ]
+    else:
+        words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
+        argv = [*program("benchmarks.slow_clients.slow_client"), *words]
     with cpu_time.pinned_to(plan.proxy_core):
-        child = await processes.start(
-            "slow-clients", [*program("benchmarks.slow_clients.slow_client"), *words]
-        )
+        child = await processes.start("slow-clients", argv)
     try:
         await child.ready()
         await asyncio.sleep(SETTLED_AFTER)

@@ -428,10 +428,15 @@ class Stage:
         tls: ssl.SSLContext | None = None,
         name: str | None = None,
         first: bytes = b"",
+        source: str = "",
     ) -> Wire:
-        """Connect to the server; `first` is sent before the TLS handshake, `name` is the server name."""
+        """Connect to the server, from the address `source` if one is given; `first` is sent before the TLS handshake,
+        `name` is the server name.
+        """
         assert self.server is not None
         sock = socket.socket()
+        if source:
+            sock.bind((source, 0))
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)

@@ -16,7 +16,7 @@ from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, ResetCounts
 from tests.balancer import frames
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, Stage, Wire, answering_after, response
-from tests.balancer.frames import frame, head, rst
+from tests.balancer.frames import block, frame, frames_of, head, rst
 from tests.balancer.http2_client import Http2Client, fields, http2_client, raw_client
 
 NAME = "a.example"
@@ -224,25 +224,57 @@ async def test_rapid_reset_over_several_connections(stage: Stage) -> None:
         stage.proxy.cached_time += 0.01
         client.wire.leave()
         await stage.eventually(lambda: not stage.proxy.downstreams)
-    client = await raw_client(stage)
-    assert await client.goaway() == ENHANCE_YOUR_CALM
-    await client.end()
+    assert await seen_when_refused(stage) == []
+    assert stage.proxy.counts.http2_floods == 1
     stage.jump(30.0)
     assert (await (await http2_client(stage)).ask()).status == 200
+
+
+async def seen_when_refused(stage: Stage) -> list[tuple[int, int, int, bytes]]:
+    """What a client gets that is refused before its first byte is read: nothing."""
+    wire = await stage.client()
+    await wire.closed()
+    return list(frames_of(wire.received))
+
+
+async def test_floods_of_continuation_over_several_connections(stage: Stage) -> None:
+    """Connections that end by a flood count for their client, and those of other clients go on."""
+    await stage.serve(await stage.worker(response()))
+    other = await http2_client(stage, source="127.0.0.2")
+    flood = frame(frames.HEADERS, block(*fields()), 1, 1) + 200 * frame(
+        frames.CONTINUATION, block((b"a", b"b")), 1
+    )
+    for _ in range(3):
+        client = await raw_client(stage)
+        await client.send(flood)
+        assert await client.goaway() == ENHANCE_YOUR_CALM
+        await client.end()
+    assert await seen_when_refused(stage) == []
+    assert stage.proxy.counts.http2_floods == 4
+    assert (await other.ask()).status == 200
+    assert (await (await http2_client(stage, source="127.0.0.2")).ask()).status == 200
 
 
 def test_reset_counts_are_bounded_and_fall() -> None:
     counts = ResetCounts()
     assert not counts.add(b"a", MOST, 0.0)
     assert counts.add(b"a", 1, 0.0)
-    assert counts.is_over(b"a", 0.0)
-    assert not counts.is_over(b"a", 1.0)
-    assert not counts.is_over(b"b", 0.0)
+    assert counts.refuses(b"a", 0.0)
+    assert not counts.refuses(b"a", 1.0)
+    assert not counts.refuses(b"b", 0.0)
     for number in range(2 * CLIENTS):
         counts.add(b"%d" % number, 1000, 1.0)
     assert len(counts) <= CLIENTS
     counts.add(b"last", 1, 1.0 + 1001 / PER_SECOND)
-    assert counts.is_over(b"last", 100.0) is False
+    assert counts.refuses(b"last", 100.0) is False
+
+
+def test_a_client_that_goes_on_reconnecting_stays_refused() -> None:
+    """Until half a minute after its last attempt, however many there were."""
+    counts = ResetCounts()
+    counts.add(b"a", MOST + 1, 0.0)
+    assert all(counts.refuses(b"a", attempt / 4) for attempt in range(1000))
+    assert not counts.refuses(b"a", 999 / 4 + 30.0)
 
 
 # --- tunnels

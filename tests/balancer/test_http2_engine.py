@@ -28,7 +28,7 @@ from balancer.http2.events import (
     TRAILERS,
     Event,
 )
-from balancer.http2.limits import WINDOW, Limits
+from balancer.http2.limits import LONGEST_FRAME, PIECE, WINDOW, Limits
 from balancer.http2.sendable import UnsendableFields
 from balancer.http2.server_engine import ServerEngine
 from tests.balancer import frames
@@ -312,6 +312,29 @@ def order_of_bodies(data: bytes) -> list[int]:
     return [stream for kind, stream, _, payload in frames_of(data) if kind == frames.DATA and payload]
 
 
+def test_what_is_framed_is_bounded_with_many_streams() -> None:
+    """The next call goes on where the last one stopped; what waits meanwhile is counted."""
+    pair = Pair(Limits(streams=10, stream_window=1 << 20))
+    streams = [pair.client.request(GET, is_last=True) for _ in range(10)]
+    pair.turn()
+    for stream in streams:
+        pair.server.respond(stream, ((b":status", b"200"),), is_last=False)
+        pair.server.send_data(stream, bytes(LONGEST_FRAME), is_last=False)
+    for stream in streams:
+        pair.server.send_data(stream, bytes(4 * LONGEST_FRAME), is_last=True)
+    sent = b""
+    while data := pair.server.data_to_send(3 * LONGEST_FRAME):
+        assert len(data) < 5 * LONGEST_FRAME
+        assert pair.server.unsent_in_all == sum(map(pair.server.unsent, streams))
+        sent += data
+    order = order_of_bodies(sent)
+    assert pair.server.unsent_in_all == 0
+    assert {stream: order.count(stream) for stream in streams} == dict.fromkeys(streams, 5)
+    for end in range(len(order)):
+        counts = [order[:end].count(stream) for stream in streams]
+        assert max(counts) - min(counts) <= 2
+
+
 def test_bodies_take_turns() -> None:
     """A frame each, in both roles; a body that is begun later does not wait for the end of the others."""
     pair = Pair()
@@ -569,6 +592,12 @@ def test_rapid_reset_ends_the_connection() -> None:
         server.receive(rst(2 * count + 1))
         count += 1
     assert count == LIMITS.resets + 1
+
+
+def test_a_flood_costs_no_more_than_a_piece_of_a_read() -> None:
+    server = lone_server()
+    server.receive(b"".join(head(stream, *GET) + rst(stream) for stream in range(1, 60_001, 2)))
+    assert LIMITS.resets < server.resets <= PIECE // len(head(1, *GET) + rst(1)) + 1
 
 
 def test_resets_in_time() -> None:

@@ -104,15 +104,18 @@ http {{
   access_log off; client_max_body_size 4m;
   client_body_temp_path {path}/a; proxy_temp_path {path}/b; fastcgi_temp_path {path}/c;
   uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;
-  server {{ listen 127.0.0.1:{port}; root {path}/www; gzip off;
+  server {{ listen 127.0.0.1:{port}{protocol}; root {path}/www; gzip off;
+    location /put/ {{ dav_methods PUT; create_full_put_path on; }}
     location /chunked/ {{ alias {path}/www/; gzip on; gzip_proxied any; gzip_min_length 0; gzip_types *; }} }}
 }}
 """
 
 
 @asynccontextmanager
-async def nginx(path: Path) -> AsyncIterator[int]:
-    """Files named by their size; below /chunked/ they are compressed on the fly and therefore chunked."""
+async def nginx(path: Path, protocol: str = "") -> AsyncIterator[int]:
+    """Files named by their size; below /chunked/ they are compressed on the fly and therefore chunked. PUT writes below
+    /put/. `protocol` is "" or " http2", in clear text.
+    """
     program = shutil.which("nginx")
     if program is None:
         pytest.skip("nginx is not on PATH")
@@ -123,7 +126,7 @@ async def nginx(path: Path) -> AsyncIterator[int]:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     user = "user root;" if os.geteuid() == 0 else ""  # as root nginx would drop the rights to read the files
-    (path / "nginx.conf").write_text(NGINX.format(path=path, port=port, user=user))
+    (path / "nginx.conf").write_text(NGINX.format(path=path, port=port, user=user, protocol=protocol))
     arguments = (program, "-p", str(path), "-c", str(path / "nginx.conf"))
     process = await asyncio.create_subprocess_exec(*arguments, stderr=DEVNULL)
     try:

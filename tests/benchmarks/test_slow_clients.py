@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from benchmarks.__main__ import cli
 from benchmarks.harness.peers import ours
 from benchmarks.slow_clients.command import introduction
+from benchmarks.slow_clients.flood_client import BEGINNING, FLOODS, FloodClient
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, SLOW_KINDS, Plan, Run, memory_of, order_of
 from benchmarks.slow_clients.slow_client import OPENINGS, SlowClient, ending, kinds
 from benchmarks.slow_clients.stalled import BOUND, Stalled
@@ -81,13 +83,32 @@ def test_a_slow_client_moves_one_byte_at_a_time(kind: str) -> None:
         client.close()
 
 
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_sends_frames_from_an_address_of_its_own(kind: str) -> None:
+    """Until it is closed; then it reports how."""
+    data = BEGINNING + FLOODS[kind]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        client = FloodClient(server.getsockname()[1], 7, memoryview(data))
+        connection, address = server.accept()
+        with connection, client.sock:
+            assert address[0] == "127.0.1.7"
+            assert client.go_on(select.EPOLLOUT) == ""
+            received = connection.recv(1 << 16)
+            assert data.startswith(received)
+            assert len(received) > len(BEGINNING)
+            connection.shutdown(socket.SHUT_WR)
+            select.select([client.sock], [], [], 5)
+            assert client.go_on(select.EPOLLIN) == "closed"
+
+
 # --- figures
 
 
 def test_order_has_every_proxy_with_every_slow_kind() -> None:
     order = order_of(PLAN)
     assert sorted((peer.name, slow_kind) for peer, slow_kind, _ in order) == sorted(
-        (peer.name, slow_kind) for peer in PLAN.peers for slow_kind in SLOW_KINDS
+        (peer.name, slow_kind) for peer in PLAN.peers for slow_kind in (*SLOW_KINDS, *FLOODS)
     )
     for _, slow_kind, rounds in order:
         assert [sorted(kinds) for kinds in rounds] == [sorted((QUIET, CONTROL, slow_kind))] * PLAN.rounds
@@ -168,7 +189,10 @@ def test_bound_on_a_stalled_reader() -> None:
 
 
 def test_introduction() -> None:
-    assert "20 slow clients (head, body, read, mixed)" in introduction(PLAN)
+    shown = introduction(PLAN)
+    assert "20 slow clients at a byte per 0.1 s, or 50 that flood (head, body, read, mixed, resets" in shown
+    assert "over HTTP/1.1" in shown
+    assert "over HTTP/2" in introduction(replace(PLAN, is_http2=True))
 
 
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")
@@ -192,6 +216,10 @@ def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--pace", "never"), "'--pace': 'never' must be a duration"),
         (("--peers", "apache"), "--peers: unknown 'apache'"),
         (("--policy", "p2x"), "unknown policy 'p2x'"),
+        (
+            ("--kinds", "head,pings"),
+            "--kinds: unknown 'pings'; known: head, body, read, mixed, resets, continuation",
+        ),
         (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
     ],
 )
@@ -211,12 +239,13 @@ def test_help_shows_examples() -> None:
 @pytest.mark.second_tier
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
-def test_short_session_has_every_kind() -> None:
-    """Normal traffic succeeds beside twenty slow clients of each kind."""
+@pytest.mark.parametrize("options", [(), ("--http2",)], ids=["http1", "http2"])
+def test_short_session_has_every_kind(options: tuple[str, ...]) -> None:
+    """Normal traffic succeeds beside twenty slow clients of each kind, and beside floods."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "slow.json"
         tiny = ("--clients", "20", "--pace", "100ms", "--rate", "50", "--duration", "400ms", "--rounds", "1")
-        done = slow_clients(*tiny, "--json", str(file))
+        done = slow_clients(*tiny, "--json", str(file), *options)
         assert done.returncode == 0, done.stdout + done.stderr
         found = json.loads(file.read_text(encoding="utf-8"))
     assert {run["kind"] for run in found["runs"]} == set(KINDS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
 from balancer.downstream.http2.response_heads import StreamResponseHeads
-from balancer.downstream.http2.stream import Http2Stream
+from balancer.downstream.http2.stream import MANY, Http2Stream
 from balancer.downstream.request_handler import AdminExchanges, Refusal
 from balancer.errors import RequestRejected
 from balancer.exchange.client_connection import ClientConnection
@@ -30,6 +30,7 @@ from balancer.http2.events import (
     RESET,
     TRAILERS,
 )
+from balancer.http2.reset_counts import FLOOD
 from balancer.http2.server_engine import ServerEngine
 from balancer.networks import ends_of
 
@@ -108,7 +109,7 @@ class Http2Connection(ClientConnection):
         proxy.counts.connections += 1
         proxy.counts.http2_connections += 1
         proxy.downstreams[self] = None
-        if proxy.resets.is_over(client.address, proxy.now()) and not client.is_trusted:
+        if not client.is_trusted and proxy.resets.refuses(client.address, proxy.now()):
             self._end(ENHANCE_YOUR_CALM, "too many streams of this client were reset")
         else:
             self.write(self.engine.data_to_send())
@@ -161,7 +162,10 @@ class Http2Connection(ClientConnection):
             stream = self._open(stream_id, flag)
             self._refuse(stream, self._heads.oversized(cast(FieldPairs, value)), flag)
         elif kind == CLOSED:
-            self._closed(cast("tuple[int, str]", value)[0])
+            code = NO_ERROR if flag else cast("tuple[int, str]", value)[0]  # of our own
+            if code == ENHANCE_YOUR_CALM:
+                self._count_resets(self._proxy.now(), FLOOD)
+            self._closed(code)
 
     def eof_received(self) -> bool:
         """Close: without an end of its own, a client of HTTP/2 can neither open windows nor end a stream."""
@@ -251,8 +255,12 @@ class Http2Connection(ClientConnection):
         stream.uncharge()
 
     def watch(self, stream: Http2Stream) -> None:
-        """Pause the stream's response while the client does not take it."""
+        """Send soon, and pause the stream's response while the client does not take it: at once, since the event loop
+        may read from one worker many times in an iteration.
+        """
         self._watched[stream] = None
+        stream.note_pressure(self._high_of_each())
+        self.flush_soon()
 
     # --- sending
 
@@ -295,8 +303,13 @@ class Http2Connection(ClientConnection):
                 stream.uncharge()
                 del self._ended[stream.id]
 
+    def _high_of_each(self) -> int:
+        """Return the bytes of a stream that may wait before its response is paused: fewer where many are open."""
+        number = len(self._streams)
+        return self._high if number <= MANY else self._high * MANY // number
+
     def _note_pressure(self) -> None:
-        high = self._high
+        high = self._high_of_each()
         for stream in list(self._watched):
             if not stream.note_pressure(high):
                 self._watched.pop(stream, None)
@@ -375,9 +388,9 @@ class Http2Connection(ClientConnection):
                 self.write(data)
             self.transport.close()
 
-    def _count_resets(self, now: float) -> bool:
+    def _count_resets(self, now: float, at_least: int = 0) -> bool:
         """Count the resets since the last call for the client. Returns whether they are too many."""
-        number, self._resets = self.engine.resets - self._resets, self.engine.resets
+        number, self._resets = max(at_least, self.engine.resets - self._resets), self.engine.resets
         if not number or self.client.is_trusted:
             return False
         return self._proxy.resets.add(self.client.address, number, now)

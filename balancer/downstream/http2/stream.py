@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from balancer.config.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import StreamTransport
@@ -21,6 +22,7 @@ from balancer.grpc.call import GrpcCall
 from balancer.grpc.own_errors import head_for, trailers_for
 from balancer.http1.fields import without
 from balancer.http2.events import CANCEL, INTERNAL_ERROR
+from balancer.upstream.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
     from balancer.downstream.http2.connection import Http2Connection
@@ -34,8 +36,8 @@ SHORT = 16_384
 Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
 
 MANY = 16
-"""Open streams of a connection above which the first read of a response is short, too: with a slow client, each stream
-keeps what one read has brought."""
+"""Open streams of a connection above which reads from workers are shorter, the first one of a response, too: with a
+slow client, each stream keeps what one read has brought."""
 
 OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
 
@@ -94,8 +96,13 @@ class Http2Stream(ClientStream):
         return self._connection.answering > MANY
 
     @property
+    def read_limit(self) -> int:
+        answering = self._connection.answering
+        return LONGEST_READ if answering <= MANY else max(READ, MANY * LONGEST_READ // answering)
+
+    @property
     def keeps_up(self) -> bool:
-        return not (self.unsent or self._connection.transport.get_write_buffer_size())
+        return not self.unsent
 
     # --- the request
 
@@ -195,7 +202,6 @@ class Http2Stream(ClientStream):
         if not is_last:
             self.is_long = True
             connection.watch(self)
-            connection.flush_soon()
         elif len(data) > SHORT:
             self.is_long = True
 
