@@ -160,3 +160,13 @@ def test_http2_worker_that_closes_at_once() -> None:
     simulation = Simulation(replace(over_http2(plan_of(client_plan)), faults=[slam], grain=0.001))
     simulation.run()
     assert simulation.ledger.ends[0].startswith("502 of our own")
+
+
+def test_rpc_without_a_message_waits_for_its_connection() -> None:
+    """No time in which nothing is sent has begun before there is a connection."""
+    rpc = PlannedRequest(0, b"POST", Reply(framing="chunked"), is_chunked=True, is_rpc=True)
+    client_plan = PlannedClient(0, 0.1, 1, 1 << 20, 0.0, [rpc], is_http2=True)
+    plan = over_http2(plan_of(client_plan, tunnel_idle=1.0))
+    simulation = Simulation(replace(plan, delays={"r0": 0.3}))
+    simulation.run()
+    assert simulation.ledger.ends[0] == "200"
