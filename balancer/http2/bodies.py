@@ -121,6 +121,11 @@ class Bodies:
         if backlog.trailers is not None:
             self.send_trailers(stream_id, backlog.trailers)
 
+    @property
+    def size(self) -> int:
+        """Bytes that the library does not have yet."""
+        return sum(backlog.size for backlog in self.waiting.values())
+
     def unsent(self, stream_id: int) -> int:
         """Return how many bytes of a body are not framed yet."""
         size: int = self._session.queued(stream_id)

@@ -317,7 +317,7 @@ class Engine:
     def unsent_in_all(self) -> int:
         """Bytes of all bodies that wait for the peer's windows, or to be framed."""
         size: int = self._session.queued_in_all
-        return size
+        return size + self._bodies.size if self._bodies.waiting else size
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Return window: `size` received bytes of a body have been passed on. Withhold it while the reader is slow."""
