@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import ForwardingError, UnsupportedByTransport
-from balancer.exchange.attempt import OK, SENT, Attempt
+from balancer.exchange.attempt import CONNECTING, OK, SENT, Attempt
 from balancer.exchange.retries import take_another_try
 from balancer.exchange.stream_attempt import StreamAttempt
 from balancer.grpc.status import FAILURES, code_of_http, forbids_retry, status_in
@@ -104,7 +104,9 @@ class GrpcAttempt(StreamAttempt):
 
     def check(self, exchange: Exchange, now: float) -> None:
         """Enforce the timeouts of an RPC: a stream may be silent, so only the first byte of an RPC without a deadline
-        has one of seconds."""
+        has one of seconds. A connect has its own."""
+        if self.state is CONNECTING:
+            return
         if self.state is SENT and exchange.is_complete and self._call.deadline == inf:
             super().check(exchange, now)
             return

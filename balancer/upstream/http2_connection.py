@@ -318,7 +318,8 @@ class Http2Session(asyncio.Protocol):
     def _lost(self, error: UpstreamError, by: str) -> None:
         if self._is_gone:
             return
-        self._write()  # a GOAWAY
+        if not self.transport.is_closing():
+            self._write()  # a GOAWAY
         self._is_gone = True
         if self.transport.get_write_buffer_size():
             self.transport.abort()

@@ -387,6 +387,22 @@ def test_scarce_window_of_the_connection_is_shared() -> None:
     assert max(counts) < 2 * min(counts)
 
 
+def test_unsent_bytes_in_all_are_those_of_the_streams() -> None:
+    """Also those that wait because the transport takes no more."""
+    server = lone_server()
+    window = frame(frames.WINDOW_UPDATE, struct.pack("!I", 1 << 20))
+    server.receive(frame(frames.SETTINGS, struct.pack("!HI", 4, 1 << 20)) + window + head(1, *GET))
+    server.respond(1, OK, is_last=False)
+    for number in range(20):
+        server.send_data(1, bytes(20_000), is_last=number == 19)
+    left = []
+    while server.data_to_send(100_000):
+        left.append(server.unsent(1))
+        assert server.unsent_in_all == left[-1]
+    assert len(left) > 2
+    assert left[-1] == 0
+
+
 def test_trailers_follow_a_body_that_waits() -> None:
     pair = Pair()
     stream, other = pair.client.request(GET, is_last=True), pair.client.request(GET, is_last=True)

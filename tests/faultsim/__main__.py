@@ -43,14 +43,15 @@ def replay(seed: int, journal: bool, shrink: bool) -> bool:
 
 def show(plan: Plan) -> None:
     """Print a plan."""
-    print(
-        f"settings {plan.settings}\nhosts {plan.hosts}, grain {plan.grain:g} s, idle closes {plan.idle_closes}"
-    )
+    print(f"settings {plan.settings}\nhosts {plan.hosts}, of which HTTP/2 {plan.http2_hosts}")
+    print(f"grain {plan.grain:g} s, idle closes {plan.idle_closes}")
     for client in plan.clients:
-        print(f"client {client.number} from {client.starts:.3f} s, {client.depth} ahead: {client.requests}")
+        print(f"client {client.number}, HTTP/{1 + client.is_http2}, from {client.starts:.3f} s, ", end="")
+        print(f"{client.depth} ahead: {client.requests}")
     for request in plan.requests:
         print(
-            f"{request} {request.size} B, damage {request.client_damage} {request.worker_damage}, {request.reply}"
+            f"{request} {request.size} B, damage {request.client_damage} {request.worker_damage} "
+            f"{request.stream_damage}, {request.reply}"
         )
     for fault in plan.faults:
         print(f"at {fault.at:.3f} s: {fault}")

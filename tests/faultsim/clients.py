@@ -19,8 +19,8 @@ from tests.faultsim.wires import FIN, READ, End, Route
 if TYPE_CHECKING:
     from tests.faultsim.timeline import Timeline
 
-_TRY = re.compile(rb"\r\nX-Attempt: (\d+)-(\d+)\r\n")
-_LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n")
+_TRY = re.compile(rb"\r\nX-Attempt: (\d+)-(\d+)\r\n", re.I)
+_LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n", re.I)
 
 STALLS = 4.0
 """Seconds for which a client that stalls reads nothing."""
@@ -39,13 +39,16 @@ def head_of(request: PlannedRequest) -> bytes:
     return head + b"\r\n"
 
 
-def body_of(request: PlannedRequest) -> list[bytes]:
-    """The request's body in pieces as sent."""
-    if not request.size and not request.is_chunked:
-        return []
+def parts_of(request: PlannedRequest) -> list[bytes]:
+    """The request's body in pieces."""
     body = content(request.number, 0, request.size)
     step = max(1, min(READ, -(-request.size // request.pieces)))
-    parts = [body[at : at + step] for at in range(0, request.size, step)]
+    return [body[at : at + step] for at in range(0, request.size, step)]
+
+
+def body_of(request: PlannedRequest) -> list[bytes]:
+    """The request's body in pieces as sent in HTTP/1.1."""
+    parts = parts_of(request)
     if request.is_chunked:
         return [b"%x\r\n%b\r\n" % (len(part), part) for part in parts] + [b"0\r\n\r\n"]
     return parts
@@ -85,6 +88,7 @@ class ClientEnd(End, Reader):
         self._reading: tuple[PlannedRequest, Attempt | None, Content] | None = None
         self._status = 0
         self._own = b""
+        self._trailers: dict[bytes, bytes] | None = None
         self._has_half_closed = False
         self._asked: PlannedRequest | None = None  # the last one that got 100 (Continue)
         self._is_broken_off = False  # an incomplete request, which may end in any way
@@ -189,6 +193,7 @@ class ClientEnd(End, Reader):
             answer = self._ledger.check(request, int(tried[1]), turn, status)
         self._reading = (request, answer, Content(request.number, turn + 1))
         self._own = b""
+        self._trailers = None
         self._is_spent |= b"\r\nConnection: close\r\n" in head
         if request.client_damage is not None and request.client_damage[0] == "response":
             self.timeline.after(0.0, self._misbehave_amid, request)
@@ -224,6 +229,10 @@ class ClientEnd(End, Reader):
         else:
             expected.add(data)
 
+    def trailer(self, line: bytes) -> None:
+        name, _, value = line.partition(b": ")
+        self._trailers = {**(self._trailers or {}), name: value}
+
     def whole(self) -> None:
         if self._status < 200 or self._reading is None:
             return
@@ -233,6 +242,8 @@ class ClientEnd(End, Reader):
             self._ledger.refused(request, self._status, self._own)
         elif came.size != answer.size:
             raise Violation(f"{request} was ended as if whole, after {came.size} bytes of {answer.size}")
+        elif self._is_chunked and self._trailers != answer.trailers:
+            raise Violation(f"{request} got trailers {self._trailers}, not {answer.trailers}")
         else:
             self._ledger.answered += 1
             self._ledger.over(request, str(self._status))

@@ -1,7 +1,7 @@
 """Draw a plan from a seed.
 
-Everything random is drawn here, once, from one generator, in an order that depends on the seed alone. A row of
-`SWITCHES` switches on a mechanism of the balancer.
+Everything random is drawn here, once, from one generator, in an order that depends on the seed alone; what concerns
+HTTP/2 is then drawn by `draw_http2.py`. A row of `SWITCHES` switches on a mechanism of the balancer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from balancer.config.load import Settings
+from tests.faultsim.draw_http2 import with_http2
 from tests.faultsim.plan import Damage, Fault, Plan, PlannedClient, PlannedRequest, Reply
 
 MOST_BUFFERED = 100_000
@@ -114,7 +115,7 @@ def draw(seed: int) -> Plan:
     is_calm = rng.random() < 0.1
     clients = _clients(rng, 0.0 if is_calm else rng.choice((0.0, 0.02, 0.1, 0.3)), is_calm)
     faults = [] if is_calm else sorted(_faults(rng, hosts, endpoints), key=lambda fault: fault.at)
-    return Plan(
+    plan = Plan(
         seed=seed,
         settings=_settings(rng, hosts[:endpoints], is_calm),
         hosts=hosts,
@@ -130,6 +131,7 @@ def draw(seed: int) -> Plan:
         upstream_limit=rng.choice((None, None, None, 4)),
         is_calm=is_calm,
     )
+    return with_http2(plan)
 
 
 def _settings(rng: Random, regions: list[str], is_calm: bool) -> dict[str, Any]:

@@ -101,8 +101,8 @@ def _slow(simulation: Simulation, fault: Fault) -> Callable[[], None]:
 
 
 def _replace(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    before = list(simulation.endpoints)
-    simulation.replace([EndpointConfig(**one).endpoint() for one in fault.detail])
+    before = simulation.endpoints
+    simulation.replace([EndpointConfig(**one) for one in fault.detail])
     return lambda: simulation.replace(before)
 
 

@@ -15,10 +15,11 @@ from tests.faultsim.reading import Violation
 
 @dataclass(slots=True)
 class Attempt:
-    """A worker's response to one arrival of a request: status and size of the body."""
+    """A worker's response to one arrival of a request: status, size of the body, and trailers."""
 
     status: int
     size: int
+    trailers: dict[bytes, bytes] | None = None
 
 
 class Ledger:
@@ -46,6 +47,15 @@ class Ledger:
             raise Violation(f"{request} was sent again after it may have been received")
         if times > self._most_sent:
             raise Violation(f"{request} was sent {times} times")
+
+    def unprocessed(self, request: PlannedRequest) -> None:
+        """A worker says that it has not processed a request, which may be sent once more."""
+        self._sent[request.number] -= 1
+
+    def check_unsent(self, request: PlannedRequest) -> None:
+        """The balancer says that it has not processed a request."""
+        if self._sent.get(request.number):
+            raise Violation(f"{request} was refused after it had been sent")
 
     def arrived(self, number: int) -> int:
         """A worker has the head; return how many times that had happened before."""
@@ -81,6 +91,13 @@ class Ledger:
         if request.method != b"HEAD" and b'"error": "' not in body:
             raise Violation(f"{request} got {status} that does not say why: {body!r}")
         self.over(request, f"{status} of our own, {body.decode()}")
+
+    def refused_rpc(self, request: PlannedRequest, fields: dict[bytes, bytes]) -> None:
+        """A client has an error of the balancer's own that ends an RPC."""
+        code, text = int(fields[b"grpc-status"]), fields.get(b"grpc-message", b"").decode()
+        if self._is_calm or not code or ": " not in text:
+            raise Violation(f"{request} got grpc-status {code} of our own: {text}")
+        self.over(request, f"grpc-status {code} of our own, {text}")
 
     def over(self, request: PlannedRequest, how: str) -> None:
         """The request has ended so for its client."""

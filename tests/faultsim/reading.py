@@ -68,6 +68,10 @@ class Reader:
         """Handle the end of the message."""
         raise NotImplementedError
 
+    def trailer(self, line: bytes) -> None:
+        """Handle a line behind a chunked body."""
+        raise Violation(f"a trailer: {line!r}")
+
     @property
     def is_amid(self) -> bool:
         return self._is_in_body or bool(self._rest)
@@ -117,8 +121,10 @@ class Reader:
         if self._awaits == "size":
             self._left = int(line, 16)
             self._awaits = "data" if self._left else "trailer"
+        elif line and self._awaits == "trailer":
+            self.trailer(line)
         elif line:
-            raise Violation(f"no end of a chunk, or a trailer: {line!r}")
+            raise Violation(f"no end of a chunk: {line!r}")
         elif self._awaits == "end":
             self._awaits = "size"
         else:

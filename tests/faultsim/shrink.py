@@ -69,9 +69,11 @@ def _less_damage(plan: Plan, still_fails: Still) -> Plan | None:
     """Remove the damage of requests."""
     before = plan
     for request in [
-        request for request in plan.requests if request.client_damage or any(request.worker_damage)
+        request
+        for request in plan.requests
+        if request.client_damage or any(request.worker_damage + request.stream_damage)
     ]:
-        sound = replace(request, client_damage=None, worker_damage=())
+        sound = replace(request, client_damage=None, worker_damage=(), stream_damage=())
         tried = replace(
             plan,
             clients=[

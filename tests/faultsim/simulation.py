@@ -9,25 +9,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, cast
 
 from balancer.admin.access import Entrance
 from balancer.admin.application import AdminApplication
 from balancer.admin.exchange import AdminExchange
+from balancer.config.endpoint import EndpointConfig
 from balancer.config.load import Settings
 from balancer.config.policy_spec import PolicySpec
+from balancer.config.transports import transports_of
 from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.proxy import Proxy
 from balancer.exchange.state import State
 from balancer.http1.request_head import Request
+from balancer.http2.limits import Limits
 from balancer.server import build
+from balancer.upstream.multiplexed_pool import MultiplexedPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
-from policies.facts import Endpoint
 from tests.balancer.wireless import CLIENTS, AdminStub, charged
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd
@@ -35,12 +39,18 @@ from tests.faultsim.draw import MOST_BUFFERED
 from tests.faultsim.ledger import Ledger
 from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
 from tests.faultsim.reading import Violation
+from tests.faultsim.stream_checks import check_streams, has_open_streams
+from tests.faultsim.stream_clients import StreamClientEnd
+from tests.faultsim.stream_workers import StreamWorkerEnd
 from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import READ, Route, Wire
 from tests.faultsim.workers import Host, WorkerEnd
 
 PATIENCE = 400.0
 """Seconds of virtual time within which every request must have ended."""
+
+RESETS_TAKE = 5.0
+"""Seconds within which every stream has ended at both ends after the faults."""
 
 CLIENTS_DELAY = 0.002
 KERNEL = 65_536
@@ -65,7 +75,12 @@ class Log:
 
 def receiving(proxy: Proxy) -> int:
     """Number of requests whose body is received whole before an endpoint is asked."""
-    handlers = [getattr(downstream, "_answering", None) for downstream in proxy.downstreams]
+    handlers = []
+    for downstream in proxy.downstreams:
+        if isinstance(downstream, Http2Connection):
+            handlers += [stream._handler for stream in downstream._streams.values()]
+        else:
+            handlers.append(getattr(downstream, "_answering", None))
     return sum(isinstance(one, Exchange) and one.state is State.RECEIVING for one in handlers)
 
 
@@ -86,9 +101,15 @@ class Simulation:
         self.ledger = Ledger(plan)
         self.ledger.note = self.say if note is not None else None
         self.policy = settings.policy
-        self.endpoints = [state.endpoint for state in self.proxy.router.states]
+        self.endpoints: Sequence[EndpointConfig] = settings.endpoints
         self.hosts = [
-            Host(number, region, Route(plan.delays[region]), plan.idle_closes.get(number))
+            Host(
+                number,
+                region,
+                Route(plan.delays[region]),
+                plan.idle_closes.get(number),
+                plan.http2_hosts.get(number),
+            )
             for number, region in enumerate(plan.hosts)
         ]
         self.client_route = Route(CLIENTS_DELAY)
@@ -134,10 +155,11 @@ class Simulation:
         self.say(f"over: {fault}")
         end()
 
-    def replace(self, endpoints: list[Endpoint]) -> None:
-        """Replace the endpoints."""
+    def replace(self, endpoints: Sequence[EndpointConfig]) -> None:
+        """Replace the endpoints and their transports, as the registry does."""
         self.endpoints = endpoints
-        self.control_plane.replace_endpoints(endpoints)
+        self.proxy.pools.transports = transports_of(endpoints)
+        self.control_plane.replace_endpoints([endpoint.endpoint() for endpoint in endpoints])
         self._remember()
 
     def apply_policy(self, spec: PolicySpec) -> None:
@@ -163,10 +185,14 @@ class Simulation:
             client.refused()
             return
         number = len(self._wires)
-        end = ClientEnd(self.timeline, client, self.client_route, number)
-        protocol = DownstreamConnection(self.proxy, self._admin_exchange)
+        kind = StreamClientEnd if client.plan.is_http2 else ClientEnd
+        end = kind(self.timeline, client, self.client_route, number)
+        protocol = DownstreamConnection(self.proxy, self._admin_exchange, None, self._http2)
         self._wire(end, protocol, (CLIENTS, 20_000 + number), client.plan.room)
         end.begin()
+
+    def _http2(self) -> Http2Connection:
+        return Http2Connection(self.proxy, cast(Limits, self.proxy.http2), self._admin_exchange)
 
     def _wire(self, end: Any, protocol: asyncio.Protocol, address: tuple[str, int], room: int) -> Wire:
         end.note = self.ledger.note
@@ -193,7 +219,8 @@ class Simulation:
             connecting.set_exception(ConnectionRefusedError(111, "Connection refused"))
         else:
             protocol = factory()
-            end = WorkerEnd(self.timeline, host, len(self._wires), self.ledger)
+            kind = StreamWorkerEnd if host.http2 else WorkerEnd
+            end = kind(self.timeline, host, len(self._wires), self.ledger)
             wire = self._wire(end, protocol, (f"10.0.0.{host.number}", 80), KERNEL)
             connecting.set_result((wire, protocol))
             if host.dialling == "slam":
@@ -221,6 +248,9 @@ class Simulation:
             proxy.hedges.close()
         self._sweep.stop()  # before the pools close: it opens connections to unreachable endpoints
         self.control_plane.checks.stop()
+        self.timeline.call_soon(self._close_pools)  # the server stops its admin interface first
+
+    def _close_pools(self) -> None:
         for pool in self._pools:
             pool.close()
 
@@ -239,15 +269,24 @@ class Simulation:
         if in_flight != router.in_flight:
             raise Violation(f"{in_flight} in flight at the endpoints, {router.in_flight} in all")
         leased = opening = idle = 0
+        streams = waiting = (
+            0  # streams beside the first one of each connection, and requests that wait for one
+        )
         for pool in self._pools:
             leased += pool.leased
             opening += pool.opening
             idle += pool.idle
+            if isinstance(pool, MultiplexedPool):
+                streams += pool.streams - pool.leased
+                waiting += len(pool._waiters)
         if leased + opening + idle != proxy.pools.open_connections:
             raise Violation(f"{proxy.pools.open_connections} connections, and {self._pools}")
         if proxy.buffer_budget.kept != self._kept:
             self._check_kept()
-        if self.timeline.is_calm and not leased <= in_flight <= leased + opening:
+        if (
+            self.timeline.is_calm
+            and not leased + streams <= in_flight <= leased + streams + opening + waiting
+        ):
             raise Violation(f"{in_flight} requests in flight on {self._pools}")
 
     def _check_kept(self) -> None:
@@ -270,6 +309,8 @@ class Simulation:
             raise Violation(
                 f"of {proxy.in_flight} requests some are neither sent nor waiting: {len(proxy.queue)} wait"
             )
+        if self.timeline.is_calm:
+            check_streams(proxy, self._pools)
         for wire in self._wires:
             one = wire()
             if one is not None and one.get_write_buffer_size() > self._most_held:
@@ -294,6 +335,11 @@ class Simulation:
         patience = max(min(longest, 5.0), self.plan.settings.get("pool", {}).get("idle_timeout", 0.0))
         until = max([1000.0 + at for at in over] + [timeline.now()]) + patience + 1.0
         timeline.run_until(until, self._check)
+        until += RESETS_TAKE
+        while has_open_streams(self.proxy, self.hosts):
+            if timeline.now() > until:
+                raise Violation("streams are open, and all requests have ended")
+            timeline.run_until(timeline.now() + 0.1, self._check)
 
     def _check_that_it_serves(self) -> None:
         """Without faults every request gets its response."""

@@ -64,7 +64,7 @@ def journal_of(seed: int, hash_seed: str) -> bytes:
     ).stdout
 
 
-@pytest.mark.parametrize("seed", [1, 15, 171])
+@pytest.mark.parametrize("seed", [1, 5, 15, 171])
 def test_seed_gives_the_same_run_in_any_process(seed: int) -> None:
     """Byte for byte, for any addresses in memory and hashes of strings: the journal has a checksum of every piece
     received."""
@@ -76,6 +76,16 @@ def test_seed_gives_the_same_run_in_any_process(seed: int) -> None:
 def test_seeds_differ() -> None:
     assert draw(1) != draw(2)
     assert draw(1) == draw(1)
+
+
+def test_seeds_have_http2_at_both_sides() -> None:
+    plans = [draw(seed) for seed in range(40)]
+    has_clients = [any(client.is_http2 for client in plan.clients) for plan in plans]
+    assert 10 < sum(has_clients) < 30
+    assert any(plan.http2_hosts and len(plan.http2_hosts) < len(plan.hosts) for plan in plans)
+    requests = [request for plan in plans for request in plan.requests]
+    assert any(request.is_rpc and request.reply.is_trailers_only for request in requests)
+    assert any(any(request.stream_damage) for request in requests)
 
 
 def plan_of_requests(*numbers: int) -> Plan:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.balancer.wireless import Peer, Wireless
 from tests.faultsim.draw import TIMES, address_of, draw
-from tests.faultsim.plan import Plan, PlannedClient, PlannedRequest, Reply
+from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
 from tests.faultsim.simulation import Simulation
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -109,7 +109,9 @@ def plan_of(client_plan: PlannedClient, **timeouts: float) -> Plan:
         "timeouts": {name: 2.0 for name, _, _ in TIMES} | timeouts,
         "endpoints": [{"id": "e0", "address": address_of(0), "region": "r0"}],
     }
-    sound = replace(draw(0), faults=[], idle_closes={}, stops_at=None, is_logged=False, is_calm=False)
+    sound = replace(
+        draw(0), faults=[], idle_closes={}, stops_at=None, is_logged=False, is_calm=False, http2_hosts={}
+    )
     sound = replace(sound, hosts=["r0"], delays={"r0": 0.001}, grain=0.0, upstream_limit=None)
     return replace(sound, settings=settings, clients=[client_plan])
 
@@ -143,3 +145,28 @@ def test_closing_connection_with_a_stalled_reader_ends_in_a_reset() -> None:
     )
     simulation.run()
     assert simulation.ledger.ends[0] == "cut"
+
+
+def over_http2(plan: Plan) -> Plan:
+    """The plan with a worker that speaks HTTP/2."""
+    settings = {**plan.settings, "endpoints": [{**plan.settings["endpoints"][0], "transport": "http2"}]}
+    return replace(plan, settings=settings, http2_hosts={0: (65_535, 100)})
+
+
+def test_http2_worker_that_closes_at_once() -> None:
+    """The preface waits in the engine when the connection is lost, and is not written any more."""
+    client_plan = PlannedClient(0, 0.1, 1, 1 << 20, 0.0, [PlannedRequest(0, b"GET", Reply(size=10))])
+    slam = Fault(0.0, 2.0, "slam", (0,))
+    simulation = Simulation(replace(over_http2(plan_of(client_plan)), faults=[slam], grain=0.001))
+    simulation.run()
+    assert simulation.ledger.ends[0].startswith("502 of our own")
+
+
+def test_rpc_without_a_message_waits_for_its_connection() -> None:
+    """No time in which nothing is sent has begun before there is a connection."""
+    rpc = PlannedRequest(0, b"POST", Reply(framing="chunked"), is_chunked=True, is_rpc=True)
+    client_plan = PlannedClient(0, 0.1, 1, 1 << 20, 0.0, [rpc], is_http2=True)
+    plan = over_http2(plan_of(client_plan, tunnel_idle=1.0))
+    simulation = Simulation(replace(plan, delays={"r0": 0.3}))
+    simulation.run()
+    assert simulation.ledger.ends[0] == "200"

@@ -206,6 +206,11 @@ class End:
 
     # --- for subclasses
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request."""
+        raise NotImplementedError
+
     def received(self, data: bytes) -> None:
         """Bytes have arrived from the balancer."""
 
@@ -235,6 +240,14 @@ class End:
         """Close in good order; later bytes are rejected."""
         self.send(FIN)
         self.is_over = True
+
+    def slam(self) -> None:
+        """End the connection as soon as it is open, which the balancer sees at once."""
+        self.is_over = True
+        if self.wire is not None and self.number % 3:
+            self.wire.fail(ConnectionResetError(104, "Connection reset by peer"))
+        elif self.wire is not None:
+            self.wire.arrive(FIN)
 
     def resume_reading(self) -> None:
         """Read again."""

@@ -27,19 +27,27 @@ CUT_OFF = ("begun", "middle", "last")
 
 class Host:
     """A machine. `dialling` is what happens to new connections: "accept", "refuse", "hang", or "slam": accept, then
-    end."""
+    end. `http2`: it speaks HTTP/2, with this window for each request and number of them at a time."""
 
-    def __init__(self, number: int, region: str, route: Route, idle_close: float | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        region: str,
+        route: Route,
+        idle_close: float | None,
+        http2: tuple[int, int] | None = None,
+    ) -> None:
         self.number = number
         self.region = region
         self.route = route
         self.idle_close = idle_close
+        self.http2 = http2
         self.dialling = "accept"
         self.is_frozen = False
-        self.ends: list[WorkerEnd] = []
+        self.ends: list[End] = []
         self._waiting: list[Callable[[], None]] = []
 
-    def alive(self) -> list[WorkerEnd]:
+    def alive(self) -> list[End]:
         """Connections that are open as far as the host can see."""
         self.ends = [end for end in self.ends if not end.is_over]
         return self.ends
@@ -78,6 +86,7 @@ class WorkerEnd(End, Reader):
         self._request: PlannedRequest | None = None
         self._turn = 0
         self._content: Content | None = None
+        self._trailers: dict[bytes, bytes] | None = None
         self._is_answering = self._is_hung = False
         self._served = 0
         self.is_reading_stopped = host.is_frozen
@@ -88,17 +97,7 @@ class WorkerEnd(End, Reader):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request."""
         return self._request is None
-
-    def slam(self) -> None:
-        """End the connection as soon as it is open, which the balancer sees at once."""
-        wire = self.wire
-        self.is_over = True
-        if wire is not None and self.number % 3:
-            wire.fail(ConnectionResetError(104, "Connection reset by peer"))
-        elif wire is not None:
-            wire.arrive(FIN)
 
     # --- End
 
@@ -128,8 +127,11 @@ class WorkerEnd(End, Reader):
             raise Violation(f"{self} got {request} before it had answered {self._request}")
         if line[1] != request.method:
             raise Violation(f"{request} became {line[1]!r}")
+        if request.is_rpc:
+            raise Violation(f"{self} got an RPC, which HTTP/1.1 cannot carry")
         self._request, self._turn = request, self._ledger.arrived(request.number)
         self._content = Content(request.number, 0)
+        self._trailers = None
         if self._ledger.note is not None:
             self._ledger.note(f"{self} gets {request}, time {self._turn}")
         if request.reply.is_early:
@@ -153,12 +155,18 @@ class WorkerEnd(End, Reader):
         if self._content.size * 2 >= self._request.size:
             self._pass("body")
 
+    def trailer(self, line: bytes) -> None:
+        name, _, value = line.partition(b": ")
+        self._trailers = {**(self._trailers or {}), name: value}
+
     def whole(self) -> None:
         request, came = self._request, self._content
         if request is None or came is None or self.is_over:
             return
         if came.size != request.size:
             raise Violation(f"{request} ended after {came.size} bytes of {request.size}")
+        if self._trailers != ({b"x-sum": request.sum} if request.has_trailers else None):
+            raise Violation(f"{request} came with trailers {self._trailers}")
         self._ledger.executed(request)
         if not self._pass("whole") and not request.reply.is_early:
             self._answer_soon()
@@ -206,6 +214,8 @@ class WorkerEnd(End, Reader):
         is_bodiless = request.method == b"HEAD" or reply.status in (204, 304)
         answer = Attempt(reply.status, 0 if is_bodiless else reply.size)
         self._ledger.tried(request, self._turn, answer)
+        if reply.has_trailers and reply.framing == "chunked" and not is_bodiless:
+            answer.trailers = {b"x-sum": b"%d" % self._turn}
         pieces = self._pieces(request, is_bodiless)
         if reply.has_interim:
             self.send(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
@@ -243,7 +253,8 @@ class WorkerEnd(End, Reader):
         parts = [body[at : at + step] for at in range(0, reply.size, step)]
         if reply.framing == "chunked":
             parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts]
-            parts.append(b"0\r\n\r\n")
+            trailer = b"x-sum: %d\r\n" % self._turn if reply.has_trailers else b""
+            parts.append(b"0\r\n%b\r\n" % trailer)
         return [head + b"".join(parts[:1]), *parts[1:]]
 
     def _break_off(self, pieces: list[bytes], kind: str, answer: Attempt) -> None:
