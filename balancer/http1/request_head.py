@@ -76,13 +76,11 @@ class RequestHeads:
         method: bytes,
         target: bytes,
         version: bytes,
-        received: bytes,
+        block: bytes,
         raw: bytes,
         fresh_id: bytes,
     ) -> Request:
-        """Parse a head whose request line has been split; `received` is its block of fields. Raises
-        `RequestRejected`."""
-        block = self._block_of(received)
+        """Parse a head whose request line has been split; `block` is its fields. Raises `RequestRejected`."""
         if target.find(b"#") >= 0:  # RFC 9112 § 3.2: a fragment is the client's own
             raise RequestRejected(400, "bad_target", "the request target must not have a fragment")
         if version == HTTP11 and target.startswith(b"/") and method not in _LOOKED_AT:
@@ -96,10 +94,6 @@ class RequestHeads:
             target, fields = _unusual(method, target, version, block, self._client)
             line = b"%b %b HTTP/1.1" % (method, target)
         return self._request(line, method, target, fields, raw, fresh_id)
-
-    def _block_of(self, received: bytes) -> bytes:
-        """Return the fields to parse."""
-        return received
 
     def _request(
         self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes, fresh_id: bytes

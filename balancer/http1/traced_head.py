@@ -96,6 +96,18 @@ class TracedHeads(RequestHeads):
         self._name = b""  # the last line of a traceparent up to its value
         self._at = 0  # its place
 
+    def request(
+        self,
+        line: bytes,
+        method: bytes,
+        target: bytes,
+        version: bytes,
+        block: bytes,
+        raw: bytes,
+        fresh_id: bytes,
+    ) -> Request:
+        return super().request(line, method, target, version, self._block_of(block), raw, fresh_id)
+
     def _block_of(self, received: bytes) -> bytes:
         """Return the fields without traceparent and tracestate, and note what they say."""
         block = received
