@@ -170,3 +170,16 @@ def test_rpc_without_a_message_waits_for_its_connection() -> None:
     simulation = Simulation(replace(plan, delays={"r0": 0.3}))
     simulation.run()
     assert simulation.ledger.ends[0] == "200"
+
+
+def test_stream_reset_while_the_connection_leaves() -> None:
+    """What the workers send afterwards is written, though the client sends nothing."""
+    requests = [
+        PlannedRequest(0, b"GET", Reply(size=10, service=0.5), client_damage=("waiting", "goaway")),
+        PlannedRequest(1, b"GET", Reply(size=10, service=0.1), stream_damage=(("middle", "rst"),)),
+    ]
+    client_plan = PlannedClient(0, 0.1, 2, 1 << 20, 0.0, requests, is_http2=True)
+    plan = over_http2(plan_of(client_plan))
+    simulation = Simulation(replace(plan, settings={**plan.settings, "retries": 0}))
+    simulation.run()
+    assert simulation.ledger.ends[0] == "200"

@@ -150,7 +150,7 @@ class Http2Connection(ClientConnection):
         """Handle an event other than HEAD and DATA."""
         stream = self._streams.get(stream_id)
         if kind == RESET:
-            self._flush_is_due = True
+            self.flush_soon()
             if flag:
                 self._proxy.counts.http2_resets += 1
             if stream is not None:
