@@ -183,3 +183,19 @@ def test_stream_reset_while_the_connection_leaves() -> None:
     simulation = Simulation(replace(plan, settings={**plan.settings, "retries": 0}))
     simulation.run()
     assert simulation.ledger.ends[0] == "200"
+
+
+def test_client_that_does_not_take_the_status_of_a_failed_rpc() -> None:
+    """Its stream is reset like that of any other stalled reader, not ended by its status once more."""
+    reply = Reply(framing="chunked", size=40_000)
+    rpc = PlannedRequest(
+        *(0, b"POST", reply),
+        is_chunked=True,
+        is_rpc=True,
+        client_damage=("response", "withhold"),
+        stream_damage=(("middle", "hang"),),
+    )
+    client_plan = PlannedClient(0, 0.1, 1, 1 << 20, 0.0, [rpc], is_http2=True, window=2_000)
+    simulation = Simulation(over_http2(plan_of(client_plan, tunnel_idle=0.5, body_idle=1.0)))
+    simulation.run()
+    assert simulation.ledger.ends[0] == "cut"

@@ -305,7 +305,7 @@ class Http2Stream(ClientStream):
     def check_reader(self, now: float) -> None:
         """Reset the stream of a client that has taken nothing of the response for the idle timeout."""
         unsent = self.unsent
-        if unsent != self._seen_unsent:
+        if unsent != self._seen_unsent or not unsent:
             self._seen_unsent, self.idle_since = unsent, now
             self.uncharge(unsent)
         elif now - self.idle_since > self._proxy.timeouts.body_idle:
@@ -314,7 +314,7 @@ class Http2Stream(ClientStream):
     def abort(self) -> None:
         """End the stream so that the client sees a truncated response; an RPC that has failed gets its status."""
         fault = self.call.fault if self.call is not None else None
-        if self.call is None or fault is None:
+        if self.call is None or fault is None or self._handler is None:  # without one, it has been answered
             self.reset(INTERNAL_ERROR)
             return
         self.call.failed(fault)
