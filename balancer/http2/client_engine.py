@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from balancer.http2.engine import Engine
+from balancer.http2.events import REFUSED_STREAM, RESET, Event
 from balancer.http2.library import LibraryError
 from balancer.http2.limits import Limits
 from balancer.http2.sendable import sendable
+
+
+def _is_left_out(event: Event) -> bool:
+    kind, _, code, by_peer = event
+    return kind == RESET and code == REFUSED_STREAM and not by_peer
 
 
 class CannotOpenStream(Exception):
@@ -19,6 +25,12 @@ class ClientEngine(Engine):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(False, limits, {2: 0})
+
+    def _settle_resets(self, reset: set[int]) -> None:
+        """Put the streams that a GOAWAY leaves out into their order; the library reports them in a random one."""
+        if self.is_leaving and len(reset) > 1:
+            refused = iter(sorted(event for event in self._events if _is_left_out(event)))
+            self._events = [next(refused) if _is_left_out(event) else event for event in self._events]
 
     def request(self, fields: Iterable[tuple[bytes, bytes]], *, is_last: bool) -> int:
         """Send the head of a request, and return its stream id; `is_last` if it has no body.

@@ -100,7 +100,8 @@ class Engine:
         if self.is_closed and self._is_server:
             self._events = self._events[-1:]
         elif self._reset:
-            self._hide()
+            reset, self._reset = self._reset, set()
+            self._settle_resets(reset)
         events, self._events = self._events, []
         return events
 
@@ -233,11 +234,8 @@ class Engine:
         if stream_id in self._open:
             self._lost += LONGEST_FRAME
 
-    def _hide(self) -> None:
+    def _settle_resets(self, reset: set[int]) -> None:
         """Remove the events of streams that a client began and ended early in the same read."""
-        reset, self._reset = self._reset, set()
-        if not self._is_server:
-            return
         hidden = {event[1] for event in self._events if event[0] <= OVERSIZED and event[1] in reset}
         if hidden:
             self._events = [event for event in self._events if event[1] not in hidden or event[0] > RESET]

@@ -484,6 +484,14 @@ def test_goaway_refuses_later_streams() -> None:
     assert heard == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
 
 
+def test_streams_that_goaway_leaves_out_keep_their_order() -> None:
+    client = lone_client()
+    streams = [client.request(GET, is_last=True) for _ in range(20)]
+    client.data_to_send()
+    heard = client.receive(frame(frames.GOAWAY, struct.pack("!II", 1, NO_ERROR)))
+    assert [event[1] for event in heard if event[0] == RESET] == streams
+
+
 def test_last_response_after_goaway() -> None:
     """The connection of a client that goes away ends with the last response, and nothing follows it."""
     pair = Pair()
