@@ -101,9 +101,8 @@ def _slow(simulation: Simulation, fault: Fault) -> Callable[[], None]:
 
 
 def _replace(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    before = simulation.endpoints
     simulation.replace([EndpointConfig(**one) for one in fault.detail])
-    return lambda: simulation.replace(before)
+    return lambda: simulation.replace(simulation.endpoints)  # not those before: replacements may overlap
 
 
 def _disable(simulation: Simulation, fault: Fault) -> Callable[[], None]:

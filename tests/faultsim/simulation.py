@@ -101,7 +101,7 @@ class Simulation:
         self.ledger = Ledger(plan)
         self.ledger.note = self.say if note is not None else None
         self.policy = settings.policy
-        self.endpoints: Sequence[EndpointConfig] = settings.endpoints
+        self.endpoints: Sequence[EndpointConfig] = settings.endpoints  # those of the start
         self.hosts = [
             Host(
                 number,
@@ -157,7 +157,6 @@ class Simulation:
 
     def replace(self, endpoints: Sequence[EndpointConfig]) -> None:
         """Replace the endpoints and their transports, as the registry does."""
-        self.endpoints = endpoints
         self.proxy.pools.transports = transports_of(endpoints)
         self.control_plane.replace_endpoints([endpoint.endpoint() for endpoint in endpoints])
         self._remember()
