@@ -11,11 +11,6 @@ from balancer.http2.limits import Limits
 from balancer.http2.sendable import sendable
 
 
-def _is_left_out(event: Event) -> bool:
-    kind, _, code, by_peer = event
-    return kind == RESET and code == REFUSED_STREAM and not by_peer
-
-
 class CannotOpenStream(Exception):
     """The connection takes no further request."""
 
@@ -47,3 +42,9 @@ class ClientEngine(Engine):
         self._last_id = stream_id
         self._open[stream_id] = 0
         return stream_id
+
+
+def _is_left_out(event: Event) -> bool:
+    """Return whether a stream has ended because a GOAWAY left it out."""
+    kind, _, code, by_peer = event
+    return kind == RESET and code == REFUSED_STREAM and not by_peer

@@ -13,6 +13,7 @@ peer's window takes them: `unsent`. `tick` is called about once a second.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -52,7 +53,7 @@ from balancer.http2.sendable import sendable
 
 
 class Engine:
-    """What both roles have in common.
+    """What both roles have in common; abstract.
 
     `is_closed`: the connection is over; only `data_to_send` is left. `is_blocked`, set by the owner: the transport's
     buffer is full, so nothing is framed for it meanwhile. `resets`: streams reset by the peer, ever. `stream_limit`:
@@ -234,11 +235,9 @@ class Engine:
         if stream_id in self._open:
             self._lost += LONGEST_FRAME
 
+    @abstractmethod
     def _settle_resets(self, reset: set[int]) -> None:
-        """Remove the events of streams that a client began and ended early in the same read."""
-        hidden = {event[1] for event in self._events if event[0] <= OVERSIZED and event[1] in reset}
-        if hidden:
-            self._events = [event for event in self._events if event[1] not in hidden or event[0] > RESET]
+        """Change the events of a read that has ended the streams `reset` early."""
 
     # --- limits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from balancer.http2.engine import Engine
-from balancer.http2.events import NO_ERROR, Fields
+from balancer.http2.events import NO_ERROR, OVERSIZED, RESET, Fields
 from balancer.http2.library import LibraryError
 from balancer.http2.limits import LEAVING, Limits
 from balancer.http2.sendable import sendable
@@ -17,6 +17,12 @@ class ServerEngine(Engine):
     def __init__(self, limits: Limits, *, connect: bool = False) -> None:
         """`connect`: offer extended CONNECT (RFC 8441)."""
         super().__init__(True, limits, {3: limits.streams, 8: int(connect)})
+
+    def _settle_resets(self, reset: set[int]) -> None:
+        """Remove the events of streams that the client began and ended early in the same read."""
+        hidden = {event[1] for event in self._events if event[0] <= OVERSIZED and event[1] in reset}
+        if hidden:
+            self._events = [event for event in self._events if event[1] not in hidden or event[0] > RESET]
 
     def interim(self, stream_id: int, fields: Iterable[tuple[bytes, bytes]]) -> None:
         """Send an interim response (1xx). Raises `UnsendableFields`."""
