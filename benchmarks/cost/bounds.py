@@ -38,6 +38,8 @@ BOUNDS = (
     Bound("get", 1.3, (NGINX, HAPROXY)),
     Bound("get", 5.0, (SESSION,), is_gain=True, words="{peer} at least {limit:g} × cheaper than the {over}"),
     Bound("tls", 1.3, (NGINX, HAPROXY)),
+    Bound("http2", 1.3, (NGINX, HAPROXY)),
+    Bound("http2x10", 1.4, (NGINX, HAPROXY)),
     Bound("get1m", 1.5, (NGINX,)),
     Bound("post16k", 1.5, (NGINX,)),
     Bound("half", 1.2, (NGINX,)),

@@ -92,6 +92,8 @@ def test_tracing_is_compared_with_its_absence(cost: float, met: bool) -> None:
         ("get", 13.0, {"session": [65]}, [None, True]),
         ("get", 13.0, {"session": [64]}, [None, False]),
         ("tls", 13.0, {"haproxy": [10]}, [True]),
+        ("http2", 13.0, {"nginx": [10], "haproxy": [11]}, [True]),
+        ("http2x10", 14.1, {"nginx": [20], "haproxy": [10]}, [False]),
         ("get1m", 15.0, {"nginx": [10], "haproxy": [1]}, [True]),
         ("post16k", 15.1, {"nginx": [10]}, [False]),
         ("half", 1.2, {"nginx": [1]}, [True]),
