@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,25 @@ async def test_declined_websocket_whose_client_stalls(stage: Stage) -> None:
         stage.advance(61.0)
     await client.until(lambda: client.answers[stream].reset is not None)
     assert not stage.state().in_flight
+
+
+async def test_client_that_reads_slowly_is_not_reset(stage: Stage) -> None:
+    """While the transport is full, what it sends is progress, though the stream behind it has none."""
+    size = 4 << 20
+    await stage.serve(await stage.worker(response(bytes(size))))
+    client = await http2_client(stage, Limits(stream_window=1 << 30), receive_buffer=4096)
+    await client.ask(path=b"/-/live")
+    (connection,) = stage.proxy.downstreams
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    answer = client.answers[client.request()]
+    await stage.eventually(lambda: connection.is_write_paused)
+    for _ in range(3):
+        left = connection.transport.get_write_buffer_size()
+        await client.until(lambda: connection.transport.get_write_buffer_size() < left)
+        assert connection.is_write_paused
+        stage.advance(40.0)
+    await client.until(lambda: answer.has_ended or answer.reset is not None)
+    assert (answer.size, answer.reset) == (size, None)
 
 
 async def test_reset_of_a_tunnel_reaches_the_worker(stage: Stage) -> None:

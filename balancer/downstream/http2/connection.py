@@ -95,6 +95,11 @@ class Http2Connection(ClientConnection):
     def answering(self) -> int:
         return len(self._streams)
 
+    @property
+    def unsent_when_full(self) -> int:
+        """Bytes in the transport while it takes no more, else 0."""
+        return self.transport.get_write_buffer_size() if self.is_write_paused else 0
+
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -303,10 +303,12 @@ class Http2Stream(ClientStream):
             self._handler.check(now)
 
     def check_reader(self, now: float) -> None:
-        """Reset the stream of a client that has taken nothing of the response for the idle timeout."""
+        """Reset the stream of a client that has taken nothing of the response for the idle timeout; while the transport
+        is full, nothing of any stream."""
         unsent = self.unsent
-        if unsent != self._seen_unsent or not unsent:
-            self._seen_unsent, self.idle_since = unsent, now
+        seen = unsent + self._connection.unsent_when_full
+        if seen != self._seen_unsent or not unsent:
+            self._seen_unsent, self.idle_since = seen, now
             self.uncharge(unsent)
         elif now - self.idle_since > self._proxy.timeouts.body_idle:
             self.abort()
