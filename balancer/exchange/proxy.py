@@ -6,17 +6,16 @@ nothing in the package is global. `control_plane.py` configures it.
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ForwardingError
 from balancer.exchange.admission import Admission
 from balancer.exchange.buffering import BufferBudget, Buffering
 from balancer.exchange.hedges import Hedges
+from balancer.exchange.request_ids import fresh_ids
 from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.wait_queue import RequestQueue
 from balancer.grpc.status import NAMES
@@ -148,9 +147,7 @@ class Proxy:
             routes=Routes(config.network_routes, clock.now),
             now=clock.now,
         )
-        prefix = secrets.token_hex(6).encode()
-        self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
-        """Return a request id that is unique across processes and runs; runs no Python frame."""
+        self.fresh_id = fresh_ids()
         self._sweeps = 0
         self.apply(config)
 
