@@ -28,10 +28,8 @@ HEAD = b"\x82\x86\x84\x41\x01x"
 FIELDS = b"\x40\x01a\x01b" * 4
 CANCEL = b"\0\0\0\x08"
 PIECE = 65_536
-NICE = 19
 ROUND_TRIP = 0.01
-"""Seconds from the end of a connection to the next one. Without it the floods would use all that the proxy leaves of
-its core, and whatever does that adds some 4 ms to each of the wake-ups of the proxy."""
+"""Seconds from the end of a connection to the next one."""
 
 
 def frame(kind: int, payload: bytes, stream: int, flags: int = 0) -> bytes:
@@ -78,8 +76,12 @@ class FloodClient:
 
 
 def run_floods(port: int, kind: str, count: int, report: Path) -> None:
-    """Flood until SIGTERM, then write `report`."""
-    os.nice(NICE)
+    """Flood until SIGTERM, then write `report`.
+
+    The kernel runs this process only while no other wants the core, and takes it away at once: a client's time is not
+    the proxy's, and with a low priority alone it would keep the core for milliseconds after the proxy wakes.
+    """
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     endings: Counter[str] = Counter()
     is_over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: is_over.append(number))

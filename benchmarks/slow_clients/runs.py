@@ -154,7 +154,8 @@ class Pair:
     async def _measured(self, proxy: RunningPeer, kind: str, number: int) -> Run:
         try:
             before = CpuReading.now(proxy.child)
-            report = await load(self.plan, proxy.port, number)
+            spins = self.plan.is_load_alone and self.slow_kind not in FLOODS
+            report = await load(self.plan, proxy.port, number, spins=spins)
             spent = CpuReading.now(proxy.child).since(before)
         except OSError:
             raise proxy.died() from None
@@ -186,17 +187,22 @@ async def pair(plan: Plan, peer: Peer, slow_kind: str, calm: Site, beside: Site)
         yield Pair(plan, slow_kind, alone, loaded, slow, endings)
 
 
-async def load(plan: Plan, port: int, number: int) -> Report:
-    """Open-loop load of normal requests; all runs of a round have the same arrivals."""
+async def load(plan: Plan, port: int, number: int, *, spins: bool) -> Report:
+    """Open-loop load of normal requests; all runs of a round have the same arrivals. `spins`: the generator uses all
+    of its core."""
     open_load = OpenLoad(
-        port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone, plan.is_http2
+        port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, spins, plan.is_http2
     )
     return await run_open_load(open_load, partial(cpu_time.pinned_to, plan.load_core))
 
 
 @asynccontextmanager
 async def slow_clients(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
-    """Start slow clients of `kind`, paused; yields the process and how its connections ended, known on exit."""
+    """Start slow clients of `kind`, paused; yields the process and how its connections ended, known on exit.
+
+    Floods are on the load's core: on that of the proxy, the kernel's part of their packets would delay it by
+    milliseconds.
+    """
     endings: dict[str, int] = {}
     report = site.folder / "slow-clients.json"
     if kind in FLOODS:
@@ -210,7 +216,7 @@ async def slow_clients(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple
     else:
         words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
         argv = [*program("benchmarks.slow_clients.slow_client"), *words]
-    with cpu_time.pinned_to(plan.proxy_core):
+    with cpu_time.pinned_to(plan.load_core if kind in FLOODS else plan.proxy_core):
         child = await processes.start("slow-clients", argv)
     try:
         await child.ready()
