@@ -37,7 +37,7 @@ def _check_client(connection: Http2Connection) -> None:
     for number, owed in engine._open.items():
         stream = streams.get(number)
         if stream is None and number not in engine._unwanted:
-            raise Violation(f"stream {number} of a client is read, and nobody answers it")
+            raise Violation(f"stream {number} of a client is read, and has no handler")
         if stream is not None and (owed != stream._withheld or (owed and not stream.is_held)):
             raise Violation(f"{owed} bytes of window of a client's stream, {stream._withheld} withheld")
     for number in streams:
