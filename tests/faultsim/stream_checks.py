@@ -60,7 +60,7 @@ def _check_worker(session: Http2Session) -> None:
     for number, owed in engine._open.items():
         stream = streams.get(number)
         if stream is None:
-            raise Violation(f"stream {number} of a worker is open, and nobody waits for it")
+            raise Violation(f"stream {number} of a worker is open, and no request waits for it")
         if owed != stream._unreturned or (owed >= STREAM_WINDOW // 4 and not stream._is_paused):
             raise Violation(f"{owed} bytes of window of a worker's stream, {stream._unreturned} withheld")
     for number in engine._bodies.waiting:
