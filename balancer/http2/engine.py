@@ -176,6 +176,7 @@ class Engine:
             self._idle_frames = 0
         elif not has_ended:
             self._idle_frames += 1
+            return  # it says nothing, and may come before the head of the response
         owed += len(data)
         if has_ended:
             del self._open[stream_id]

@@ -7,7 +7,7 @@ An event is a tuple of four: kind, stream id, value, and a flag.
 | HEAD | fields of a request, or of a final response | the stream has ended: there is no body |
 | OVERSIZED | as HEAD; the list is larger than advertised, to be answered by 431 | as HEAD |
 | INTERIM | fields of an interim response (1xx) | False |
-| DATA | bytes of a body, may be empty | the stream has ended |
+| DATA | bytes of a body, empty only at the end | the stream has ended |
 | TRAILERS | fields; they end the stream | True |
 | RESET | error code: the stream ended early | the peer reset it; False: it violated the protocol |
 | SETTINGS | None: the peer's settings have changed | False |

@@ -295,6 +295,7 @@ def test_client_persistence(lines: list[bytes], version: bytes, stays: bool) -> 
         (request(HOST, version=b"HTTP/2.0"), 505, "bad_version"),
         (b"GET /\r\nHost: a\r\n\r\n", 400, "bad_request_line"),
         (b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400, "bad_request_line"),
+        (b"GET /\nHost: HTTP/1.1\r\nHost: a\r\n\r\n", 400, "bad_request_line"),
     ],
 )
 def test_unsupported_requests_are_rejected(head: bytes, status: int, reason: str) -> None:

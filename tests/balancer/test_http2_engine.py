@@ -484,6 +484,17 @@ def test_goaway_refuses_later_streams() -> None:
     assert heard == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
 
 
+def test_empty_data_before_a_response() -> None:
+    """It is not reported: it belongs to no message."""
+    client = lone_client()
+    stream = client.request(GET, is_last=True)
+    client.data_to_send()
+    early = head(stream, (b":status", b"103"), flags=END_HEADERS) + frame(frames.DATA, b"", stream)
+    assert kinds(client.receive(early)) == [INTERIM]
+    rest = head(stream, *OK, flags=END_HEADERS) + frame(frames.DATA, b"a", stream, frames.END_STREAM)
+    assert kinds(client.receive(rest)) == [HEAD, DATA]
+
+
 def test_streams_that_goaway_leaves_out_keep_their_order() -> None:
     client = lone_client()
     streams = [client.request(GET, is_last=True) for _ in range(20)]
