@@ -66,7 +66,7 @@ class RequestHeads:
         end = raw.find(b"\r\n")
         line = raw[:end]
         parts = line.split(b" ")
-        if len(parts) != 3 or line.find(b"\n") >= 0:  # llhttp takes a line that ends there for one of HTTP/0.9
+        if len(parts) != 3 or line.find(b"\n") >= 0:  # llhttp takes LF for the end of HTTP/0.9
             raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
         return self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw, fresh_id)
 
