@@ -1,7 +1,7 @@
 """One end of an HTTP/2 connection (RFC 9113), independent of the balancer's engine: frames, windows and their checks.
 
-It sends what a peer may send, unless it is told otherwise, and accepts only what the balancer may send: whole frames on
-streams that are open, within the windows and the limits that were announced.
+It sends valid frames except for the damage that a plan states, and fails on a frame that the balancer must not send: on
+a stream that is not open, or beyond the announced windows and limits.
 """
 
 from __future__ import annotations
