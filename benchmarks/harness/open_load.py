@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -53,6 +54,8 @@ class OpenLoad:
     """Whether the generator busy-waits instead of sleeping, on a core of its own."""
 
     is_http2: bool = False
+    preempts: bool = False
+    """Whether other processes on its core never delay the generator, if the user may ask for that (root)."""
 
     @property
     def request(self) -> bytes:
@@ -127,6 +130,9 @@ def run(load: OpenLoad) -> Report:
     """Send all requests and wait for their ends. Raises `FleetFailedError` if the port does not accept connections."""
     instants = load.instants().tolist()
     kind = Http2Loop if load.is_http2 else OpenLoop
+    if load.preempts:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     loop = kind(load.port, load.request, load.connections, TIMEOUT, load.spins)
     with without_collections(), closing(loop):
         began_at, own, before = time.monotonic(), time.process_time(), seconds_in_use()

@@ -154,8 +154,7 @@ class Pair:
     async def _measured(self, proxy: RunningPeer, kind: str, number: int) -> Run:
         try:
             before = CpuReading.now(proxy.child)
-            spins = self.plan.is_load_alone and self.slow_kind not in FLOODS
-            report = await load(self.plan, proxy.port, number, spins=spins)
+            report = await load(self.plan, proxy.port, number, beside_floods=self.slow_kind in FLOODS)
             spent = CpuReading.now(proxy.child).since(before)
         except OSError:
             raise proxy.died() from None
@@ -187,11 +186,21 @@ async def pair(plan: Plan, peer: Peer, slow_kind: str, calm: Site, beside: Site)
         yield Pair(plan, slow_kind, alone, loaded, slow, endings)
 
 
-async def load(plan: Plan, port: int, number: int, *, spins: bool) -> Report:
-    """Open-loop load of normal requests; all runs of a round have the same arrivals. `spins`: the generator uses all
-    of its core."""
+async def load(plan: Plan, port: int, number: int, *, beside_floods: bool) -> Report:
+    """Open-loop load of normal requests; all runs of a round have the same arrivals.
+
+    Floods share the generator's core: it leaves them the time that it does not need, and takes the core when it does.
+    """
     open_load = OpenLoad(
-        port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, spins, plan.is_http2
+        port,
+        "/",
+        plan.rate,
+        plan.seconds,
+        CONNECTIONS,
+        plan.seed + number,
+        spins=plan.is_load_alone and not beside_floods,
+        is_http2=plan.is_http2,
+        preempts=beside_floods and plan.is_load_alone,
     )
     return await run_open_load(open_load, partial(cpu_time.pinned_to, plan.load_core))
 
