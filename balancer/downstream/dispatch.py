@@ -72,10 +72,14 @@ def exchange_of(
 ) -> Exchange:
     """Return the exchange of a request, traced or logged where that is wanted."""
     tracing = proxy.tracing
-    if tracing is not None and isinstance(request, TracedRequest) and request.is_sampled:
-        spans = tracing.spans
-        if spans is not None:
-            return TracedExchange(proxy, downstream, request, tracing, spans, journal)
+    spans = None if tracing is None else tracing.spans
+    if (
+        tracing is not None
+        and spans is not None
+        and isinstance(request, TracedRequest)
+        and request.is_sampled
+    ):
+        return TracedExchange(proxy, downstream, request, tracing, spans, journal)
     if journal is None:
         return Exchange(proxy, downstream, request)
     return LoggedExchange(proxy, downstream, request, journal)

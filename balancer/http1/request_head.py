@@ -7,6 +7,7 @@ reused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from balancer.errors import RequestRejected
@@ -45,42 +46,32 @@ class Request:
         return self.head
 
 
-def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:
-    """Parse one request head. Raises `RequestRejected`."""
-    return RequestHeads(client).outgoing(raw, fresh_id)
-
-
 class RequestHeads:
-    """Parses the request heads of one connection, with a cache of the last fields."""
+    """Parses the request heads of one connection, with a cache of the last fields.
 
-    def __init__(self, client: Client) -> None:
+    `fresh_id` returns the id of a request that came without one.
+    """
+
+    def __init__(self, client: Client, fresh_id: Callable[[], bytes]) -> None:
         self._client = client
+        self._fresh_id = fresh_id
         self._block = b""
         self._fields = RequestFields(b"")  # the result for `_block`, the last one
 
-    def outgoing(self, raw: bytes, fresh_id: bytes) -> Request:
-        """Parse a complete head as received. Raises `RequestRejected`.
-
-        `fresh_id` is the request id to use if none came.
-        """
+    def outgoing(self, raw: bytes) -> Request:
+        """Parse a complete head as received. Raises `RequestRejected`."""
         end = raw.find(b"\r\n")
         line = raw[:end]
         parts = line.split(b" ")
         if len(parts) != 3 or line.find(b"\n") >= 0:  # llhttp takes LF for the end of HTTP/0.9
             raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
-        return self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw, fresh_id)
+        return self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw)
 
     def request(
-        self,
-        line: bytes,
-        method: bytes,
-        target: bytes,
-        version: bytes,
-        block: bytes,
-        raw: bytes,
-        fresh_id: bytes,
+        self, line: bytes, method: bytes, target: bytes, version: bytes, block: bytes, raw: bytes
     ) -> Request:
         """Parse a head whose request line has been split; `block` is its fields. Raises `RequestRejected`."""
+        block = self._block_of(block)
         if target.find(b"#") >= 0:  # RFC 9112 § 3.2: a fragment is the client's own
             raise RequestRejected(400, "bad_target", "the request target must not have a fragment")
         if version == HTTP11 and target.startswith(b"/") and method not in _LOOKED_AT:
@@ -93,13 +84,17 @@ class RequestHeads:
         else:
             target, fields = _unusual(method, target, version, block, self._client)
             line = b"%b %b HTTP/1.1" % (method, target)
-        return self._request(line, method, target, fields, raw, fresh_id)
+        return self._request(line, method, target, fields, raw)
+
+    def _block_of(self, received: bytes) -> bytes:
+        """Return the fields to parse."""
+        return received
 
     def _request(
-        self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes, fresh_id: bytes
+        self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes
     ) -> Request:
         """Return the request for a worker."""
-        request_id = fields.request_id or fresh_id
+        request_id = fields.request_id or self._fresh_id()
         head = b"".join((line, fields.outgoing, request_id, END_OF_HEAD))
         return Request(method, target, head, request_id, fields, raw)
 

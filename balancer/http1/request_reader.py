@@ -41,17 +41,14 @@ class RequestReader:
     """
 
     def __init__(self, client: Client, limits: Limits, fresh_id: Callable[[], bytes]) -> None:
-        self._own_id = fresh_id
+        self._fresh_id = fresh_id
         self.apply(client, limits)
         self._parser: httptools.HttpRequestParser | None = None
         self.head = self.rest = b""
 
     def apply(self, client: Client, limits: Limits) -> None:
         """Apply a new client and new limits to the next heads."""
-        self._heads = heads_for(client)
-        self._fresh_id = (
-            self._own_id if client.tracing is None else bytes
-        )  # b"": `TracedHeads` has ids of its own
+        self._heads = heads_for(client, self._fresh_id)
         self._limits = limits
         self._unbounded_size = min(limits.head, 3 * limits.fields)  # a field takes more than three bytes
 
@@ -76,7 +73,7 @@ class RequestReader:
         head = self.head
         if len(head) > self._unbounded_size:
             self._bound(head)
-        request = self._heads.outgoing(head, self._fresh_id())
+        request = self._heads.outgoing(head)
         if len(request.target) > self._limits.target:
             raise _target_too_long(self._limits.target)
         self.head = b""

@@ -7,6 +7,7 @@ before the fields are compared with the last ones, so that the cache of `Request
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from balancer.http1.client import Client
@@ -86,8 +87,8 @@ class TracedRequest(Request):
 class TracedHeads(RequestHeads):
     """`RequestHeads` that continue the client's trace, if the client is believed, or begin a new one."""
 
-    def __init__(self, client: Client, tracing: Tracing) -> None:
-        super().__init__(client)
+    def __init__(self, client: Client, fresh_id: Callable[[], bytes], tracing: Tracing) -> None:
+        super().__init__(client, fresh_id)
         self._tracing = tracing
         self._ids = tracing.ids
         self._believes = tracing.trusts_all or client.is_trusted
@@ -95,18 +96,6 @@ class TracedHeads(RequestHeads):
         self._tracestate = b""
         self._name = b""  # the last line of a traceparent up to its value
         self._at = 0  # its place
-
-    def request(
-        self,
-        line: bytes,
-        method: bytes,
-        target: bytes,
-        version: bytes,
-        block: bytes,
-        raw: bytes,
-        fresh_id: bytes,
-    ) -> Request:
-        return super().request(line, method, target, version, self._block_of(block), raw, fresh_id)
 
     def _block_of(self, received: bytes) -> bytes:
         """Return the fields without traceparent and tracestate, and note what they say."""
@@ -151,7 +140,7 @@ class TracedHeads(RequestHeads):
         return b"".join(kept)
 
     def _request(
-        self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes, fresh_id: bytes
+        self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes
     ) -> Request:
         """Return the request for a worker. Without an X-Request-ID it gets its trace id as one; in a continued trace
         with a span id behind it, because other requests may be in the same trace."""
@@ -177,7 +166,8 @@ class TracedHeads(RequestHeads):
         return request
 
 
-def heads_for(client: Client) -> RequestHeads:
+def heads_for(client: Client, fresh_id: Callable[[], bytes]) -> RequestHeads:
     """Return the parser of a client's request heads."""
-    tracing = client.tracing
-    return RequestHeads(client) if tracing is None else TracedHeads(client, tracing)
+    if client.tracing is None:
+        return RequestHeads(client, fresh_id)
+    return TracedHeads(client, fresh_id, client.tracing)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from struct import iter_unpack
+from functools import partial
+from itertools import chain
 from typing import Final
 
 BATCH: Final = 256
@@ -14,28 +15,24 @@ _ZEROS: Final = b"0" * 16
 
 
 class Identifiers:
-    """Generator of ids; `randomness` returns so many random bytes. Every process needs its own."""
+    """Generator of ids; `randomness` returns so many random bytes. Every process needs its own.
+
+    `trace` returns a new trace id; its last 16 digits may name the first span, as Zipkin's do. `span` returns a new
+    span id.
+    """
 
     def __init__(self, randomness: Callable[[int], bytes] = os.urandom) -> None:
-        self._randomness = randomness
-        self._traces: list[tuple[bytes]] = []
-        self._spans: list[tuple[bytes]] = []
+        self.trace: Callable[[], bytes] = fresh_ids(16, randomness)
+        self.span: Callable[[], bytes] = fresh_ids(8, randomness)
 
-    def trace(self) -> bytes:
-        """Return a new trace id. Its last 16 digits may name the first span, as Zipkin's do."""
-        if not self._traces:
-            self._traces = list(iter_unpack("32s", self._digits(32 * BATCH)))
-        return self._traces.pop()[0]
 
-    def span(self) -> bytes:
-        """Return a new span id."""
-        if not self._spans:
-            self._spans = list(iter_unpack("16s", self._digits(16 * BATCH)))
-        return self._spans.pop()[0]
+def fresh_ids(size: int, randomness: Callable[[int], bytes]) -> Callable[[], bytes]:
+    """Return a function that returns another id of `size` bytes at each call. It runs no Python frame."""
+    return chain.from_iterable(iter(partial(_batch, size, randomness), None)).__next__
 
-    def _digits(self, size: int) -> bytes:
-        """Return random digits; `size` is even."""
-        digits = _ZEROS
-        while _ZEROS in digits:
-            digits = self._randomness(size // 2).hex().encode()
-        return digits
+
+def _batch(size: int, randomness: Callable[[int], bytes]) -> list[bytes]:
+    while True:
+        digits = randomness(size * BATCH).hex(" ", size).encode()
+        if _ZEROS not in digits:
+            return digits.split()

@@ -13,8 +13,8 @@ from balancer.config.problems import first_problem
 from balancer.http1.chunks import passing_trailers
 from balancer.http1.client import Client
 from balancer.http1.internal_fields import InternalFields
-from balancer.http1.request_head import outgoing_request
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.outgoing import outgoing_request
 from tests.balancer.scripted_transports import Play, over_http1, over_http2, values
 from tests.balancer.test_transports import TRANSPORTS, echo, run
 from tests.balancer.wireless import CLIENTS, Wireless

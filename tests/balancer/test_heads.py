@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from balancer.errors import MalformedResponse, RequestRejected
 from balancer.http1.client import Client
 from balancer.http1.fields import Framing
-from balancer.http1.request_head import Request, outgoing_request
+from balancer.http1.request_head import Request
 from balancer.http1.response_head import StatusLines, incoming_response, outgoing_head
+from tests.balancer.outgoing import outgoing_request
 
 UNTRUSTED = Client(b"192.0.2.7", b"127.0.0.1:8080")
 PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)

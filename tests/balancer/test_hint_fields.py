@@ -50,10 +50,10 @@ def test_hints_of_several_fields() -> None:
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1", b"GET http://a/ HTTP/1.1", b"OPTIONS * HTTP/1.1"])
 def test_hints_do_not_outlast_their_request(start: bytes) -> None:
     """Whatever the request line looks like; the fields are forwarded."""
-    heads = RequestHeads(Client(b"192.0.2.1", b"a:80", stated=FIELDS))
+    heads = RequestHeads(Client(b"192.0.2.1", b"a:80", stated=FIELDS), lambda: b"id")
     levels: list[int | None] = []
     for line in (b"", b"X-Priority: low\r\n", b"X-Priority: low\r\n", b"X-Priority: high\r\n", b""):
-        request = heads.outgoing(start + b"\r\nHost: a\r\n" + line + b"\r\n", b"id")
+        request = heads.outgoing(start + b"\r\nHost: a\r\n" + line + b"\r\n")
         assert line in request.head
         stated = request.fields.stated
         levels.append(stated.level if stated is not None else None)
@@ -61,6 +61,6 @@ def test_hints_do_not_outlast_their_request(start: bytes) -> None:
 
 
 def test_hints_are_not_read_unless_configured() -> None:
-    heads = RequestHeads(Client(b"192.0.2.1", b"a:80"))
-    request = heads.outgoing(b"GET / HTTP/1.1\r\nHost: a\r\nX-Priority: low\r\n\r\n", b"id")
+    heads = RequestHeads(Client(b"192.0.2.1", b"a:80"), lambda: b"id")
+    request = heads.outgoing(b"GET / HTTP/1.1\r\nHost: a\r\nX-Priority: low\r\n\r\n")
     assert request.fields.stated is None

@@ -6,8 +6,8 @@ import pytest
 
 from balancer.http1.client import Client
 from balancer.http1.internal_fields import InternalFields
-from balancer.http1.request_head import outgoing_request
 from balancer.http1.response_head import ResponseHeads
+from tests.balancer.outgoing import outgoing_request
 
 INTERNAL = InternalFields(["X-Shard", "x-shard-key", "steel-int-*"])
 

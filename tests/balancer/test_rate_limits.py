@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from balancer.config.rate_limits import RateLimitConfig
 from balancer.http1.client import Client
-from balancer.http1.request_head import outgoing_request
 from balancer.rate_limits.limiter import RateLimit
 from balancer.rate_limits.request_source import client_of, network_of
 from balancer.rate_limits.shared_buckets import Buckets, SharedBuckets
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.outgoing import outgoing_request
 from tests.balancer.test_admin import status
 from tests.balancer.test_reload import endpoint
 

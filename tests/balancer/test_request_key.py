@@ -12,8 +12,8 @@ from balancer.config.load import Settings
 from balancer.config.problems import first_problem
 from balancer.exchange.request_key import key_of
 from balancer.http1.client import Client
-from balancer.http1.request_head import outgoing_request
 from tests.balancer.conftest import Stage, get, response
+from tests.balancer.outgoing import outgoing_request
 
 
 def key(raw: bytes, by: Any, name: str | None = None, *, is_trusted: bool = False) -> str | None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from balancer.config.routes import AnswerConfig, RouteConfig
 from balancer.http1.client import Client
-from balancer.http1.request_head import Request, outgoing_request
+from balancer.http1.request_head import Request
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.urls import normalized
+from tests.balancer.outgoing import outgoing_request
 
 ROUTES: dict[str, dict[str, Any]] = {
     "root": {"prefix": "/"},

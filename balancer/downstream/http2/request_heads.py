@@ -41,15 +41,14 @@ class StreamRequestHeads:
     """Reads the request heads of one connection. `raw` is the head of the last one in HTTP/1.1, b"" if it has none."""
 
     def __init__(self, client: Client, limits: Limits, fresh_id: Callable[[], bytes]) -> None:
-        self._own_id = fresh_id
+        self._fresh_id = fresh_id
         self.raw = b""
         self.apply(client, limits)
 
     def apply(self, client: Client, limits: Limits) -> None:
         """Apply a new client and new limits to the next heads."""
         self._limits = limits
-        self._heads = heads_for(client)
-        self._fresh_id = self._own_id if client.tracing is None else bytes  # as `RequestReader` does
+        self._heads = heads_for(client, self._fresh_id)
         self._others: FieldPairs = ()
         self._authority = self._scheme = b""
         self._has_ended = False
@@ -107,7 +106,7 @@ class StreamRequestHeads:
         self.raw = raw = b"".join((line, block, b"\r\n"))
         if len(raw) > self._limits.head:
             raise RequestRejected(431, "head_too_large", f"at most {self._limits.head} bytes of head")
-        return self._heads.request(line, method, path, HTTP11, block, raw, self._fresh_id())
+        return self._heads.request(line, method, path, HTTP11, block, raw)
 
     def _validate(self, method: bytes, path: bytes) -> None:
         """Refuse a method or a path that is none in HTTP/1.1."""
