@@ -102,7 +102,7 @@ class TracedHeads(RequestHeads):
         block = received
         self._parent = None
         if block == self._block:
-            return block
+            return self._block  # the caller's comparison is one of identity then
         start = self._at
         value_at = start + len(self._name)
         if self._name and block[start:value_at] == self._name:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from itertools import chain
+from struct import Struct
 from typing import Final
 
 BATCH: Final = 256
@@ -28,11 +28,12 @@ class Identifiers:
 
 def fresh_ids(size: int, randomness: Callable[[int], bytes]) -> Callable[[], bytes]:
     """Return a function that returns another id of `size` bytes at each call. It runs no Python frame."""
-    return chain.from_iterable(iter(partial(_batch, size, randomness), None)).__next__
+    split = Struct(f"{2 * size}s" * BATCH).unpack
 
+    def batch() -> tuple[bytes, ...]:
+        digits = _ZEROS
+        while _ZEROS in digits:
+            digits = randomness(size * BATCH).hex().encode()
+        return split(digits)
 
-def _batch(size: int, randomness: Callable[[int], bytes]) -> list[bytes]:
-    while True:
-        digits = randomness(size * BATCH).hex(" ", size).encode()
-        if _ZEROS not in digits:
-            return digits.split()
+    return chain.from_iterable(iter(batch, None)).__next__
