@@ -5,6 +5,7 @@ It accepts only what the simulation sends. Bodies are compared with the expected
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from random import Random
 from typing import Final
 
@@ -47,7 +48,7 @@ class Content:
         self.size += len(piece)
 
 
-class Reader:
+class Reader(ABC):
     """Splits bytes into heads and bodies. `is_amid`: a message has begun and not ended."""
 
     def __init__(self) -> None:
@@ -56,17 +57,17 @@ class Reader:
         self._is_in_body = self._is_chunked = False
         self._awaits = ""  # of a chunked body: its "size", "data", "end" or "trailer"
 
+    @abstractmethod
     def head(self, head: bytes) -> int:
         """Handle a head, up to the end of its last line; return its body's length, or how the body ends."""
-        raise NotImplementedError
 
+    @abstractmethod
     def piece(self, data: bytes) -> None:
         """Handle bytes of the body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def whole(self) -> None:
         """Handle the end of the message."""
-        raise NotImplementedError
 
     def trailer(self, line: bytes) -> None:
         """Handle a line behind a chunked body."""

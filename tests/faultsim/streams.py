@@ -7,6 +7,7 @@ a stream that is not open, or beyond the announced windows and limits.
 from __future__ import annotations
 
 import struct
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
@@ -88,25 +89,25 @@ class StreamsEnd(End):
 
     # --- for subclasses
 
+    @abstractmethod
     def came_head(self, number: int, fields: dict[bytes, bytes], has_ended: bool) -> None:
         """Handle a head or trailers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def came_data(self, stream: Stream, data: bytes) -> None:
         """Handle bytes of a body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def came_end(self, stream: Stream) -> None:
         """Handle the end of a message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def came_reset(self, stream: Stream, code: int) -> None:
         """Handle the end of a stream by the balancer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def came_goaway(self, last: int, code: int) -> None:
         """Handle the balancer's announcement that it takes no streams above `last`."""
-        raise NotImplementedError
 
     # --- to the balancer
 

@@ -206,11 +206,6 @@ class End:
 
     # --- for subclasses
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it has no request."""
-        raise NotImplementedError
-
     def received(self, data: bytes) -> None:
         """Bytes have arrived from the balancer."""
 

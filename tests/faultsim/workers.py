@@ -16,6 +16,7 @@ from tests.faultsim.reading import CHUNKED, Content, Reader, Violation, content
 from tests.faultsim.wires import FIN, READ, End, Route
 
 if TYPE_CHECKING:
+    from tests.faultsim.stream_workers import StreamWorkerEnd
     from tests.faultsim.timeline import Timeline
 
 _REQUEST = re.compile(rb"([A-Z]+) /(\d+) HTTP/1\.1\r\n")
@@ -44,10 +45,10 @@ class Host:
         self.http2 = http2
         self.dialling = "accept"
         self.is_frozen = False
-        self.ends: list[End] = []
+        self.ends: list[WorkerEnd | StreamWorkerEnd] = []
         self._waiting: list[Callable[[], None]] = []
 
-    def alive(self) -> list[End]:
+    def alive(self) -> list[WorkerEnd | StreamWorkerEnd]:
         """Connections that are open as far as the host can see."""
         self.ends = [end for end in self.ends if not end.is_over]
         return self.ends
@@ -97,6 +98,7 @@ class WorkerEnd(End, Reader):
 
     @property
     def is_idle(self) -> bool:
+        """Whether it has no request."""
         return self._request is None
 
     # --- End
