@@ -10,7 +10,7 @@ No exception may pass through the library: a callback keeps it, and the call tha
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from os import urandom
@@ -45,11 +45,12 @@ cdef enum:
     OVERHEAD = 32  # bytes that each field counts beside its name and value
     KEPT = 32  # fields of the last head that are remembered
     LONGEST_KEPT = 512  # bytes of the value of such a field
-    FEW = 32  # fields of an outgoing head that need no allocation
     LARGEST_OUTPUT = 1 << 20  # bytes of `output` that stay allocated
 
 cdef uint8_t *output = NULL  # where the frames of one call of `send` are put together
 cdef size_t output_size = 0
+cdef nghttp2_nv *outgoing = NULL  # fields of the head that is being submitted; the library copies them
+cdef size_t most_outgoing = 0
 cdef nghttp2_callbacks *callbacks = NULL
 cdef nghttp2_provider provider_of_bodies
 
@@ -194,39 +195,27 @@ cdef class Session:
 
     def request(self, fields, bint is_last):
         cdef Body body = None
-        cdef nghttp2_nv *made
         cdef int32_t stream_id
-        cdef nghttp2_nv few[FEW]
         self._require()
         if not nghttp2_session_check_request_allowed(self._session):
             raise ngh2.ConnectionClosingError("HTTP/2 engine error: the session takes no more requests")
         if not is_last:
             body = Body.__new__(Body)
             body.data = b""
-        made = vector(fields, few)
         stream_id = nghttp2_submit_request2(
-            self._session, NULL, made, len(fields), NULL if is_last else &provider_of_bodies, NULL
+            self._session, NULL, vector(fields), len(fields), NULL if is_last else &provider_of_bodies, NULL
         )
-        if made != few:
-            free(made)
         self._check(stream_id)
         self._bodies[stream_id] = body
         return stream_id
 
     def interim(self, int32_t stream_id, fields):
-        cdef nghttp2_nv few[FEW]
-        cdef nghttp2_nv *made
         cdef int result
         self._require_unanswered(stream_id)
-        made = vector(fields, few)
-        result = nghttp2_submit_headers(self._session, 0, stream_id, NULL, made, len(fields), NULL)
-        if made != few:
-            free(made)
+        result = nghttp2_submit_headers(self._session, 0, stream_id, NULL, vector(fields), len(fields), NULL)
         self._check(result)
 
     def respond(self, int32_t stream_id, fields, bytes data not None, bint is_last):
-        cdef nghttp2_nv few[FEW]
-        cdef nghttp2_nv *made
         cdef Body body = None
         cdef int result
         self._require_unanswered(stream_id)
@@ -234,12 +223,9 @@ cdef class Session:
             body = Body.__new__(Body)
             body.data = data
             body.is_last = is_last
-        made = vector(fields, few)
         result = nghttp2_submit_response2(
-            self._session, stream_id, made, len(fields), NULL if body is None else &provider_of_bodies
+            self._session, stream_id, vector(fields), len(fields), NULL if body is None else &provider_of_bodies
         )
-        if made != few:
-            free(made)
         self._check(result)
         self._bodies[stream_id] = body
         self._queued += len(data)
@@ -553,26 +539,23 @@ cdef bytes taken(size_t size):
     return made
 
 
-cdef nghttp2_nv *vector(fields, nghttp2_nv *few) except NULL:
-    """Return the fields for the library: in `few` if they fit, else to be freed."""
-    cdef size_t i = 0
-    cdef nghttp2_nv *made = few
+cdef nghttp2_nv *vector(fields) except NULL:
+    """Return the fields for one call of the library."""
+    global outgoing, most_outgoing
+    cdef size_t i = 0, count = len(fields)
+    cdef nghttp2_nv *larger
     cdef bytes name, value
-    if len(fields) > FEW:
-        made = <nghttp2_nv *>malloc(len(fields) * sizeof(nghttp2_nv))
-        if made == NULL:
+    if count > most_outgoing:
+        larger = <nghttp2_nv *>realloc(outgoing, max(count, 64) * sizeof(nghttp2_nv))
+        if larger == NULL:
             raise MemoryError()
-    try:
-        for name, value in fields:
-            made[i].name, made[i].namelen = <uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
-            made[i].value, made[i].valuelen = <uint8_t *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
-            made[i].flags = 0
-            i += 1
-    except BaseException:
-        if made != few:
-            free(made)
-        raise
-    return made
+        outgoing, most_outgoing = larger, max(count, 64)
+    for name, value in fields:
+        outgoing[i].name, outgoing[i].namelen = <uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+        outgoing[i].value, outgoing[i].valuelen = <uint8_t *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        outgoing[i].flags = 0
+        i += 1
+    return outgoing
 
 
 # --- callbacks of the library
@@ -699,11 +682,7 @@ cdef ptrdiff_t read_body(
 
 
 cdef int submit_trailers(nghttp2_session *session, int32_t stream_id, Body body) except -1:
-    cdef nghttp2_nv few[FEW]
-    cdef nghttp2_nv *made = vector(body.trailers, few)
-    cdef int result = nghttp2_submit_trailer(session, stream_id, made, len(body.trailers))
-    if made != few:
-        free(made)
+    cdef int result = nghttp2_submit_trailer(session, stream_id, vector(body.trailers), len(body.trailers))
     if result < 0:
         raise ngh2.NGH2Error("HTTP/2 engine error: " + nghttp2_strerror(result).decode("ascii"))
     return 0

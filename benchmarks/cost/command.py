@@ -36,9 +36,10 @@ Examples:
 @click.option(
     "--case",
     type=click.Choice([*CASES, ALL]),
+    metavar="CASE",
     default="get",
     show_default=True,
-    help="What is requested and measured; 'all' is every case, one after the other.",
+    help="One of the above, or 'all', one after the other.",
 )
 @click.option(
     "--blocks",
@@ -95,7 +96,7 @@ def cost(
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection
     endpoints                  the same with 2, 10, 100 and 1000 endpoints
-    traced                     with and without trace context
+    traced, continued          with and without trace context: new, the client's
     """
     session = Session(file, check)
     chosen = peers.chosen(names_in(others))

@@ -27,7 +27,8 @@ class Case:
 
     `pin`, `connections`, `blocks` and `seconds` of each run are defaults of the command line. `sizes` are pairs of
     numbers of endpoints and of busy connections, each measured as a peer of its own; empty means the default. With
-    `is_traced`, Steelyard is measured with and without propagation of the trace context.
+    `is_traced`, Steelyard is measured with and without propagation of the trace context. With `script`, the lines of a
+    Lua script for wrk, no other generator can send the requests.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Case:
     policies: tuple[str, ...] = ("least-in-flight",)
     sizes: tuple[tuple[int, int], ...] = ()
     is_traced: bool = False
+    script: str = ""
     pin: str = "one"
     connections: int = 64
     blocks: int = 15
@@ -51,6 +53,16 @@ class Case:
     warm_up: float = 0.5
     """Seconds of load before each run: connections are opened and interpreters specialise their code."""
 
+
+TRACEPARENT = """\
+local number = 0
+request = function()
+  number = number + 1
+  local context = string.format("00-4bf92f3577b34da6a3ce929d%08x-00f067aa%08x-00", number, number)
+  return wrk.format(nil, nil, { traceparent = context })
+end
+"""
+"""Requests with a traceparent, each of a trace of its own (W3C Trace Context)."""
 
 PROXIES = ("nginx", "haproxy")
 
@@ -84,5 +96,13 @@ CASES = {
             warm_up=1.0,
         ),
         Case("traced", "small GET, with and without trace context", others=(), is_traced=True, blocks=60),
+        Case(
+            "continued",
+            "small GET with a traceparent, with and without trace context",
+            others=(),
+            is_traced=True,
+            script=TRACEPARENT,
+            blocks=60,
+        ),
     )
 }

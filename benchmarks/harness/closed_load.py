@@ -110,15 +110,16 @@ class Load:
         """Command line of wrk."""
         assert self.wrk is not None
         timing = ["--threads", "1", "--connections", str(self.connections), "--duration"]
-        script = ["--script", str(self._script())] if self.case.body else []
+        script = ["--script", str(self._script())] if self.case.body or self.case.script else []
         url = f"{'https' if self.case.is_tls else 'http'}://127.0.0.1:{port}{self.case.path}"
         return [self.wrk, *timing, f"{math.ceil(seconds)}s", *script, url]
 
     def _script(self) -> Path:
-        """Write the Lua script with method and body; wrk has no options for them."""
+        """Write the Lua script of the case, or with method and body; wrk has no options for them."""
         path = self.folder / f"{self.case.name}.lua"
         path.write_text(
-            f'wrk.method = "{self.case.method}"\n'
+            self.case.script
+            or f'wrk.method = "{self.case.method}"\n'
             f'wrk.body = string.rep("x", {self.case.body})\n'
             'wrk.headers["Content-Type"] = "application/octet-stream"\n',
             encoding="utf-8",

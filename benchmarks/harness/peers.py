@@ -30,7 +30,7 @@ OTHER_BUILD = " (other build)"
 TRACED = ", traced"
 """Suffix of the name of Steelyard that propagates the trace context."""
 
-TRACING = "[tracing]\nenabled = true\nsample = 0.0"
+TRACING = '[tracing]\nenabled = true\nsample = 0.0\ntrust = "all"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,8 @@ class Peer:
         """Reason why it cannot take part in this case; empty if it can."""
         if case.streams and shutil.which("h2load") is None:
             return "no program 'h2load' on the PATH"
+        if case.script and shutil.which("wrk") is None:
+            return "no program 'wrk' on the PATH"
         return self.absence or (certificates.absence() if case.is_tls else "")
 
 
