@@ -129,17 +129,36 @@ class ControlPlane:
     # --- configuration
 
     def reload(self, config: RuntimeConfig) -> list[RemoteSource]:
-        """Apply a runtime configuration with its endpoints and policy. Returns the sources to close.
+        """Apply a runtime configuration with its endpoints and policy, here and to the named pools that it keeps.
 
-        Raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything changes.
+        Returns the sources to close. Raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything changes in
+        any pool.
         """
-        self.registry.warm(config)
-        if not config.policy.is_same_as(self.policy):
-            self.apply_policy(config.policy)
-        gone = self.discovery.apply(config.discovery, config.upstream_tls_config)
-        self.apply(config)
-        self.registry.apply(config)
+        kept = [(pool, config.named[name]) for name, pool in self.named.items() if name in config.named]
+        changes = [pool._prepared(one) for pool, one in ((self, config), *kept)]
+        gone, *_ = [apply() for apply in changes]
         return gone
+
+    def _prepared(self, config: RuntimeConfig) -> Callable[[], list[RemoteSource]]:
+        """Create what a runtime configuration needs. Returns a function that applies it and does not fail.
+
+        Raises `TlsProblem`, `ConfigError` or `PoliciesError`.
+        """
+        spec = config.policy
+        policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
+        sources = self.discovery.prepared(config.discovery, config.upstream_tls_config)
+        self.registry.warm(config, sources.found or ())
+
+        def apply() -> list[RemoteSource]:
+            self.config = config  # first: endpoints get its TLS contexts
+            if policy is not None:
+                self._put_in_force(spec, policy)
+            gone = self.discovery.apply(sources)
+            self.apply(config)
+            self.registry.apply(config)
+            return gone
+
+        return apply
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
@@ -164,7 +183,10 @@ class ControlPlane:
 
     def apply_policy(self, spec: PolicySpec) -> None:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
-        self._use(spec.make(self._rng))
+        self._put_in_force(spec, spec.make(self._rng))
+
+    def _put_in_force(self, spec: PolicySpec, policy: Policy) -> None:
+        self._use(policy)
         self.policy = spec
         self.proxy.policy = spec.label
         self.state_log.policy_key = policy_key(spec)

@@ -21,8 +21,8 @@ Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 
 
 class NamedPools:
-    """Adds, reloads and removes the named pools behind `front`, the control plane of the pool without a name, and
-    applies the `routes` that lead to them, with their rate limits and mirrors.
+    """Adds and removes the named pools behind `front`, the control plane of the pool without a name, which reloads
+    those that stay, and applies the `routes` that lead to them, with their rate limits and mirrors.
 
     A removed pool keeps its endpoints for the requests that it has, and is closed when they have ended.
     """
@@ -48,25 +48,31 @@ class NamedPools:
         try:
             for name, one in config.named.items():
                 if name not in self._front.named:
-                    new[name] = self._build(name, one)
-                    await new[name].start()
+                    new[name] = pool = self._build(name, one)
+                    pool.discovery.apply(pool.discovery.prepared(one.discovery, one.upstream_tls_config))
+            async with asyncio.TaskGroup() as lookups:
+                for pool in new.values():
+                    lookups.create_task(pool.start())
         except BaseException:
-            for built in new.values():
-                await built.stop()
+            await self.discard(new)
             raise
         return new
 
+    async def discard(self, new: dict[str, ControlPlane]) -> None:
+        """Close what `prepare` has returned, for a configuration that is not applied."""
+        for pool in new.values():
+            await _close(pool)
+
     def apply(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
-        """Apply the routes and pools of a configuration; `new` is what `prepare` has returned."""
+        """Apply the routes of a configuration, add its pools that are `new`, as `prepare` has returned them, and remove
+        those that it does not have.
+
+        Call it after `ControlPlane.reload`, which applies the configuration of the pools that stay.
+        """
         front = self._front
         before = front.named
-        front.named = {}
-        for name, one in config.named.items():
-            known = before.pop(name, None)
-            if known is not None:
-                known.reload(one)
-            front.named[name] = new[name] if known is None else known
-        for removed in before.values():
+        front.named = {name: before[name] if name in before else new[name] for name in config.named}
+        for removed in (pool for name, pool in before.items() if name not in config.named):
             removed.discovery.forget_sources()
             removed.recording.stop()
             self._leaving.append(removed)
@@ -115,8 +121,7 @@ class NamedPools:
         if ended:
             self._leaving = [one for one in self._leaving if one not in ended]
             for one in ended:
-                one.replace_endpoints([])
-                task = asyncio.get_running_loop().create_task(one.stop())
+                task = asyncio.get_running_loop().create_task(_close(one))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
             self.share()
@@ -128,6 +133,12 @@ class NamedPools:
             await one.stop()
         if self._closing:
             await asyncio.wait(self._closing)
+
+
+async def _close(pool: ControlPlane) -> None:
+    """Stop a pool that is not used any more, and free its rows in the memory that processes share."""
+    pool.replace_endpoints([])
+    await pool.stop()
 
 
 def _key_of(config: RuntimeConfig) -> KeyOf | None:

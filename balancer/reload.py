@@ -1,7 +1,7 @@
 """Reload of the configuration: read and validated in a thread, like at the start, before anything changes.
 
-Everything that can fail must happen here; only then the caller applies the result in one step. An invalid configuration
-changes nothing; the problem is kept for the status.
+The caller then looks up the endpoints of new pools and applies the result in one step, whose first part creates all
+that may still fail. An invalid configuration changes nothing; the problem is kept for the status.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from balancer.config.discovery import DiscoveryConfig
 from balancer.config.load import Settings
 from balancer.config.problems import ConfigError
 from balancer.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.log.output import LogOutput
-from balancer.membership.discovery import check_files
 from balancer.tls.contexts import TlsProblem
 from balancer.tracing.configured import load
 from policies.errors import PoliciesError
@@ -95,8 +93,7 @@ class Reloads:
         for name, one in {"": config, **config.named}.items():
             pool = self._control_plane if not name else self._control_plane.named.get(name)
             if pool is not None:
-                pool.registry.warm(one)
-            check_files(one.discovery, DiscoveryConfig() if pool is None else pool.config.discovery)
+                pool.registry.warm(one)  # here, in a thread, because it takes long
         is_new = settings.log.access != "off" and settings.log != self._log
         return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
 

@@ -109,9 +109,11 @@ class Server:
         self.control_plane = build(settings, self._clock, self._allowed.upstreams)
         self.proxy = self.control_plane.proxy
         config = self.control_plane.config
+        # The first process reports for all.
         self._say = complain if member is None or not member.index else _in_silence
         self._apply_tracing(config.tracing)
-        self.control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
+        discovery = self.control_plane.discovery
+        discovery.apply(discovery.prepared(config.discovery, config.upstream_tls_config))
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._apply)
         channel: Channel | None = None
         if member is not None:
@@ -140,19 +142,15 @@ class Server:
         self._sweep: Sweep | None = None
 
     def _build_pool(self, name: str, config: RuntimeConfig) -> ControlPlane:
-        """Return the control plane of a named pool, with its sources of endpoints."""
+        """Return the control plane of a named pool, without its sources of endpoints."""
         control_plane = build_pool(config, self._clock, self._allowed.upstreams, self.proxy.access_log, name)
         self._connect_others(control_plane)
-        control_plane.discovery.apply(config.discovery, config.upstream_tls_config)
         return control_plane
 
     def _connect_others(self, control_plane: ControlPlane) -> None:
         """Let a pool know what sibling processes and other units report about its endpoints."""
         member, name = self._member, control_plane.proxy.name
-        state_log, router = control_plane.state_log, control_plane.proxy.router
-        say = (
-            complain if member is None or not member.index else _in_silence
-        )  # the first process reports for all
+        state_log, router, say = control_plane.state_log, control_plane.proxy.router, self._say
         if name:
             control_plane.discovery.say = partial(_of_pool, name, control_plane.discovery.say)
         state_log.say = partial(_of_pool, name, say) if name else say
@@ -230,18 +228,19 @@ class Server:
         return []
 
     async def _apply(self, prepared: Prepared) -> None:
-        """Apply a prepared configuration at once, except for connected clients, which are updated in slices."""
+        """Look up the endpoints of new pools, then apply a prepared configuration in one step; connected clients are
+        updated after it, in slices."""
         is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
         new = await self.named_pools.prepare(prepared.config)
         try:
             gone = self._apply_prepared(prepared)
         except BaseException:
-            for one in new.values():
-                await one.stop()
+            await self.named_pools.discard(new)
             raise
         self.named_pools.apply(prepared.config, new)
-        for one in new.values():
-            one.begin()
+        if self._sweep is not None:  # else this is part of the start, which begins all pools
+            for one in new.values():
+                one.begin()
         await self.control_plane.discovery.close(gone)
         if not is_met_alike:
             await self._update_clients(list(self.proxy.downstreams))
@@ -249,8 +248,8 @@ class Server:
     def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         """Apply a prepared configuration. Returns the sources to close.
 
-        Steps that may fail were tried during preparation and come first here: raises `TlsProblem`, `ConfigError` or
-        `PoliciesError` before anything else changes.
+        The step that may fail comes first: raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything
+        changes.
         """
         control_plane, config = self.control_plane, prepared.config
         gone = control_plane.reload(config)

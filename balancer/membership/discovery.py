@@ -7,7 +7,8 @@ bounded in time and in frequency.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from balancer.config.discovery import DiscoveryConfig, DnsDiscovery
@@ -30,6 +31,16 @@ RemoteSource = DnsSource | KubernetesSource
 """Source that is asked in a task."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Sources of a configuration, whose files have been read. `found`: the endpoints in a new `file`, else None."""
+
+    file: FileSource | None
+    found: tuple[EndpointConfig, ...] | None
+    names: Mapping[str, DnsSource]
+    kubernetes: KubernetesSource | None
+
+
 class Discovery:
     """Discovery sources of the balancer, which update `registry`. `say`: writes a line to the log."""
 
@@ -38,7 +49,7 @@ class Discovery:
         self.say = say
         self._said: dict[str, str] = {}
         self._file: FileSource | None = None
-        self._names: dict[str, DnsSource] = {}
+        self._names: Mapping[str, DnsSource] = {}
         self._kubernetes: KubernetesSource | None = None
         self._tasks: dict[RemoteSource, asyncio.Task[None]] = {}
         self._look_at_file_at = 0.0
@@ -56,29 +67,28 @@ class Discovery:
         if self._kubernetes is not None:
             yield self._kubernetes
 
-    @property
-    def is_looking(self) -> bool:
-        """Whether a DNS lookup is in progress."""
-        return any(isinstance(source, DnsSource) for source in self._tasks)
+    def prepared(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
+        """Return the sources of a configuration, for `apply`: those that are unchanged, and new ones.
 
-    def apply(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[RemoteSource]:
-        """Apply a configuration: unchanged sources continue, and the endpoints of removed sources are removed.
-
-        Returns the removed sources, whose requests are cancelled. Raises `ConfigError` for an invalid file, and then
-        changes nothing.
+        Raises `ConfigError` for an invalid file.
         """
-        file, endpoints = self._file, None
+        file, found = self._file, None
         if config.file != (file.config if file is not None else None):
             file = FileSource(config.file) if config.file is not None else None
-            endpoints = file.first() if file is not None else None
-        kubernetes = self._watched(config.kubernetes, tls)
+            found = file.first() if file is not None else None
+        names = {dns.source: self._name(dns, tls) for dns in config.dns}
+        return Sources(file, found, names, self._watched(config.kubernetes, tls))
+
+    def apply(self, sources: Sources) -> list[RemoteSource]:
+        """Replace the sources by what `prepared` has returned; the endpoints of removed sources are removed.
+
+        Returns the removed sources, whose requests are cancelled.
+        """
         before, old = {source.source for source in self.sources}, list(self._remote)
-        self._names = {dns.source: self._name(dns, tls) for dns in config.dns}
-        self._kubernetes = kubernetes
-        self._file = file
+        self._names, self._kubernetes, self._file = sources.names, sources.kubernetes, sources.file
         self._roster.forget(before - {source.source for source in self.sources})
-        if file is not None:
-            self._take(file, endpoints)
+        if sources.file is not None:
+            self._take(sources.file, sources.found)
         gone = [source for source in old if source not in self._remote]
         self._cancel(gone)
         return gone
@@ -163,11 +173,3 @@ class Discovery:
         if text is not None and self._said.get(key) != text:
             self.say(f"{text}{effect}")
         self._said[key] = text or ""
-
-
-def check_files(config: DiscoveryConfig, old: DiscoveryConfig) -> None:
-    """Read the files of the sources that `old` does not have, so that `apply` does not fail. Raises `ConfigError`."""
-    if config.file is not None and config.file != old.file:
-        FileSource(config.file).first()
-    if config.kubernetes is not None and config.kubernetes != old.kubernetes:
-        access_of(config.kubernetes)

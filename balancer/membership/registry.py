@@ -110,10 +110,10 @@ class EndpointRegistry:
             self._weights = before
             raise
 
-    def warm(self, config: RuntimeConfig) -> None:
-        """Create the TLS contexts that the current endpoints need under another runtime configuration. Raises
-        `TlsProblem`."""
-        config.upstream_tls.of_these([member.config for member in self._members.values()])
+    def warm(self, config: RuntimeConfig, found: Iterable[EndpointConfig] = ()) -> None:
+        """Create the TLS contexts that the current endpoints, and those just `found`, need under another runtime
+        configuration. Raises `TlsProblem`."""
+        config.upstream_tls.of_these([*(member.config for member in self._members.values()), *found])
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
