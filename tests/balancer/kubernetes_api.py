@@ -77,9 +77,9 @@ def status(code: int, message: str, reason: str) -> Document:
 class ApiServer:
     """State and faults of the API server.
 
-    `token` must be sent. `answer`: sent instead of an answer to a list; `is_silent`: none is sent; `is_gone`:
-    connections are reset, which `refused` counts. `most`: slices in a page. `requests`: the queries of all requests,
-    with their tokens.
+    `token` must be sent. `answer`: sent instead of an answer to a list, `watch_answer`: to a watch; `is_silent`: none
+    is sent; `is_gone`: connections are reset, which `refused` counts. `most`: slices in a page. `requests`: the queries
+    of all requests, with their tokens.
     """
 
     def __init__(self) -> None:
@@ -87,6 +87,7 @@ class ApiServer:
         self.version = 100
         self.token = "first"
         self.answer: bytes | None = None
+        self.watch_answer: bytes | None = None
         self.is_silent = self.is_gone = False
         self.refused = 0
         self.most = 1000
@@ -182,6 +183,8 @@ class ApiServer:
                 return
             if authorization != f"Bearer {self.token}":
                 await self._refuse(wire, 401, "Unauthorized", "Unauthorized")
+            elif "watch" in query and self.watch_answer is not None:
+                await wire.send(self.watch_answer)
             elif "watch" in query:
                 await self._watch(wire, int(query["resourceVersion"]))
                 return

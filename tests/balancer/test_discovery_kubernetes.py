@@ -266,6 +266,28 @@ async def test_forgotten_version_lists_again(cluster: Cluster) -> None:
     assert (cluster.source.problem, cluster.lines) == (None, [])
 
 
+@pytest.mark.parametrize(("code", "lists"), [(429, 1), (500, 1), (503, 1), (403, 2), (504, 2)])
+async def test_refused_watch_lists_again_only_if_the_version_may_be_the_cause(
+    cluster: Cluster, code: int, lists: int
+) -> None:
+    api = cluster.api
+    api.put("workers-a", pod("10.0.0.1"))
+    await cluster.serve()
+    await cluster.watched()
+    api.watch_answer = error(status(code, "not now", "Some"))
+    api.end()
+    await cluster.until(lambda: not api.watching)
+    cluster.pass_time(LONGEST_PAUSE)
+    await cluster.until(lambda: cluster.source.problem)
+    assert cluster.source.problem == f"discovery.kubernetes: shop/workers: status {code}: not now"
+    api.put("workers-b", pod("10.0.0.2"))
+    api.watch_answer = None
+    cluster.pass_time(LONGEST_PAUSE)
+    await cluster.find("10.0.0.1-9000", "10.0.0.2-9000")
+    assert len(api.lists) == lists
+    await cluster.until(lambda: cluster.source.problem is None)
+
+
 async def test_forgotten_page_lists_again(cluster: Cluster) -> None:
     """410 as the status of an answer to a list is a failure."""
     api = cluster.api
@@ -403,6 +425,7 @@ async def test_token_is_refused(cluster: Cluster) -> None:
     cluster.pass_time(LONGEST_PAUSE)
     await cluster.until(lambda: cluster.source.problem is None)
     assert len(cluster.lines) == 2
+    assert len(cluster.api.lists) == 1
 
 
 async def test_no_pod_is_ready(cluster: Cluster) -> None:

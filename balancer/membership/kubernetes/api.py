@@ -54,7 +54,7 @@ class ApiFailed(Exception):
 
 
 class ApiRefused(ApiFailed):
-    """An error or an invalid answer, after which the slices must be listed again. `code`: HTTP status, 0: invalid."""
+    """An error or an invalid answer. `code`: HTTP status, 0: invalid."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)

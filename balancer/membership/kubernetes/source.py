@@ -35,6 +35,10 @@ FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 10.0
 """As `FIRST_PAUSE`, after failures: each doubles it up to this."""
 
+PASSING = frozenset((401, 429, 500, 502, 503))
+"""Statuses of an answer that say nothing about the resource version, at which the next watch continues. Not 504: a
+version that is newer than all that the API server has is answered with it."""
+
 
 class KubernetesSource:
     """Kubernetes source for one Service. `slices`: the last known ones by name. `notice`: what is left out or assumed,
@@ -106,7 +110,8 @@ class KubernetesSource:
                 version = self._version or await self._list(api)
                 await self._watch(api, version, now)
         except ApiRefused as error:
-            self._version = None
+            if error.code not in PASSING:
+                self._version = None
             if error.code == EXPIRED and is_resumed:
                 self.next_at = now
             else:
@@ -145,6 +150,7 @@ class KubernetesSource:
     def _apply(self, event: Event) -> None:
         """Apply an event to the known slices. Raises `ApiRefused` if it is invalid or reports an error."""
         if event.type == "ERROR":
+            self._version = None  # an event may be lost
             raise refusal(0, event.object)
         version = valid(Versioned, event.object).metadata.version
         if event.type != "BOOKMARK":
