@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 from base64 import b64encode
@@ -16,7 +17,7 @@ from balancer.admin.page import sampler, streaming
 from balancer.admin.page.document import page
 from balancer.admin.page.window import WINDOW, Window
 from policies import registry
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import PATIENCE, ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.programs import Start, starting, workers
 from tests.balancer.test_admin import TOKEN, local, status
 
@@ -235,7 +236,7 @@ def test_window_slides_and_history_is_bounded() -> None:
 async def test_nothing_is_sampled_without_viewers(stage: Stage) -> None:
     """The sampler ends with the last viewer and begins again with the next; all viewers share its snapshots."""
     server = await stage.serve(await stage.worker(response()))
-    found = server._admin._page.sampler()
+    found = server._admin._page.sampler(server.control_plane)
     assert found._task is None
     for _ in range(2):
         clients = [await stage.admin_client() for _ in range(3)]
@@ -267,6 +268,29 @@ async def test_stream_of_a_named_pool(stage: Stage) -> None:
         assert snapshot["policy"]["name"] == policy
         assert snapshot["health"]["summary"] == "serving: 1 endpoint (1 ready)"
     assert (await stage.ask(local(b"/-/stream?pool=next"))).status == 404
+    assert stage.server is not None
+    assert len(stage.server._admin._page._samplers) == 2
+
+
+@pytest.mark.usefixtures("fast")
+async def test_stream_of_a_removed_pool_ends(stage: Stage) -> None:
+    """Also if there is another pool of that name later; nothing of the removed one is kept."""
+    main, pool = (
+        await stage.worker(response()),
+        {"endpoints": [{"id": "a0", "address": "http://127.0.0.1:1"}]},
+    )
+    server = await stage.serve(main, pools={"api": pool})
+    samplers = server._admin._page._samplers
+    events = await opened(await stage.admin_client(), target=b"/-/stream?pool=api")
+    await snapshot_of(events)
+    await stage.reload(pools={})
+    async with asyncio.timeout(PATIENCE):
+        async for _ in events:
+            pass
+    server.named_pools.sweep(stage.clock.at)
+    await stage.eventually(lambda: gc.collect() >= 0 and not samplers)
+    await stage.reload(pools={"api": pool})
+    await snapshot_of(await opened(await stage.admin_client(), target=b"/-/stream?pool=api"))
 
 
 @pytest.mark.usefixtures("fast")
@@ -279,7 +303,9 @@ async def test_viewer_limit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
     refused = await stage.ask(local(b"/-/stream"))
     assert (refused.status, "viewers" in json.loads(refused.body)["error"]) == (503, True)
     await clients[0].close()
-    await stage.eventually(lambda: stage.server and stage.server._admin._page.sampler().viewers == 1)
+    assert stage.server is not None
+    served = stage.server._admin._page.sampler(stage.control_plane)
+    await stage.eventually(lambda: served.viewers == 1)
     await snapshot_of(await opened(await stage.admin_client()))
 
 
@@ -298,7 +324,7 @@ async def test_slow_viewer_is_bounded_and_dropped(stage: Stage, monkeypatch: pyt
         nonlocal largest
         sizes = [transport.get_write_buffer_size() for transport in served.streams.stalled]
         largest = max([largest, *sizes])
-        return served.sampler().viewers == 0
+        return served.sampler(server.control_plane).viewers == 0
 
     await stage.eventually(is_dropped)
     assert 0 < largest < 400_000

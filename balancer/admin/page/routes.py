@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
@@ -17,7 +18,7 @@ from balancer.admin.page.policies_report import policies_report
 from balancer.admin.page.sample import process_sample
 from balancer.admin.page.sampler import Sampler
 from balancer.admin.page.streaming import EventStreams
-from balancer.admin.pools import POOL, pool_of
+from balancer.admin.pools import pool_of
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
@@ -32,7 +33,7 @@ class PageRoutes:
     def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
         self._control_plane = control_plane
         self._channel = channel
-        self._samplers: dict[str | None, Sampler] = {}
+        self._samplers: WeakKeyDictionary[ControlPlane, Sampler] = WeakKeyDictionary()  # by pool
         self.streams = EventStreams()
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -56,12 +57,12 @@ class PageRoutes:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send events until the viewer leaves or the process ends."""
-        return await self.streams.respond(request, self.sampler(request.query.get(POOL)).events())
+        return await self.streams.respond(request, self.sampler(pool_of(request)).events())
 
-    def sampler(self, pool: str | None = None) -> Sampler:
-        """Return the sampler of a pool; None is the one without a name."""
+    def sampler(self, pool: ControlPlane) -> Sampler:
+        """Return the sampler of a pool."""
         if pool not in self._samplers:
-            self._samplers[pool] = Sampler(partial(self._samples, pool))
+            self._samplers[pool] = Sampler(partial(self._samples, pool.proxy.name))
         return self._samplers[pool]
 
     async def _policies(self, request: web.Request) -> web.Response:
@@ -73,9 +74,13 @@ class PageRoutes:
             raise web.HTTPNotFound
         return web.json_response(await process_sample(pool_of(request), self._control_plane))
 
-    async def _samples(self, pool: str | None) -> Sequence[dict[str, Any]]:
-        own = process_sample(self._control_plane.pool(pool), self._control_plane)
+    async def _samples(self, name: str) -> Sequence[dict[str, Any]]:
+        """Return the samples of the pool of all processes; none if a reload has removed it."""
+        pool = self._control_plane.named.get(name) if name else self._control_plane
+        if pool is None:
+            return []
+        own = process_sample(pool, self._control_plane)
         if self._channel is None:
             return [await own]
-        answers = await self._channel.gather(target_of(SAMPLE, pool))
+        answers = await self._channel.gather(target_of(SAMPLE, name or None))
         return [await own, *map(json.loads, answers)]

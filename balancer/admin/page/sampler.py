@@ -26,7 +26,7 @@ VIEWER_LIMIT = 64
 """Limit of viewers of one process."""
 
 Samples = Callable[[], Awaitable[Sequence[dict[str, Any]]]]
-"""Callable that returns the samples of all processes."""
+"""Callable that returns the samples of all processes; none ends the sampler's streams."""
 
 
 class TooManyViewers(Exception):
@@ -63,7 +63,7 @@ class Sampler:
             while not self._is_closed:
                 await published.wait()
                 if self._published is published:
-                    break  # nothing was published: the task has failed, or this is closed
+                    break  # nothing was published: the task has ended, or this is closed
                 published = self._published
                 yield self._event
         finally:
@@ -85,14 +85,13 @@ class Sampler:
     async def _run(self) -> None:
         pause = PERIOD
         try:
-            while self.viewers:
-                samples = await self._samples()
+            while self.viewers and (samples := await self._samples()):
                 made, seconds = await asyncio.to_thread(self._snapshot, samples, pause)
                 pause = max(PERIOD, seconds / SHARE)
                 self._publish(made)
                 await asyncio.sleep(pause)
         finally:
-            self._published.set()  # the streams end if this has failed
+            self._published.set()  # the streams end if nothing more comes
 
     def _publish(self, made: bytes) -> None:
         self._event = made
