@@ -86,7 +86,11 @@ class Discovery:
         """
         before, old = {source.source for source in self.sources}, list(self._remote)
         self._names, self._kubernetes, self._file = sources.names, sources.kubernetes, sources.file
-        self._roster.forget(before - {source.source for source in self.sources})
+        removed = before - {source.source for source in self.sources}
+        self._roster.forget(removed)
+        for source in removed:  # one that comes back is new to the log, too
+            self._said.pop(source, None)
+            self._said.pop(f"notice of {source}", None)
         if sources.file is not None:
             self._take(sources.file, sources.found)
         gone = [source for source in old if source not in self._remote]

@@ -224,6 +224,18 @@ async def test_reload_during_a_look_up(stage: Stage, names: NameServer) -> None:
     assert not stage.control_plane.discovery._tasks
 
 
+async def test_problem_of_a_name_that_comes_back_is_logged_again(stage: Stage, names: NameServer) -> None:
+    await serve(stage, names, await stage.worker(response()), port=80)
+    problems: list[str] = []
+    stage.control_plane.discovery.say = problems.append
+    for times in (1, 2):
+        await stage.reload(discovery={})
+        await stage.reload(discovery={"dns": [dns(names, port=80)]})
+        for _ in range(2):
+            await pass_time(stage, 5)
+        assert len(problems) == times
+
+
 async def test_stop_during_a_look_up(stage: Stage, names: NameServer) -> None:
     """The balancer does not wait for the answer."""
     names.address(NAME, "127.0.0.1")
