@@ -74,7 +74,7 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
 
 
 OF_PROCESS = frozenset((
-    *("version", "build", "pid", "uptime", "draining", "access_log", "reload"),
+    *("version", "build", "pid", "uptime", "draining", "access_log", "tracing", "reload"),
     *("clients", "connections", "failed_arrivals", "http2", "grpc", "rate_limits", "buffering"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a pool, too."""

@@ -22,6 +22,7 @@ from tests.balancer.conftest import (
 )
 from tests.balancer.http2_client import http2_client
 from tests.balancer.scripted_transports import values
+from tests.balancer.test_admin import status
 from tests.balancer.test_grpc import ending, rpc
 from tests.balancer.test_grpc import serve as serve_rpcs
 from tests.balancer.test_hedges import LATE, QUICK, reset_after_request
@@ -528,6 +529,9 @@ async def test_route_to_a_pool(stage: Stage, traced: Traced) -> None:
     assert worker.requests[0].line == b"GET /x?y=1 HTTP/1.1"
     assert span_named_by(worker.requests[0]) == attempt.id
     assert server.trace_id == TRACE
+    document = await status(stage)
+    assert document["tracing"] is not None
+    assert "tracing" not in document["pools"][0], "the spans are those of the process"
 
 
 async def mirrored(stage: Stage) -> tuple[ScriptedWorker, dict[str, Any]]:
