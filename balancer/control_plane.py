@@ -116,15 +116,13 @@ class ControlPlane:
 
     def pool(self, name: str | None) -> ControlPlane:
         """Return the control plane of a pool; of None or `DEFAULT` this one. Raises `UnknownPool`."""
-        if name is None or (name == DEFAULT and self.named):
+        if name is None or name == DEFAULT:
             return self
         try:
             return self.named[name]
         except KeyError:
-            known = [DEFAULT, *self.named] if self.named else []
-            raise UnknownPool(
-                f"pool: must be one of {', '.join(known) or 'none'}, got '{name:.60}'"
-            ) from None
+            known = ", ".join((DEFAULT, *self.named))
+            raise UnknownPool(f"pool: must be one of {known}, got '{name:.60}'") from None
 
     # --- configuration
 

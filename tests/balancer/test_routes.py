@@ -347,6 +347,10 @@ async def test_admin_requests_name_a_pool(stage: Stage) -> None:
     code, found = await asked(b"GET", b"/-/endpoints?pool=nope")
     assert (code, found) == (404, {"error": "pool: must be one of default, api, got 'nope'"})
     assert (await asked(b"DELETE", b"/-/endpoints/a9?pool=api"))[0] == 200
+    await stage.reload(routes=[], pools={})
+    assert (await asked(b"GET", b"/-/policy?pool=default"))[1]["name"] == "round-robin"
+    code, found = await asked(b"GET", b"/-/endpoints?pool=api")
+    assert (code, found) == (404, {"error": "pool: must be one of default, got 'api'"})
 
 
 async def test_metrics_have_the_pool_as_a_label(stage: Stage) -> None:
