@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from balancer.admin.merge import merged
+from balancer.admin.policy_order import reload_order
 from balancer.config.load import read_settings
 from balancer.config.policy_spec import PolicySpec
 from balancer.config.problems import ConfigError
@@ -159,3 +160,13 @@ async def test_only_the_socket_may_name_a_new_file(stage: Stage, here: Path) -> 
     assert (await stage.ask(put("mine.py:Nth", bearer))).status == 200
     assert await over_tcp("random") == 200
     assert await over_tcp("mine.py:Nth") == 200
+
+
+async def test_file_of_several_pools_is_sent_once(stage: Stage, here: Path) -> None:
+    """To the sibling processes that reload: pools inherit the policy, and a request has a limit."""
+    pool = {"endpoints": [{"id": "a", "address": "http://127.0.0.1:1"}]}
+    policy = f"{here}/mine.py:Nth"
+    await stage.serve(await stage.worker(response()), policy=policy, pools={"one": pool, "two": pool})
+    assert [each.policy.name for each in stage.control_plane.named.values()] == [policy] * 2
+    order = json.loads(reload_order(stage.control_plane))
+    assert [file["path"] for file in order["files"]] == [f"{here}/mine.py"]
