@@ -86,9 +86,7 @@ class SidecarServer(Server):
         """Drain, stop like any server, then close the proxies of the origins."""
         is_finished = await super().stop(is_patient=is_patient)
         for one in self.control_planes:
-            one.proxy.queue.close()
-            one.proxy.tunnels.abort()
-            await one.proxy.pools.close()
+            await one.stop()
         return is_finished
 
     # --- reload
