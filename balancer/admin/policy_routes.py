@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 from pydantic import ValidationError
@@ -23,9 +23,6 @@ from balancer.config.policy_spec import PolicySpec
 from balancer.config.problems import first_problem
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
-
-if TYPE_CHECKING:
-    pass
 
 FILES_REFUSED = (
     "a file or module can be named on the admin socket only; over TCP only one that the configuration or a "

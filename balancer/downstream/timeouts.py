@@ -52,7 +52,7 @@ class Sweep:
         """Start a sweep in slices, and schedule the next one in a `PERIOD`."""
         self.start()
         if self._looking is None:
-            self._looking = self._look(self._proxy.now())
+            self._looking = self.slices(self._proxy.now())
             self._look_on()
 
     def _look_on(self) -> None:
@@ -64,12 +64,7 @@ class Sweep:
             return
         self._looking = None
 
-    def sweep(self, now: float) -> None:
-        """Run a whole sweep at once, at the time `now`."""
-        for _ in self._look(now):
-            pass
-
-    def _look(self, now: float) -> Iterator[None]:
+    def slices(self, now: float) -> Iterator[None]:
         """Sweep; yields after every `SLICE` connections: a thousand refusals in one go would block the loop for 20
         ms."""
         proxy = self._proxy

@@ -499,7 +499,7 @@ class Stage:
         """Let time pass, and sweep all deadlines."""
         self.clock.at += seconds
         assert self.server is not None
-        Sweep(self.proxy, self.server.arrivals.sweep).sweep(self.clock.at)
+        list(Sweep(self.proxy, self.server.arrivals.sweep).slices(self.clock.at))
         self.control_plane.checks.sweep(self.clock.at)
 
     async def eventually(self, condition: Callable[[], object]) -> None:

@@ -386,7 +386,7 @@ class Wireless:
     def advance(self, seconds: float) -> None:
         """Let time pass, then sweep all deadlines."""
         self.loop.advance(seconds)
-        self._sweep.sweep(self.loop.now())
+        list(self._sweep.slices(self.loop.now()))
         self.loop.turn()
 
     def leave(self) -> None:
