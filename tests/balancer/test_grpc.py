@@ -211,6 +211,19 @@ async def test_a_worker_may_ask_not_to_be_retried_now(stage: Stage, pushback: by
     assert stage.proxy.counts.retried == retried
 
 
+async def test_rpc_that_succeeds_after_a_status_of_http_has_the_last_status(stage: Stage) -> None:
+    async def overloaded(play: Play) -> None:
+        await play.read()
+        await play.head(503, (b"content-length", b"2"))
+        await play.data(b"no")
+        await play.end()
+
+    await serve(stage, overloaded, ending(0), retry={"grpc_statuses": ["UNAVAILABLE"], "statuses": [503]})
+    client = await http2_client(stage)
+    assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"0"
+    assert [NAMES[i] for i, number in enumerate(stage.proxy.counts.rpcs) if number] == ["OK"]
+
+
 async def test_unavailable_after_a_message_is_not_retried(stage: Stage) -> None:
     await serve(stage, answering(14), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
     client = await http2_client(stage)
