@@ -22,11 +22,6 @@ endpoints = [{ id = "b0", address = "http://b:1" }]
 """
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
-
-
 ROUTE = "[[routes]]\n"
 POOL_C = '[pools.c]\nendpoints = [{ id = "c0", address = "http://c:1" }]\n'
 PROBLEMS = [
