@@ -60,7 +60,7 @@ def handler_of(
     proxy.counts.requests += 1
     if handler is not None:
         return handler, proxy
-    copy = None if mirror is None else mirror.copy_of(request, downstream.client)
+    copy = None if mirror is None else mirror.copy_of(request, downstream.client, proxy.limits.body)
     if copy is None:
         return exchange_of(proxy, downstream, request, proxy.journal), proxy
     journal = OriginalEnd(copy, proxy.journal)

@@ -64,9 +64,13 @@ class Mirror:
         self.proxy = proxy
         self._methods = frozenset(method.encode() for method in config.methods)
 
-    def copy_of(self, request: Request, client: Client) -> RequestCopy | None:
-        """Return a copy of a request whose head has come; None if it is not drawn, or must not or cannot be copied."""
+    def copy_of(self, request: Request, client: Client, limit: int | None) -> RequestCopy | None:
+        """Return a copy of a request whose head has come; None if it is not drawn, or must not or cannot be copied, or
+        has a body longer than `limit`, for which it is refused. The exchange of the request must end the copy.
+        """
         config, fields = self.config, request.fields
+        if limit is not None and fields.length > limit:
+            return None
         if request.method not in self._methods or fields.is_offer or self._random() >= config.share:
             return None
         if fields.length > config.body:
