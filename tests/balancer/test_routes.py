@@ -218,6 +218,14 @@ async def test_answer_to_an_unfinished_body_closes_the_connection(stage: Stage) 
     assert await client.rest() == b""
 
 
+async def test_head_with_a_malformed_body_gets_no_body(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), routes=[{"prefix": "/x", "answer": {"status": 403}}])
+    client = await stage.client()
+    asked = client.ask(get(b"/x", b"Transfer-Encoding: chunked", method=b"HEAD") + b"X\r\n", to_head=True)
+    assert (await asked).status == 400
+    assert await client.rest() == b""
+
+
 async def test_http10_client_gets_a_redirect_and_the_end(stage: Stage) -> None:
     await stage.serve(
         await stage.worker(response()),
