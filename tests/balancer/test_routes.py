@@ -53,10 +53,16 @@ async def test_pipelined_requests_of_two_pools_are_answered_in_order(stage: Stag
     assert [(await client.response()).body for _ in range(3)] == [b"api", b"main", b"api"]
 
 
-async def test_without_a_default_pool_the_rest_gets_404(stage: Stage) -> None:
-    """The connection stays open."""
+async def test_without_a_default_pool_the_rest_gets_404(stage: Stage, tmp_path: Path) -> None:
+    """The connection stays open; in the access log as unrouted."""
+    log = tmp_path / "access.log"
     worker = await stage.worker(response(b"api"))
-    await stage.serve(endpoints=[], routes=[API], pools={"api": pool_of(worker)})
+    await stage.serve(
+        endpoints=[],
+        routes=[API],
+        pools={"api": pool_of(worker)},
+        log={"access": "json", "path": str(log), "admin": False},
+    )
     client = await stage.client()
     answer = await client.ask(get(b"/"))
     assert answer.status == 404
@@ -67,6 +73,11 @@ async def test_without_a_default_pool_the_rest_gets_404(stage: Stage) -> None:
     assert document["errors"] == {"no_route": 2}
     assert document["responses"] == {"200": 1, "404": 2}
     assert document["health"]["healthy"] is True
+    assert stage.server is not None
+    await client.close()
+    await stage.server.stop()
+    ends = [(entry["status"], entry["end"]) for entry in map(json.loads, log.read_text().splitlines())]
+    assert ends == [(404, "unrouted"), (404, "unrouted"), (200, "ok")]
 
 
 async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
