@@ -85,7 +85,7 @@ class NamedPools:
         for route in config.routes:
             pool = pools[route.pool] if route.pool is not None else None
             limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
-            mirror = front.mirrors.by_route.get(str(route))
+            mirror = front.mirrors.by_route.get(route.conditions)
             routes.append((route, Route(route, pool.proxy if pool is not None else None, limiter, mirror)))
         self.routes.replace(routes, has_default=bool(config.endpoints) or config.discovery.is_configured)
 

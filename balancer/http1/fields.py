@@ -166,3 +166,15 @@ def host_of(head: bytes) -> bytes:
     if start < 0:
         return next((value for _, value, _ in found(_HOST_LINE, head)), b"")
     return head[start + 8 : head.find(b"\r", start + 8)].strip()
+
+
+PROTO: Final = b"\r\nX-Forwarded-Proto: "
+"""Field of the head for the worker that has the scheme which the client used."""
+
+
+def scheme_of(head: bytes) -> bytes:
+    """Return the scheme that the client used, from the head for the worker: the first one of several that a trusted
+    proxy states, b"" if that is neither http nor https."""
+    at = head.find(PROTO) + len(PROTO)
+    scheme = head[at : head.find(b"\r", at)].partition(b",")[0].strip().lower()
+    return scheme if scheme in (b"http", b"https") else b""

@@ -64,6 +64,10 @@ PROBLEMS = [
         "routes.0.redirect: would redirect requests to themselves; add the condition a host other than a.org",
     ),
     (
+        f"{ROUTE}redirect = {{ host = 'a.org.:80' }}\nhost = 'a.org'",
+        "routes.0.redirect: would redirect requests to themselves; add the condition a host other than a.org.:80",
+    ),
+    (
         f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'c', share = 0.1 }}",
         "routes.0.mirror.pool: must be one of a, b, got 'c'",
     ),
