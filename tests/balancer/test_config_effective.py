@@ -104,6 +104,34 @@ def test_output_is_a_configuration(
     assert same == settings.model_dump(exclude={"policy", "sticky"})
 
 
+def test_output_with_named_pools_is_a_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no keys of client connections in a pool, quotes names, and printed again it is the same."""
+    pools = """
+[[routes]]
+pool = "api.v1"
+headers = { X-Version = "1" }
+[pools."api.v1"]
+endpoints = [{ id = "a", address = "https://a:1", tls = { verify = false } }]
+timeouts.first_byte = 3
+health_checks.grpc = ""
+key.by = "path"
+[pools.API-2.discovery]
+file.path = "more.toml"
+"""
+    text = TEXT.replace(f'cookie = "c"\nkey = "{SECRET}"', 'header = "X-User"') + pools
+    first = printed(monkeypatch, capsys, str(write(tmp_path, text)))
+    again = tmp_path / "again.toml"
+    again.write_text(first)
+    first, second = (
+        [line.partition(" #")[0].rstrip() for line in text.splitlines()]
+        for text in (first, printed(monkeypatch, capsys, str(again)))
+    )
+    assert first == second
+    assert tomllib.loads("\n".join(first))["pools"]["api.v1"]["timeouts"]["first_byte"] == 3
+
+
 def test_every_key_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of tables that are configured."""
     document, table = set[str](), ""

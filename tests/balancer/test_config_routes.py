@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,6 +188,35 @@ endpoints = [{{ id = "w0", address = "http://c:1" }}]
     assert of_pool.listen == settings.listen
     assert of_pool.timeouts.connect == 3
     assert (of_pool.routes, of_pool.pools) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("top", "own", "expected"),
+    [
+        ("health_checks.path = '/h'\nhealth_checks.status = 204", "health_checks.grpc = ''", {"grpc": ""}),
+        ("health_checks.grpc = ''", "health_checks.path = '/h'", {"path": "/h"}),
+        ("health_checks.grpc = ''", "health_checks.status = 204", {"status": 204}),
+        ("sticky.cookie = 'c'\nsticky.key = '{}'", "sticky.header = 'x'", {"header": "x"}),
+        ("sticky.header = 'x'\nsticky.key = '{}'", "sticky.cookie = 'c'", {"cookie": "c"}),
+        ("key.by = 'header'\nkey.name = 'x'", "key.by = 'path'", {"by": "path"}),
+        ("key.by = 'header'\nkey.name = 'x'", "key.name = 'y'", {"by": "header", "name": "y"}),
+        ("key.by = 'path'", "sticky.header = 'x'", {"header": "x"}),
+        ("sticky.header = 'x'", "key.by = 'path'", {"by": "path"}),
+    ],
+)
+def test_a_pool_does_not_inherit_what_its_own_keys_exclude(
+    tmp_path: Path, top: str, own: str, expected: dict[str, Any]
+) -> None:
+    pools = POOLS.replace("[pools.b]", f"{own}\n[pools.b]")
+    text = f"{top.format('k' * 16)}\n{ROUTE}pool = 'a'\n{pools}"
+    pool = load(write(tmp_path, text), {}).pools["a"]
+    exclusive = {
+        "health_checks": {"path", "status", "grpc"},
+        "sticky": {"cookie", "header"},
+        "key": {"by", "name"},
+    }
+    found = pool.model_dump(include=exclusive, exclude_none=True)
+    assert found == {"health_checks": {}, "sticky": {}, "key": {}} | {own.partition(".")[0]: expected}
 
 
 def test_every_key_of_a_pool_is_used() -> None:
