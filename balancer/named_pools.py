@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from balancer.config.problems import in_pool
 from balancer.config.routes import DEFAULT
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
@@ -48,7 +49,8 @@ class NamedPools:
         try:
             for name, one in config.named.items():
                 if name not in self._front.named:
-                    new[name] = self._build(name, one)
+                    with in_pool(name):
+                        new[name] = self._build(name, one)
                     await new[name].start()
         except BaseException:
             for built in new.values():

@@ -126,6 +126,19 @@ PROBLEMS = [
         "pools.c.endpoints: is required: [[endpoints]] once or more, or [discovery]",
     ),
     (
+        f"{ROUTE}pool = 'a'\n[pools.API-v1]\nretries = 1",
+        "balancer.toml:3: pools.API-v1.endpoints: is required",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\n[pools.c]\n[[pools.c.endpoints]]\nid = 'c0'\naddress = 'https://c:1'\n"
+        "tls.ca = 'none.pem'",
+        "balancer.toml:7: pools.c.endpoints.0.tls.ca: cannot read none.pem",
+    ),
+    (
+        f"upstream_tls.ca = 'none.pem'\n{ROUTE}pool = 'a'\n{POOL_C.replace('http:', 'https:')}",
+        "balancer.toml:1: pools.c.upstream_tls.ca: cannot read none.pem",
+    ),
+    (
         f"{ROUTE}pool = 'a'\n{POOL_C}[pools.c.limits]\nqueue = -1",
         "pools.c.limits.queue: input should be greater than or equal to 0, got -1",
     ),
@@ -242,6 +255,16 @@ def test_policy_file_of_a_pool_is_relative_to_the_configuration(tmp_path: Path) 
     )
     settings = load(write(tmp_path, text), {})
     assert settings.pools["b"].policy.name == f"{tmp_path}/mine.py:Mine"
+
+
+def test_check_names_the_pool_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, f"{ROUTE}pool = 'c'\n[pools.c.discovery]\nfile.path = '{tmp_path}/none'\n")
+    monkeypatch.setattr("sys.argv", ["balancer", "check", str(path)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "pools.c.discovery.file.path: cannot read" in capsys.readouterr().err
 
 
 def test_check_lists_routes_and_warns(
