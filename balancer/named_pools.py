@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from balancer.config.problems import in_pool
 from balancer.config.routes import DEFAULT
+from balancer.exchange.request_key import client_address
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 
@@ -133,6 +134,7 @@ class NamedPools:
 
 
 def _key_of(config: RuntimeConfig) -> KeyOf | None:
-    """Return the request key of a pool that rate limits may use: a sticky cookie names an endpoint, not a client."""
+    """Return the request key of a pool that rate limits may use, None if they count by client: a sticky cookie names an
+    endpoint, and a client can choose the address that is its key."""
     is_cookie = config.sticky is not None and config.sticky.cookie is not None
-    return None if is_cookie else config.key_of
+    return None if is_cookie or config.key_of is client_address else config.key_of

@@ -28,7 +28,7 @@ def key_of(config: KeyConfig) -> KeyOf | None:
     if config.by == "path":
         return _path
     if config.by == "client":
-        return _client
+        return client_address
     if config.by is None or config.name is None:
         return None
     name = config.name.encode()
@@ -53,7 +53,8 @@ def _path(request: Request, client: Client) -> str | None:
     return request.target.partition(b"?")[0].decode("latin-1")
 
 
-def _client(request: Request, client: Client) -> str | None:
-    """Return the peer's address, or the first X-Forwarded-For address from a trusted proxy."""
+def client_address(request: Request, client: Client) -> str | None:
+    """Return the peer's address, or from a trusted proxy the first X-Forwarded-For address, which the client may have
+    written."""
     match = _FORWARDED_FOR(request.raw) if client.is_trusted else None
     return (match[1] if match is not None else client.address).decode("latin-1")

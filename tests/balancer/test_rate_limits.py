@@ -125,6 +125,20 @@ async def test_clients_behind_a_trusted_proxy_have_their_own_buckets(stage: Stag
     assert await statuses(client, get(), get()) == [200, 429]
 
 
+@pytest.mark.parametrize("pool", [None, "api"])
+async def test_address_that_a_client_chooses_is_no_key(stage: Stage, pool: str | None) -> None:
+    """The key is the first address, which the client writes; the last one is that of the client."""
+    worker = await stage.worker(response())
+    pools = {"api": {"endpoints": [endpoint(worker, "a0")]}} if pool else {}
+    routes = [{"prefix": "/", "pool": pool}] if pool else []
+    limit = {**TWO, "burst": 1, "by": "key"}
+    given = {"key": {"by": "client"}, "trusted_proxies": ["127.0.0.1"], "pools": pools, "routes": routes}
+    await stage.serve(worker, rate_limits=[limit], **given)
+    client = await stage.client()
+    requests = [behind_proxy(f"198.51.100.{at}", "192.0.2.7") for at in range(2)]
+    assert await statuses(client, *requests, behind_proxy("192.0.2.8")) == [200, 429, 200]
+
+
 async def test_field_of_an_untrusted_client_is_ignored(stage: Stage) -> None:
     await serve(stage, {**TWO, "burst": 1})
     client = await stage.client()
