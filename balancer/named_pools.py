@@ -15,8 +15,8 @@ from balancer.routes.table import RouteTable
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
     from balancer.control_plane import ControlPlane
-    from balancer.exchange.request_key import KeyOf
     from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.http1.request_head import KeyOf
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 """Builds the control plane of a named pool."""

@@ -6,7 +6,6 @@ Made only where the configuration asks for a key; otherwise a request pays one a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from balancer.http1.fields import first_value_of
@@ -14,10 +13,7 @@ from balancer.http1.fields import first_value_of
 if TYPE_CHECKING:
     from balancer.config.key import KeyConfig
     from balancer.http1.client import Client
-    from balancer.http1.request_head import Request
-
-KeyOf = Callable[["Request", "Client"], "str | None"]
-"""Returns `RequestFacts.key` of a request, None if it has none."""
+    from balancer.http1.request_head import KeyOf, Request
 
 _FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
 """The first address of X-Forwarded-For: the client as the first proxy saw it."""
