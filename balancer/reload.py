@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from balancer.config.discovery import DiscoveryConfig
 from balancer.config.load import Settings
-from balancer.config.problems import ConfigError
+from balancer.config.problems import ConfigError, in_pool
 from balancer.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
@@ -96,7 +96,8 @@ class Reloads:
             pool = self._control_plane if not name else self._control_plane.named.get(name)
             if pool is not None:
                 pool.registry.warm(one)
-            check_files(one.discovery, DiscoveryConfig() if pool is None else pool.config.discovery)
+            with in_pool(name):
+                check_files(one.discovery, DiscoveryConfig() if pool is None else pool.config.discovery)
         is_new = settings.log.access != "off" and settings.log != self._log
         return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
 

@@ -10,7 +10,7 @@ CRLF. It is searched in lower case: twice as fast as ignoring case.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -40,6 +40,9 @@ class Framing(Enum):
     CHUNKED = auto()
     UNTIL_CLOSE = auto()
 
+
+Find = Callable[[bytes], "re.Match[bytes] | None"]
+"""Search of a head."""
 
 Values = dict[bytes, list[bytes]]
 """Lower-cased name → values as received."""

@@ -367,7 +367,7 @@ async def test_bad_pool_changes_nothing(stage: Stage, tmp_path: Path) -> None:
     stage.read = lambda: type(before)(**wrong)
     answer = await stage.ask(local(b"/-/reload", method=b"POST"))
     assert answer.status == 422
-    assert str(file) in json.loads(answer.body)["error"]
+    assert f"pools.new.discovery.file: {file}" in json.loads(answer.body)["error"]
     assert (await stage.ask(get(b"/api"))).body == b"api"
     assert [pool["name"] for pool in (await status(stage))["pools"]] == ["api"]
 
