@@ -21,7 +21,7 @@ from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
 from balancer.config.load import Settings, endpoints_from_workers
 from balancer.config.named_pools import PoolSettings
-from balancer.config.problems import ConfigError
+from balancer.config.problems import ConfigError, in_pool
 from balancer.config.rate_limits import unused_rate_limits
 from balancer.config.routes import listed, warnings_about
 from balancer.configuration import load, load_with_sources
@@ -204,7 +204,8 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     say_endpoints(settings)
     for name, pool in settings.pools.items():
         say(f"pool {name}: policy {pool.policy.label}")
-        say_endpoints(pool)
+        with in_pool(name):
+            say_endpoints(pool)
     for line in listed(settings.routes, has_default=settings.has_endpoints):
         say(line)
     for line in warnings_about(settings.routes, settings.pools, settings.http.allow):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from balancer.config.load import Reading, Settings, read_with_sources
+from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
 from balancer.config.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.configured import server_tls_of, upstream_tls_of
@@ -24,11 +25,16 @@ def load_with_sources(
 ) -> Reading:
     """Read the configuration as `read_with_sources` does. Raises `ConfigError`, also for certificate files."""
     reading = read_with_sources(path, overrides, files)
+    settings = reading.settings
+    place: Place = ()
     try:
-        server_tls_of(reading.settings)
-        upstream_tls_of(reading.settings)
+        server_tls_of(settings)
+        upstream_tls_of(settings)
+        for name in settings.pools:
+            place = ("pools", name)
+            upstream_tls_of(settings.of_pool(name))
     except TlsProblem as error:
-        raise ConfigError(line_for(from_message(str(error)), reading.source)) from None
+        raise ConfigError(line_for(from_message(str(error), place), reading.source)) from None
     return reading
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
+from balancer.config.problems import in_pool
 from balancer.config.routes import DEFAULT
 from balancer.config.transports import transports_of
 from balancer.errors import UnknownPool
@@ -144,7 +145,8 @@ class ControlPlane:
         """
         spec = config.policy
         policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
-        sources = self.discovery.prepared(config.discovery, config.upstream_tls_config)
+        with in_pool(self.proxy.name):
+            sources = self.discovery.prepared(config.discovery, config.upstream_tls_config)
         self.registry.warm(config, sources.found or ())
 
         def apply() -> list[RemoteSource]:

@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from balancer.config.problems import in_pool
 from balancer.config.routes import DEFAULT
+from balancer.exchange.request_key import client_address
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
     from balancer.control_plane import ControlPlane
-    from balancer.exchange.request_key import KeyOf
     from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.http1.request_head import KeyOf
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 """Builds the control plane of a named pool."""
@@ -48,8 +50,9 @@ class NamedPools:
         try:
             for name, one in config.named.items():
                 if name not in self._front.named:
-                    new[name] = pool = self._build(name, one)
-                    pool.discovery.apply(pool.discovery.prepared(one.discovery, one.upstream_tls_config))
+                    with in_pool(name):
+                        new[name] = pool = self._build(name, one)
+                        pool.discovery.apply(pool.discovery.prepared(one.discovery, one.upstream_tls_config))
             async with asyncio.TaskGroup() as lookups:
                 for pool in new.values():
                     lookups.create_task(pool.start())
@@ -91,7 +94,7 @@ class NamedPools:
         for route in config.routes:
             pool = pools[route.pool] if route.pool is not None else None
             limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
-            mirror = front.mirrors.by_route.get(str(route))
+            mirror = front.mirrors.by_route.get(route.conditions)
             routes.append((route, Route(route, pool.proxy if pool is not None else None, limiter, mirror)))
         self.routes.replace(routes, has_default=bool(config.endpoints) or config.discovery.is_configured)
 
@@ -142,6 +145,7 @@ async def _close(pool: ControlPlane) -> None:
 
 
 def _key_of(config: RuntimeConfig) -> KeyOf | None:
-    """Return the request key of a pool that rate limits may use: a sticky cookie names an endpoint, not a client."""
+    """Return the request key of a pool that rate limits may use, None if they count by client: a sticky cookie names an
+    endpoint, and a client can choose the address that is its key."""
     is_cookie = config.sticky is not None and config.sticky.cookie is not None
-    return None if is_cookie else config.key_of
+    return None if is_cookie or config.key_of is client_address else config.key_of

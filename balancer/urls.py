@@ -6,6 +6,7 @@ A worker may take `/a/../admin`, `/%61dmin` and `//admin` for `/admin`, so a rou
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address
 from typing import Final
 
 _ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -45,7 +46,12 @@ def _without_dots(path: bytes) -> bytes:
 
 
 def host_in(authority: bytes) -> bytes:
-    """Return the host without its port and final dot, in lower case; an IPv6 address keeps its brackets."""
+    """Return the host without its port and final dot, in lower case; an IPv6 address keeps its brackets, and is
+    compressed (RFC 5952)."""
     if authority.startswith(b"["):
-        return authority[: authority.find(b"]") + 1].lower()
+        host = authority[: authority.find(b"]") + 1].lower()
+        try:
+            return b"[%b]" % IPv6Address(host[1:-1].decode("latin-1")).compressed.encode()
+        except ValueError:
+            return host
     return authority.partition(b":")[0].lower().rstrip(b".")

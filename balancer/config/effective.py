@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
+from balancer.config.named_pools import OF_CONNECTIONS
 from balancer.config.policy_spec import PlainPolicy
 from balancer.config.positions import Place
 from policies import registry
@@ -33,7 +34,9 @@ def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_give
     own = {name: getattr(table, name) for name in type(table).model_fields}
     for name, value in {**own, **_policy_options(table)}.items():
         here, is_set = (*place, name), is_given and name in table.model_fields_set
-        key = name if BARE.fullmatch(name) else quoted(name)
+        if place[:1] == ("pools",) and name in OF_CONNECTIONS.get(str(place[-1]), ()):
+            continue  # with_inherited refuses it in a named pool
+        key = _key(name)
         inner = f"{path}{key}"
         origin = (source(here) or "default") if is_set else _unset_source(table, name, value)
         if isinstance(value, BaseModel):
@@ -43,7 +46,7 @@ def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_give
                 later.append(_with_header(f"[[{inner}]]", each, source, (*here, at), inner, is_given=is_set))
         elif isinstance(value, dict) and all(isinstance(each, BaseModel) for each in value.values()):
             for inner_name, each in value.items():
-                path_in = f"{inner}.{inner_name}"
+                path_in = f"{inner}.{_key(inner_name)}"
                 later.append(
                     _with_header(f"[{path_in}]", each, source, (*here, inner_name), path_in, is_given=is_set)
                 )
@@ -107,6 +110,11 @@ def toml(value: Any) -> str | None:
         texts = {name: toml(each) for name, each in value.items()}
         return f"{{ {', '.join(f'{quoted(name)} = {text}' for name, text in texts.items() if text)} }}"
     return quoted(str(value))
+
+
+def _key(name: str) -> str:
+    """Return a key as TOML writes it."""
+    return name if BARE.fullmatch(name) else quoted(name)
 
 
 def quoted(text: str) -> str:

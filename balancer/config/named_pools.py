@@ -33,8 +33,15 @@ from balancer.config.sticky import StickyConfig
 OWN: Final = ("endpoints", "discovery")
 """Keys that a named pool does not inherit."""
 
-INSTEAD_OF: Final = {"sticky": "key", "key": "sticky"}
-"""Keys that exclude each other: a pool that gives one does not inherit the other."""
+EXCLUDED: Final = {
+    "health_checks.grpc": ("health_checks.path", "health_checks.status"),
+    "health_checks.path": ("health_checks.grpc",),
+    "health_checks.status": ("health_checks.grpc",),
+    "sticky.cookie": ("sticky.header", "key.by", "key.name"),
+    "sticky.header": ("sticky.cookie", "key.by", "key.name"),
+    "key.by": ("key.name", "sticky.cookie", "sticky.header"),
+}
+"""Keys that a pool does not inherit if it gives the key before them, which they do not go with."""
 
 OF_CONNECTIONS: Final = {
     "timeouts": ("head", "request_idle", "keep_alive", "linger", "shutdown"),
@@ -108,9 +115,16 @@ def _pool(name: str, pool: Any, shared: dict[str, Any]) -> Any:
                     f"pools.{name}.{table}.{key}: concerns client connections, which all pools share; set {table}.{key}"
                 )
     own = pool | {"policy": policy_table(pool["policy"])} if "policy" in pool else pool
-    whole = {key: value for key, value in shared.items() if INSTEAD_OF.get(key) not in own}
+    places = {f"{table}.{key}" for table, value in own.items() if isinstance(value, dict) for key in value}
+    excluded = {other for place in places & EXCLUDED.keys() for other in EXCLUDED[place]}
+    whole = {
+        table: {key: each for key, each in value.items() if f"{table}.{key}" not in excluded}
+        if isinstance(value, dict)
+        else value
+        for table, value in shared.items()
+    }
     for key, value in own.items():
-        below = shared.get(key)
+        below = whole.get(key)
         is_other_policy = key == "policy" and isinstance(value, dict) and "name" in value
         if isinstance(value, dict) and isinstance(below, dict) and not is_other_policy:
             value = below | value

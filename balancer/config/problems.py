@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
@@ -22,8 +23,8 @@ from balancer.config.renamed import renamed_at
 MOST_PROBLEMS: Final = 20
 """Most problems that are reported at once."""
 
-KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*): ")
-"""Key that a validator's message begins with."""
+KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[A-Za-z0-9_-]+)*): ")
+"""Key that a validator's message begins with; it may have the name of a pool or of a field."""
 
 BEFORE_CREDENTIALS: Final = re.compile(r"//(?!host(?:\[?:port|,| or ))|got '(?![a-z]+://)").search
 """Where the user and password of a URL, which may lack its scheme, can begin; `//host` is what a message allows."""
@@ -47,6 +48,17 @@ class ConfigError(Exception):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+@contextmanager
+def in_pool(name: str) -> Iterator[None]:
+    """Prefix the keys in a `ConfigError` by those of a named pool; without a name they stay."""
+    try:
+        yield
+    except ConfigError as error:
+        if not name:
+            raise
+        raise ConfigError(*(f"pools.{name}.{problem}" for problem in error.problems)) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The tables [[rate_limits]] of the configuration: how many requests of whom are admitted in which time."""
+"""The tables [[rate_limits]] of the configuration: how many requests of one client, key or field value are admitted in
+a period."""
 
 from __future__ import annotations
 

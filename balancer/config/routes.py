@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.mirroring import Method, MirrorConfig
 from balancer.config.section import Name, Section
-from balancer.urls import normalized
+from balancer.urls import host_in, normalized
 
 DEFAULT: Final = "default"
 """Name of the pool of the top level in routes, status, metrics and commands."""
@@ -33,7 +33,7 @@ def _host(host: str) -> str:
         raise ValueError(
             f"must be a name such as example.org or *.example.org, without a port, got '{host:.60}'"
         )
-    return host
+    return host if is_name else host_in(host.encode()).decode()
 
 
 def is_ipv6(host: str) -> bool:
@@ -174,7 +174,7 @@ class RouteConfig(Section):
             raise ValueError(f"redirect: would redirect requests to themselves; add the condition {wanted}")
 
     def _covers(self, authority: str) -> bool:
-        host = authority.partition(":")[0].lower()
+        host = host_in(authority.encode()).decode()
         own = self.host or ""
         return host == own or (own.startswith("*.") and host.endswith(own[1:]))
 

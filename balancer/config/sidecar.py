@@ -27,6 +27,7 @@ from balancer.config.sections import LimitsConfig, LogConfig, TimeoutsConfig
 from balancer.config.sources import Layer, merge
 from balancer.config.transports import Transport
 from balancer.networks import is_this_machine
+from balancer.urls import host_in
 
 HostName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$", to_lower=True)
@@ -78,8 +79,8 @@ class OriginConfig(Section):
 
     @property
     def url_host(self) -> str:
-        """Host of the url, in lower case."""
-        return urlsplit(self.url).hostname or ""
+        """Host of the url in the form in which hosts are compared, without brackets."""
+        return host_in(urlsplit(self.url).netloc.encode()).decode().strip("[]")
 
 
 class SidecarConfig(Section):

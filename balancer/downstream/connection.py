@@ -217,7 +217,8 @@ class DownstreamConnection(ClientConnection):
         self._reader = None
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
-        protocol.data_received(data)
+        if not self.transport.is_closing():  # refused because of its floods
+            protocol.data_received(data)
         return True
 
     def _hold_for_upgrade(self, reader: RequestReader, rest: bytes) -> bytes:

@@ -10,6 +10,7 @@ from balancer.exchange.logged_exchange import LoggedExchange
 from balancer.exchange.traced_exchange import TracedExchange
 from balancer.http1.request_head import Request
 from balancer.http1.traced_head import TracedRequest
+from balancer.log.journal import journal_of
 from balancer.mirroring.mirrored_request import MirroredRequest, OriginalEnd
 from balancer.routes.own_response import OwnResponse
 
@@ -60,10 +61,10 @@ def handler_of(
     proxy.counts.requests += 1
     if handler is not None:
         return handler, proxy
-    copy = None if mirror is None else mirror.copy_of(request, downstream.client)
+    copy = None if mirror is None else mirror.copy_of(request, downstream.client, proxy.limits.body)
     if copy is None:
         return exchange_of(proxy, downstream, request, proxy.journal), proxy
-    journal = OriginalEnd(copy, proxy.journal)
+    journal = journal_of(proxy.journal, OriginalEnd(copy))
     return MirroredRequest(exchange_of(proxy, downstream, request, journal), copy), proxy
 
 

@@ -1,7 +1,7 @@
-"""Handler of a request on its downstream connection; it answers when all requests before it have been answered.
+"""Handler of a request on its downstream connection, where it answers after the requests before it, or its stream.
 
 A forwarded request (`exchange/exchange.py`), an admin request (`admin/exchange.py`) and a refusal have the same
-interface. A refusal waits for the requests before it like any other, and closes the connection.
+interface. A refusal waits for the requests before it like any other, and closes a connection of HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AdminExchanges = Callable[[Any, Request], RequestHandler]
 
 
 class Refusal:
-    """Handler that answers with an error; the connection closes after it."""
+    """Handler that answers with an error."""
 
     def __init__(
         self, proxy: Proxy, downstream: ClientConnection, error: RequestRejected, head: bytes

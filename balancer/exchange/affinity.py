@@ -7,11 +7,10 @@ id: without the key it reveals no endpoint and cannot be forged; an unknown toke
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from balancer.http1.fields import first_value_of
+from balancer.http1.fields import Find, first_value_of
 from balancer.http1.internal_fields import InternalFields
 from policies.policy import Policy
 from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from balancer.http1.request_head import Request
     from balancer.http1.response_head import Response
     from policies.routing.assignment import Assignment
-
-Find = Callable[[bytes], "re.Match[bytes] | None"]
 
 TOKEN_BYTES = 12
 """Bytes of the keyed hash in a cookie: two endpoints collide once in 10^14 pairs, and it cannot be guessed."""

@@ -1,7 +1,7 @@
 """Base of a downstream connection: what exchanges and the proxy use of it, error responses, back-pressure, and abort.
 
-The protocol itself is in `downstream/connection.py`. This is a base class and not a `typing.Protocol`, because mypyc
-compiles calls of its methods to calls through a table.
+The protocols are in `downstream/connection.py` and `downstream/http2/`. This is a base class and not a
+`typing.Protocol`, because mypyc compiles calls of its methods to calls through a table.
 
 Reading may be paused for several reasons at a time; it resumes when the last of them is gone.
 """

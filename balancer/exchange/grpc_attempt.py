@@ -59,7 +59,6 @@ class GrpcAttempt(StreamAttempt):
 
     def response_whole(self, response: Response, body: bytes) -> None:
         if not self._is_retried(response):
-            self._note_end(response.status)
             super().response_whole(response, body)
 
     def response_started(self, response: Response) -> None:
@@ -91,11 +90,10 @@ class GrpcAttempt(StreamAttempt):
         if self.code < 0:
             code = status_in(trailers)
             self.code = -1 if code is None else code
-        self._note_end(self.status)
         super().response_ended(trailers)
 
     def _note_end(self, status: int) -> None:
-        """Note how the RPC ends; without a grpc-status it is what the HTTP status means."""
+        """Note the status of the RPC; without a grpc-status it is what the HTTP status means."""
         if self.code < 0:
             self.code = code_of_http(status)
         self._call.ended(self.code)

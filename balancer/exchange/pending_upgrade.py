@@ -1,7 +1,7 @@
 """Downstream connection with a pending upgrade.
 
 Until the worker answers the upgrade offer, it is unknown whether the bytes behind such a request are the other
-protocol's or HTTP. They are kept, one read at most, and then reading pauses.
+protocol's or HTTP. They are kept, and reading pauses: one read at most, or the window of a stream.
 
     DownstreamConnection ── PendingUpgrade ──┬── declined: DownstreamConnection again, fed with what came
                                              └── accepted: a Relay (`tunnel.py`), which passes on what came

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from balancer.exchange.affinity import ResponseEdits
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.explaining import Explaining
-    from balancer.exchange.request_key import KeyOf
     from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.http1.request_head import KeyOf
     from balancer.log.access_log import AccessLog
     from balancer.log.journal import Journal
     from balancer.rate_limits.limiter import Limiter

@@ -6,7 +6,6 @@ Made only where the configuration asks for a key; otherwise a request pays one a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from balancer.http1.fields import first_value_of
@@ -14,10 +13,7 @@ from balancer.http1.fields import first_value_of
 if TYPE_CHECKING:
     from balancer.config.key import KeyConfig
     from balancer.http1.client import Client
-    from balancer.http1.request_head import Request
-
-KeyOf = Callable[["Request", "Client"], "str | None"]
-"""Returns `RequestFacts.key` of a request, None if it has none."""
+    from balancer.http1.request_head import KeyOf, Request
 
 _FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
 """The first address of X-Forwarded-For: the client as the first proxy saw it."""
@@ -28,7 +24,7 @@ def key_of(config: KeyConfig) -> KeyOf | None:
     if config.by == "path":
         return _path
     if config.by == "client":
-        return _client
+        return client_address
     if config.by is None or config.name is None:
         return None
     name = config.name.encode()
@@ -53,7 +49,8 @@ def _path(request: Request, client: Client) -> str | None:
     return request.target.partition(b"?")[0].decode("latin-1")
 
 
-def _client(request: Request, client: Client) -> str | None:
-    """Return the peer's address, or the first X-Forwarded-For address from a trusted proxy."""
+def client_address(request: Request, client: Client) -> str | None:
+    """Return the peer's address, or from a trusted proxy the first X-Forwarded-For address, which the client may have
+    written."""
     match = _FORWARDED_FOR(request.raw) if client.is_trusted else None
     return (match[1] if match is not None else client.address).decode("latin-1")

@@ -45,7 +45,7 @@ class Retries:
         """Return whether repeating the request has the same effect. Called only after a failure."""
         if request.method in IDEMPOTENT:
             return True
-        if request.fields.is_grpc and UNAVAILABLE in self.grpc_statuses:  # so is a connection that breaks
+        if request.fields.is_grpc and UNAVAILABLE in self.grpc_statuses:  # as is a broken connection to gRPC
             return True
         return self.trusts_idempotency_key and KEY_FIELD in request.head.lower()
 

@@ -29,9 +29,10 @@ from balancer.config.sticky import StickyConfig
 from balancer.config.tracing import TracingConfig
 from balancer.exchange.admission import AdmissionRules, admission_rules
 from balancer.exchange.affinity import ResponseEdits, Stickiness
-from balancer.exchange.request_key import KeyOf, key_of
+from balancer.exchange.request_key import key_of
 from balancer.exchange.retries import Retries, retries_of
 from balancer.http1.internal_fields import InternalFields
+from balancer.http1.request_head import KeyOf
 from balancer.http2.limits import FIELD_OVERHEAD
 from balancer.http2.limits import Limits as Http2Limits
 from balancer.networks import Network

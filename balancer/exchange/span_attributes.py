@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from balancer.http1.client import HTTP2
-from balancer.http1.fields import first_value_of, host_of
+from balancer.http1.fields import first_value_of, host_of, scheme_of
 from balancer.log.formats import TARGET_LIMIT, Fault
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _CREDENTIALS: Final = re.compile(r"([?&](?:AWSAccessKeyId|Signature|sig|X-Goog-S
 
 _AGENT: Final = first_value_of(b"user-agent")
 _FORWARDED_FOR: Final = first_value_of(b"x-forwarded-for")
-_FORWARDED_PROTO: Final = first_value_of(b"x-forwarded-proto")
 
 Values = dict[str, str | bool | int | float | tuple[str, ...]]
 
@@ -59,7 +58,7 @@ def request_attributes(request: Request, client: Client) -> Values:
     values["url.path"] = path
     if mark:
         values["url.query"] = query
-    values["url.scheme"] = _found(_FORWARDED_PROTO, head) or client.proto.decode()
+    values["url.scheme"] = (scheme_of(head) or client.proto).decode()
     values |= _server(host_of(head).decode("latin-1"))
     values["client.address"] = _found(_FORWARDED_FOR, head).partition(",")[0] or client.address.decode()
     values["network.peer.address"] = client.address.decode()

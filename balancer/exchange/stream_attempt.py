@@ -39,6 +39,7 @@ class StreamAttempt(Attempt):
         exchange = cast("Exchange", self.exchange)
         if response.status >= 500 and exchange.retries_status(self, response.status, is_whole=True):
             return
+        self._note_end(response.status)
         now = exchange.proxy.now()
         self._final_head(exchange, response, now)
         self.bytes_out = len(body)
@@ -87,6 +88,7 @@ class StreamAttempt(Attempt):
     def response_ended(self, trailers: bytes) -> None:
         exchange = cast("Exchange", self.exchange)
         stream = cast(ClientStream, exchange.downstream)
+        self._note_end(self.status)
         passing = passing_trailers(trailers) if self._to_client is not NONE else b""
         if passing:
             stream.send_end(self._fields, self._take_out(), fields_of(passing))
@@ -96,6 +98,9 @@ class StreamAttempt(Attempt):
         if stream.charge is not None:
             stream.charge.whole(stream.unsent)
         exchange.complete(self, exchange.proxy.now())
+
+    def _note_end(self, status: int) -> None:
+        """Note how the response ends, before its last part is sent."""
 
     def _take_out(self) -> bytes:
         data = b"".join(self._out)

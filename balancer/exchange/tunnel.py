@@ -96,7 +96,7 @@ class Tunnel:
         self._tunnels = tunnels
         self._pending_upgrade = pending_upgrade
         self._downstream = pending_upgrade.downstream
-        # Only an HTTP/1.1 connection switches protocols: a stream refuses a 101 response.
+        # Only an HTTP/1.1 connection switches protocols: an upstream stream refuses a 101 response.
         self._upstream = cast(UpstreamConnection, upstream)
         self._on_end = on_end
         self._client = Relay(self, self._downstream)

@@ -10,7 +10,7 @@ CRLF. It is searched in lower case: twice as fast as ignoring case.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -40,6 +40,9 @@ class Framing(Enum):
     CHUNKED = auto()
     UNTIL_CLOSE = auto()
 
+
+Find = Callable[[bytes], "re.Match[bytes] | None"]
+"""Search of a head."""
 
 Values = dict[bytes, list[bytes]]
 """Lower-cased name → values as received."""
@@ -166,3 +169,15 @@ def host_of(head: bytes) -> bytes:
     if start < 0:
         return next((value for _, value, _ in found(_HOST_LINE, head)), b"")
     return head[start + 8 : head.find(b"\r", start + 8)].strip()
+
+
+PROTO: Final = b"\r\nX-Forwarded-Proto: "
+"""Field of the head for the worker that has the scheme which the client used."""
+
+
+def scheme_of(head: bytes) -> bytes:
+    """Return the scheme that the client used, from the head for the worker: the first one of several that a trusted
+    proxy states, b"" if that is neither http nor https."""
+    at = head.find(PROTO) + len(PROTO)
+    scheme = head[at : head.find(b"\r", at)].partition(b",")[0].strip().lower()
+    return scheme if scheme in (b"http", b"https") else b""

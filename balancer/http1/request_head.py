@@ -46,6 +46,10 @@ class Request:
         return self.head
 
 
+KeyOf = Callable[[Request, Client], "str | None"]
+"""Returns the key of a request, as [key] or [sticky] configures it; None if the request has none."""
+
+
 class RequestHeads:
     """Parses the request heads of one connection, with a cache of the last fields.
 

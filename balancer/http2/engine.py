@@ -8,13 +8,13 @@ of concurrent bodies (`bodies.py`).
     transport.write(engine.data_to_send())                           once after each read, not after each message
 
 Calls for a stream that has ended do nothing, because the peer can end it at any time. Bodies are kept here until the
-peer's window takes them: `unsent`. `tick` is called about once a second.
+peer's window takes them: `unsent`. `tick` is called every `TICK` seconds.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from balancer.http2.bodies import Bodies
@@ -26,6 +26,7 @@ from balancer.http2.events import (
     HEAD,
     INTERIM,
     INTERNAL_ERROR,
+    OUTPUT,
     OVERSIZED,
     PONG,
     PROTOCOL_ERROR,
@@ -56,8 +57,9 @@ class Engine:
     """What both roles have in common; abstract.
 
     `is_closed`: the connection is over; only `data_to_send` is left. `is_blocked`, set by the owner: the transport's
-    buffer is full, so nothing is framed for it meanwhile. `resets`: streams reset by the peer, ever. `stream_limit`:
-    MAX_CONCURRENT_STREAMS of the peer. `has_connect`: it takes extended CONNECT (RFC 8441).
+    buffer is full, so nothing is framed for it meanwhile. `is_leaving`: a GOAWAY has been sent or received. `resets`:
+    streams reset by the peer, ever. `stream_limit`: MAX_CONCURRENT_STREAMS of the peer. `has_connect`: it takes
+    extended CONNECT (RFC 8441).
     """
 
     def __init__(self, is_server: bool, limits: Limits, settings: dict[int, int]) -> None:
@@ -79,13 +81,14 @@ class Engine:
         self._last_id = 0  # of the peer's streams
         self._recent_resets = 0
         self._idle_frames = 0
-        self._given = self._sent = (
-            0  # bytes of bodies given to the library; and sent when idle frames were counted
-        )
+        self._sent = 0  # bytes of bodies that had been sent when idle frames were counted
         self._lost = 0  # bytes of the connection's window that may be lost
         settings |= {4: limits.stream_window, 6: limits.header_list}
         self._session: Any = new_session(is_server, limits, settings, WINDOW)
         self._bodies = Bodies(self._session)
+        # bound, because each call would look the method up
+        self._receive: Callable[[bytes | memoryview, bool], list[Any]] = self._session.receive
+        self._send: Callable[[int | None], bytes] = self._session.send
 
     # --- from the peer
 
@@ -127,12 +130,14 @@ class Engine:
         session = self._session
         fault = None
         try:
-            if session.receive(data) and not self.is_blocked:
-                self._out.append(session.send())  # reports the streams that this read has broken
+            events = self._receive(
+                data, not self.is_blocked
+            )  # sending reports the streams that it has broken
         except LibraryError as error:
             fault = error.with_traceback(None)  # which would keep the read until a garbage collection
+            events = session.events()
         reset = self._reset
-        for event in session.events():
+        for event in events:
             kind, stream_id, value, flag = cast(Event, event)
             if kind in (HEAD, OVERSIZED):
                 self._on_head(stream_id, flag)
@@ -151,6 +156,8 @@ class Engine:
                 self.resets += 1
                 reset.add(stream_id)
                 self._events.append(event)
+            elif kind == OUTPUT:
+                self._out.append(value)
             else:
                 self._on_other(event, kind, stream_id, value)
         if fault is not None:
@@ -261,7 +268,7 @@ class Engine:
         return f"more than {self._limits.idle_frames} frames in a row without progress"
 
     def tick(self) -> None:
-        """Begin the limits on floods anew; called about once a second."""
+        """Begin the limits on floods anew."""
         self._idle_frames = 0
         self._recent_resets = max(0, self._recent_resets - self._limits.resets_per_tick)
 
@@ -277,10 +284,12 @@ class Engine:
         out = self._out
         if not self.is_closed:
             try:
-                data: bytes = self._session.send(limit)
+                data = self._send(limit)
                 if self._bodies.waiting and (limit is None or len(data) < limit):
                     data += self._bodies.take_turns(limit)
-                if self._unwanted:
+                if self._unwanted and (
+                    limit is None or len(data) < limit
+                ):  # else an end may wait to be framed
                     self._reset_unwanted()
                     data += self._session.send(limit)
             except LibraryError as error:

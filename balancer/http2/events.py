@@ -39,12 +39,14 @@ CLOSED: Final = 10
 STREAM_CLOSED: Final = 11
 """From a session to the engine only: a stream is over. Value: an error code; flag: its head cannot be sent."""
 
+OUTPUT: Final = 12
+"""From a session to the engine only. Value: bytes for the peer."""
+
 NO_ERROR: Final = 0
 PROTOCOL_ERROR: Final = 1
 INTERNAL_ERROR: Final = 2
 REFUSED_STREAM: Final = 7
 CANCEL: Final = 8
-CONNECT_ERROR: Final = 10
 ENHANCE_YOUR_CALM: Final = 11
 
 _CODES: Final = (

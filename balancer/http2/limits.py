@@ -34,6 +34,9 @@ LAST_ID: Final = 2**31 - 2**20
 LOST_LIMIT: Final = WINDOW // 4
 """Stream id, and bytes of the connection's window that are lost, from which on a connection `is_worn`."""
 
+TICK: Final = 1.0
+"""Seconds between two calls of `Engine.tick`."""
+
 LEAVING: Final = b"leaving!"
 """PING between the two GOAWAY frames of a shutdown."""
 

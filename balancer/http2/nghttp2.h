@@ -1,14 +1,14 @@
-/* libnghttp2 as it is loaded with the Python package ngh2: types, constants and functions that `session.pyx` uses.
-   They are part of the library's stable interface (nghttp2/nghttp2.h, from version 1.60 on). */
+/* libnghttp2 as it is loaded with the Python package ngh2: types, constants and functions that `compiled_session.pyx` uses.
+   They are part of the library's stable interface (nghttp2/nghttp2.h, from version 1.67 on). */
 
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { F_DATA = 0, F_HEADERS = 1, F_RST_STREAM = 3, F_SETTINGS = 4, F_PUSH_PROMISE = 5, F_PING = 6, F_GOAWAY = 7,
+enum { F_DATA = 0, F_HEADERS = 1, F_RST_STREAM = 3, F_SETTINGS = 4, F_PING = 6, F_GOAWAY = 7,
        F_WINDOW_UPDATE = 8, F_ALTSVC = 0xa, F_ORIGIN = 0xc, F_PRIORITY_UPDATE = 0x10 };
 enum { FLAG_ACK = 1, FLAG_END_STREAM = 1 };
-enum { CATEGORY_REQUEST = 0, CATEGORY_HEADERS = 3 };
+enum { CATEGORY_REQUEST = 0 };
 enum { BODY_EOF = 1, BODY_NO_END_STREAM = 2 };
 enum { E_DEFERRED = -508, E_STREAM_CLOSED = -510, E_STREAM_CLOSING = -511, E_STREAM_SHUT_WR = -512,
        E_TEMPORAL_FAILURE = -521, E_SESSION_CLOSING = -530, E_NOMEM = -901, E_CALLBACK = -902, E_FLOODED = -904,

@@ -15,6 +15,7 @@ from balancer.http2.events import (
     GOAWAY,
     HEAD,
     INTERIM,
+    OUTPUT,
     OVERSIZED,
     PONG,
     RESET,
@@ -59,11 +60,12 @@ class Session:
 
     # --- from the peer
 
-    def receive(self, data: bytes | memoryview) -> bool:
-        """Parse bytes of the peer; return whether there is something to send."""
+    def receive(self, data: bytes | memoryview, sends: bool) -> list[Event]:
+        """Parse bytes of the peer; return the events. If it `sends`, OUTPUT with what is to be sent comes first."""
         if data:
             self._connection.receive_data(data)
-        return self._connection.want_write
+        made = self._connection.data_to_send(None) if sends and self._connection.want_write else b""
+        return [(OUTPUT, 0, made, False), *self.events()] if made else self.events()
 
     def events(self) -> list[Event]:
         """Return the events since the last call, in order. STREAM_CLOSED is one, and those of kind 0 are frames that

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from threading import Event, Thread
 
-from balancer.errors import ForwardingError
+from balancer.errors import ForwardingError, NoRoute
 from balancer.log.formats import Context, Entry, Format, has_failed
 from balancer.log.output import LogOutput
 from policies.clock import Clock
@@ -45,8 +45,9 @@ def wall_offset(clock: Clock) -> float:
 class AccessLog:
     """Access log with its writer thread. `add` must be called from one thread.
 
-    `sample` (0..1) is the share of requests that are logged; failed ones always are. At most `limit` entries wait.
-    `offset` is that of `wall_offset`; `policy` is the name of the initial policy.
+    `sample` (0..1) is the share of requests that are logged; failed ones always are, except those that no route
+    matches. At most `limit` entries wait. `offset` is that of `wall_offset`; `policy` is the name of the initial
+    policy.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class AccessLog:
 
     def takes(self, status: int, error: ForwardingError | None) -> bool:
         """Return whether a request with this status and error is to be logged."""
-        return self._sample >= 1 or status >= 500 or error is not None or self._draw() < self._sample
+        if self._sample >= 1 or status >= 500 or (error is not None and not isinstance(error, NoRoute)):
+            return True
+        return self._draw() < self._sample
 
     def add(self, entry: Entry) -> None:
         """Queue an entry, or drop it if the queue is full."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as json_text
 from typing import Final, NamedTuple
 
-from balancer.errors import ClientLeft, ForwardingError, RateLimited, RequestRejected, UpstreamError
+from balancer.errors import ClientLeft, ForwardingError, NoRoute, RateLimited, RequestRejected, UpstreamError
 from balancer.grpc.call import GrpcCall
 from balancer.grpc.status import FAILURE_NAMES
 from balancer.http1.client import HTTP2, Client
@@ -32,6 +32,9 @@ NOT_CONNECTED: Final = "-"
 NEW: Final = "new"
 REUSED: Final = "reused"
 """Upstream connection of a request: none, new or reused."""
+
+UNROUTED: Final = "unrouted"
+"""End of a request that no route matches. It is no failure: a scanner could fill the log with such requests."""
 
 
 class Fault(NamedTuple):
@@ -110,6 +113,8 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
         end = "abandoned"
     elif isinstance(error, RateLimited):
         end = "limited"
+    elif isinstance(error, NoRoute):
+        end = UNROUTED
     else:
         end = "rejected" if isinstance(error, RequestRejected) else "unavailable"
     return Fault(end, error.reason, str(error), error.status)
@@ -121,8 +126,10 @@ def grpc_status_of(call: GrpcCall | None) -> str:
 
 
 def has_failed(entry: Entry) -> bool:
-    """Return whether the request is logged whatever the sampling rate: for an error, 5xx, or the same of gRPC."""
-    return entry.fault is not None or entry.status >= 500 or entry.grpc_status in FAILURE_NAMES
+    """Return whether the request is logged whatever the sampling rate: for an error other than `NoRoute`, 5xx, or the
+    same of gRPC."""
+    is_fault = entry.fault is not None and entry.fault.end != UNROUTED
+    return is_fault or entry.status >= 500 or entry.grpc_status in FAILURE_NAMES
 
 
 def excerpt(head: bytes) -> bytes:

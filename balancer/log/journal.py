@@ -1,6 +1,6 @@
-"""Consumers of finished requests: the access log, a recording, or both behind one interface.
+"""Consumers of finished requests: the access log, a recording and a mirrored copy, or several behind one interface.
 
-The data path has one journal, so that both together cost no more tests than one.
+The data path has one journal, so that several together cost no more tests than one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from balancer.errors import ForwardingError
-    from balancer.log.access_log import AccessLog
     from balancer.log.formats import Entry
 
 
@@ -20,17 +19,17 @@ class Journal(Protocol):
     def add(self, entry: Entry) -> None: ...
 
 
-def journal_of(log: AccessLog | None, recorder: Journal | None) -> Journal | None:
-    """Return a journal of the given consumers; None if there are none."""
+def journal_of(log: Journal | None, recorder: Journal | None) -> Journal | None:
+    """Return a journal of the given consumers, of which `recorder` takes every entry; None if there are none."""
     if log is None or recorder is None:
         return log or recorder
     return Both(log, recorder)
 
 
 class Both:
-    """Journal of an access log and a recording; the recording gets every entry."""
+    """Journal of a log, and of a recorder that gets every entry."""
 
-    def __init__(self, log: AccessLog, recorder: Journal) -> None:
+    def __init__(self, log: Journal, recorder: Journal) -> None:
         self._log = log
         self._recorder = recorder
         self._is_logged = False
@@ -41,7 +40,7 @@ class Both:
         return True
 
     def add(self, entry: Entry) -> None:
-        """Add an entry to the recording, and to the log if that takes it."""
+        """Add an entry to the recorder, and to the log if that takes it."""
         self._recorder.add(entry)
         if self._is_logged:
             self._log.add(entry)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 READ_LIMIT: Final = 1 << 20
 READ_TIME: Final = 10.0
 """Bytes of a response, and seconds after its head, that are read so that the connection can be kept; of a response
-that is longer or slower the rest is not read. A copy of an endless one would never end."""
+that is longer or slower the rest is not read. Without these limits, the copy of an endless response would never end."""
 
 
 class CopyAttempt:

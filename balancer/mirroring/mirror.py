@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from balancer.mirroring.request_copy import BODY_TOO_LONG, RequestCopy
 from policies.stats.load import Histogram
@@ -47,7 +47,7 @@ class MirrorCounts:
 class Mirror:
     """Copies of a share of the requests of one route go to the pool of `proxy`.
 
-    `route` has the conditions of the route. `copies` are those in flight, their bodies perhaps still incomplete, in
+    `route` is the text of the route. `copies` are those in flight, their bodies perhaps still incomplete, in
     order of arrival.
     """
 
@@ -64,9 +64,13 @@ class Mirror:
         self.proxy = proxy
         self._methods = frozenset(method.encode() for method in config.methods)
 
-    def copy_of(self, request: Request, client: Client) -> RequestCopy | None:
-        """Return a copy of a request whose head has come; None if it is not drawn, or must not or cannot be copied."""
+    def copy_of(self, request: Request, client: Client, limit: int | None) -> RequestCopy | None:
+        """Return a copy of a request whose head has come; None if it is not drawn, or must not or cannot be copied, or
+        has a body longer than `limit`, for which it is refused. The exchange of the request must end the copy.
+        """
         config, fields = self.config, request.fields
+        if limit is not None and fields.length > limit:
+            return None
         if request.method not in self._methods or fields.is_offer or self._random() >= config.share:
             return None
         if fields.length > config.body:
@@ -81,17 +85,17 @@ class Mirror:
 
 
 class Mirrors:
-    """The mirrors of all routes, by the conditions of the route."""
+    """The mirrors of all routes, by the conditions of the route: its text may be that of another route, too."""
 
     def __init__(self) -> None:
-        self.by_route: dict[str, Mirror] = {}
+        self.by_route: dict[tuple[Any, ...], Mirror] = {}
         self._leaving: list[Mirror] = []  # removed ones with copies in flight
 
     def apply(self, routes: Iterable[RouteConfig], proxies: Mapping[str, Proxy], seed: int | None) -> None:
         """Apply the routes of a configuration; a mirror of the same route to the same pool keeps its counts."""
         before, self.by_route = self.by_route, {}
         for route in routes:
-            config, key = route.mirror, str(route)
+            config, key = route.mirror, route.conditions
             if config is None:
                 continue
             known = before.get(key)
@@ -100,7 +104,7 @@ class Mirrors:
                 known.apply(config, proxies[config.pool])
                 self.by_route[key] = known
             else:
-                self.by_route[key] = Mirror(key, config, proxies[config.pool], Random(seed))
+                self.by_route[key] = Mirror(str(route), config, proxies[config.pool], Random(seed))
         self._leaving += before.values()
 
     def sweep(self, now: float) -> None:

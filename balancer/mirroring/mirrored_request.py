@@ -8,12 +8,11 @@ if TYPE_CHECKING:
     from balancer.errors import ForwardingError
     from balancer.exchange.exchange import Exchange
     from balancer.log.formats import Entry
-    from balancer.log.journal import Journal
     from balancer.mirroring.request_copy import RequestCopy
 
 
 class MirroredRequest:
-    """The handler of `exchange` that also feeds `copy`, which is sent after all that the exchange does."""
+    """The handler of `exchange` that also feeds `copy`, which is sent once the whole request has been forwarded."""
 
     def __init__(self, exchange: Exchange, copy: RequestCopy) -> None:
         self._exchange = exchange
@@ -55,22 +54,17 @@ class MirroredRequest:
 
 
 class OriginalEnd:
-    """Journal of one request that is copied: tells `copy` how the original ended. `journal` gets the entry, too."""
+    """Journal of one request that is copied: tells `copy` how the original ended."""
 
-    def __init__(self, copy: RequestCopy, journal: Journal | None) -> None:
+    def __init__(self, copy: RequestCopy) -> None:
         self._copy = copy
-        self._journal = journal
-        self._is_logged = False
 
     def takes(self, status: int, error: ForwardingError | None) -> bool:
-        """Return True, and remember whether the journal takes the entry: `add` does not know the error."""
-        self._is_logged = self._journal is not None and self._journal.takes(status, error)
+        """Return True."""
         return True
 
     def add(self, entry: Entry) -> None:
         """Note the response that the client got: none if it left, or if the response was cut."""
-        if self._is_logged and self._journal is not None:
-            self._journal.add(entry)
         fault, head_at = entry.fault, entry.first_byte_at
         if fault is None and head_at is not None:
             self._copy.original_answered(entry.status, head_at)

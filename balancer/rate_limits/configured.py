@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from balancer.rate_limits.limiter import Limiter, RateLimit
-from balancer.rate_limits.request_source import KeyOf, Trusts
+from balancer.rate_limits.request_source import Trusts
 from balancer.rate_limits.shared_buckets import Buckets, SharedBuckets
 
 if TYPE_CHECKING:
     from balancer.config.rate_limits import RateLimitConfig
+    from balancer.http1.request_head import KeyOf
 
 
 class RateLimits:
@@ -28,8 +29,8 @@ class RateLimits:
         self._buckets = Buckets(shared, index)
 
     def apply(self, configs: Iterable[RateLimitConfig]) -> None:
-        """Apply a configuration. An unchanged limit keeps its counts and its buckets, which are found by what defines
-        the limit."""
+        """Apply a configuration. An unchanged limit keeps its counts and its buckets; one of which only
+        `everywhere` has changed keeps its buckets, which are found by its other keys."""
         before, self.by_name = self.by_name, {}
         trusts = lru_cache(maxsize=4096)(self._trusts)
         for config in configs:

@@ -7,14 +7,14 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from balancer.errors import RateLimited
-from balancer.rate_limits.request_source import KeyOf, RequestSource, Trusts
+from balancer.rate_limits.request_source import RequestSource, Trusts
 from balancer.rate_limits.shared_buckets import Bucket, Buckets
 from policies.overload.token_bucket import ALMOST, TokenBucket
 
 if TYPE_CHECKING:
     from balancer.config.rate_limits import RateLimitConfig
     from balancer.http1.client import Client
-    from balancer.http1.request_head import Request
+    from balancer.http1.request_head import KeyOf, Request
 
 ROUNDING: Final = 1e-7
 """Seconds by which a computed wait may exceed a whole number without meaning the next one."""
@@ -35,10 +35,12 @@ class RateLimit:
         self._bucket = TokenBucket(config.tokens, config.requests / config.period)
         self._prefix = config.identity
         self._last: Bucket | None = None
+        self._has_room = True
 
     def take(self, source: bytes, now: float) -> float:
         """Take a token of the bucket of `source`. Returns the seconds until there is one, 0 if it was taken."""
         self._last = None
+        self._has_room = True
         bucket, rule, buckets = self._bucket_of(source), self._bucket, self._buckets
         since = rule.since(bucket.since, bucket.taken, now)
         tokens = rule.tokens(since, bucket.taken, now)
@@ -46,7 +48,7 @@ class RateLimit:
             return rule.wait(tokens)
         wait = buckets.take(bucket, since, rule.full_at(since, bucket.taken + 1.0), now)
         if wait > 0.0:
-            self.no_room += 1
+            self._has_room = False
             return wait
         self.passed += 1
         self._last = bucket
@@ -64,8 +66,10 @@ class RateLimit:
         return self._buckets.read(hash(self._prefix + source) or 1)
 
     def refusal(self, wait: float) -> RateLimited:
-        """Return the error for a client that has to wait, and count it."""
+        """Return the error for a client that has to wait after the last `take`, and count it."""
         self.denied += 1
+        if not self._has_room:
+            self.no_room += 1
         config, seconds = self.config, max(1, ceil(wait - ROUNDING))
         policy = f'RateLimit-Policy: "{config.name}";q={config.requests};w={config.period}'
         return RateLimited(config.name, seconds, f'{policy}\r\nRateLimit: "{config.name}";r=0;t={seconds}')

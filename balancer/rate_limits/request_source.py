@@ -1,4 +1,5 @@
-"""Whose bucket a request takes from: that of all, of its client, of its request key or of a field's value."""
+"""Which bucket a request takes a token from: one for all requests, or one for each client, request key or value of a
+field."""
 
 from __future__ import annotations
 
@@ -8,20 +9,15 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Final
 
-from balancer.http1.fields import first_value_of
+from balancer.http1.fields import Find, first_value_of
 from balancer.networks import parsed
 
 if TYPE_CHECKING:
     from balancer.http1.client import Client
-    from balancer.http1.request_head import Request
-
-KeyOf = Callable[["Request", "Client"], "str | None"]
-"""Returns the request key that [key] or [sticky] configures, None if a request has none."""
+    from balancer.http1.request_head import KeyOf, Request
 
 Trusts = Callable[[str], bool]
 """Returns whether an address is one of `trusted_proxies`."""
-
-Find = Callable[[bytes], "re.Match[bytes] | None"]
 
 V6_BYTES: Final = 8
 """Bytes of an IPv6 address that count, a /64: a client has as many addresses in its own as it wants (RFC 6177)."""
@@ -61,7 +57,7 @@ def network_of(address: bytes) -> bytes:
 
 
 class RequestSource:
-    """Finds whose bucket a request takes from.
+    """Finds which bucket a request takes a token from.
 
     `by` is `all`, `client`, `key` or `header`, then of the field `header`. Requests without a key or field count by
     client: to leave it out must not be a way around the limit. `trusts` is replaced when `trusted_proxies` may have

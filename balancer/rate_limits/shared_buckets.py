@@ -68,6 +68,20 @@ class BucketTable:
         keys: list[int] = self.keys[first : first + WAYS].tolist()
         return first + keys.index(key) if key in keys else -1
 
+    def add_to(self, bucket: Bucket, place: int) -> None:
+        """Add the numbers at a place to a bucket. Its process writes `since` before the count, which is read first.
+
+        They are those of another bucket if the place has been given away since the key was found there.
+        """
+        taken: float = self.numbers[place + TAKEN]
+        since: float = self.numbers[place + SINCE]
+        there: int = self.keys[place]
+        if there != bucket.key:
+            return
+        bucket.taken += taken
+        if since > bucket.since:
+            bucket.since = since
+
 
 def first_way(key: int) -> int:
     """Return the place within its set that is tried first; it depends on other bits than the set."""
@@ -112,20 +126,12 @@ class Buckets:
         place = own.find(first, key)
         bucket = Bucket(key, first, place)
         if place >= 0:
-            self._add(bucket, own, place)
+            own.add_to(bucket, place)
         for table in self._others:
             there = table.find(first, key)
             if there >= 0:
-                self._add(bucket, table, there)
+                table.add_to(bucket, there)
         return bucket
-
-    def _add(self, bucket: Bucket, table: BucketTable, place: int) -> None:
-        """Add what one process has published; it writes `since` before its count, which is read first."""
-        numbers = table.numbers
-        bucket.taken += numbers[place + TAKEN]
-        since: float = numbers[place + SINCE]
-        if since > bucket.since:
-            bucket.since = since
 
     def take(self, bucket: Bucket, since: float, full_at: float, now: float) -> float:
         """Take a token of a bucket that was read, and publish its `since` and `full_at`.

@@ -87,7 +87,8 @@ class OwnResponse:
         """Answer a malformed body with an error and close."""
         self._proxy.counts.count_error(error)
         self._proxy.counts.responses[error.status] += 1
-        self._downstream.write_error(error, self._request.id, stays=False, is_head=False)
+        is_head = self._request.method == b"HEAD"
+        self._downstream.write_error(error, self._request.id, stays=False, is_head=is_head)
         self._log(error, error.status, 0)
         self._downstream.exchange_ended(stays=False)
 

@@ -6,7 +6,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from balancer.http1.fields import found, host_of, lines_of
+from balancer.http1.fields import PROTO, found, host_of, lines_of, scheme_of
 from balancer.http1.request_head import Request
 from balancer.urls import host_in, normalized
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
     from balancer.mirroring.mirror import Mirror
     from balancer.rate_limits.limiter import Limiter
-
-PROTO: Final = b"\r\nX-Forwarded-Proto: "
-"""Field of the head for the worker that has the scheme which the client used."""
 
 ANY: Final = b"*"
 
@@ -64,18 +61,19 @@ class Route:
         return all(_has(head, lines, wanted) for lines, wanted in self._fields)
 
     def rewrite(self, request: Request) -> None:
-        """Remove or replace the prefix of the request, if that is configured. The worker gets what was removed in
-        X-Forwarded-Prefix.
+        """Remove or replace the prefix of the request, if that is configured and its target is a path. The worker gets
+        what was removed in X-Forwarded-Prefix, behind what a trusted proxy has removed before.
         """
-        if not self._rewrites:
+        if not (self._rewrites and request.target.startswith(b"/")):  # OPTIONS * and CONNECT have no path
             return
         path, mark, query = request.target.partition(b"?")
         path = self._replacement + normalized(path)[len(self._prefix) :]
         target = b"%b%b%b" % (path if path.startswith(b"/") else b"/" + path, mark, query)
-        begin = request.head.find(b"\r\n")
+        head = request.head
+        begin, end = head.find(b"\r\n"), head.find(PROTO)
         prefix = b"\r\nX-Forwarded-Prefix: %b" % self._prefix if self._prefix else b""
         request.target = target
-        request.head = b"%b %b HTTP/1.1%b%b" % (request.method, target, prefix, request.head[begin:])
+        request.head = b"%b %b HTTP/1.1%b%b%b" % (request.method, target, head[begin:end], prefix, head[end:])
 
     def response(self, request: Request) -> tuple[int, bytes, bytes]:
         """Return status, field lines and body of the response that the balancer gives itself."""
@@ -83,12 +81,6 @@ class Route:
             return _fixed(self.answer)
         assert self.redirect is not None  # a route without a pool redirects or answers
         return _redirected(self.redirect, request)
-
-
-def scheme_of(head: bytes) -> bytes:
-    """Return the scheme that the client used, from the head for the worker."""
-    at = head.find(PROTO) + len(PROTO)
-    return head[at : head.find(b"\r", at)].lower()
 
 
 def _has(head: bytes, lines: re.Pattern[bytes], wanted: bytes) -> bool:
@@ -108,8 +100,9 @@ def _redirected(redirect: RedirectConfig, request: Request) -> tuple[int, bytes,
     elif redirect.scheme is not None:
         host = host_in(host)
     scheme = redirect.scheme.encode() if redirect.scheme is not None else scheme_of(request.head)
+    scheme = scheme and scheme + b":"  # without one, the client keeps its own (RFC 3986 § 4.2)
     target = request.target if request.target.startswith(b"/") else b"/"
-    return redirect.status, b"Location: %b://%b%b\r\n" % (scheme, host, target), b""
+    return redirect.status, b"Location: %b//%b%b\r\n" % (scheme, host, target), b""
 
 
 def phrase_of(status: int) -> bytes:

@@ -39,6 +39,7 @@ from balancer.http2.events import (
     TRAILERS,
     Event,
 )
+from balancer.http2.limits import TICK
 from balancer.http2.messages import error_of_reset, head_fields, response_head
 from balancer.http2.sendable import UnsendableFields
 from balancer.http2.settings import MOST, PING_AFTER, PING_WAIT, WORKER_LIMITS
@@ -81,7 +82,7 @@ class Http2Session(asyncio.Protocol):
         self._may_be_closed = False  # the kernel holds unread data, possibly a FIN
         self._has_new_limit = False  # set by the read being parsed
         self._is_reading = self._is_flush_due = False
-        self._heard_at = pool.pools.cached_time
+        self._heard_at = self._ticked_at = pool.pools.cached_time
         self._pinged_at: float | None = None
 
     # --- MultiplexedConnection
@@ -132,7 +133,9 @@ class Http2Session(asyncio.Protocol):
             self._lost(ConnectionBroken("the connection was closed"), self._closing_side)
 
     def prune(self, now: float, limits: PoolLimits) -> None:
-        self.engine.tick()
+        if now - self._ticked_at >= TICK:
+            self._ticked_at = now
+            self.engine.tick()
         if self.engine.is_worn:
             self.retire()
         elif self._pinged_at is not None:

@@ -29,10 +29,10 @@ class Client(Protocol):
 class Pools:
     """Connection pools by endpoint id.
 
-    `limit`: maximum number of connections of all pools of the `group`, None: unlimited. `now`: clock in seconds;
-    `cached_time`: cached time, that of the last sweep. `transports`: transport by endpoint id, where it is not the
-    native one.
-    `without_reuse`: ids of endpoints that get a new connection for each request.
+    `limit`: maximum number of connections of the `group`, which are the pools of all proxies that share it; None:
+    unlimited. `now`: clock in seconds; `cached_time`: cached time, that of the last sweep. `transports`: transport by
+    endpoint id, where it is not the native one. `without_reuse`: ids of endpoints that get a new connection for each
+    request.
     """
 
     def __init__(

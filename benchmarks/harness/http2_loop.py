@@ -37,7 +37,7 @@ class Http2Slot(ConnectionSlot):
         super().take(sock, number)
         self.stream = -1
         self.has_failed = False
-        self.send = self._send  # type: ignore[assignment]
+        self.send = self._send  # type: ignore[assignment]  # the base has `sendall`, which also takes flags
 
     def _send(self, block: bytes) -> None:
         first = BEGINNING if self.stream < 0 else b""

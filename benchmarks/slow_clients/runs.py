@@ -65,7 +65,8 @@ class Plan:
 
     def kinds_for(self, peer: Peer) -> tuple[str, ...]:
         """Kinds of slow clients before a peer; others are not configured for HTTP/2."""
-        return self.kinds if peer.name.startswith(OURS) else tuple(set(self.kinds) & set(SLOW_KINDS))
+        is_ours = peer.name.startswith(OURS)
+        return tuple(kind for kind in self.kinds if is_ours or kind in SLOW_KINDS)
 
     @property
     def is_load_alone(self) -> bool:

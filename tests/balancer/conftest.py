@@ -38,6 +38,13 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
     return {"loop": new_event_loop}
 
 
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what a platform sets, from which settings take a port and a number of processes."""
+    monkeypatch.delenv("PORT", raising=False)
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+
+
 class ManualClock:
     """A clock that the test sets."""
 

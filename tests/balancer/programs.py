@@ -14,6 +14,7 @@ import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 from balancer.admin.socket_path import found_socket
@@ -170,6 +171,12 @@ def workers(*those: ScriptedWorker) -> list[str]:
     """Arguments for any port and these workers."""
     options = [word for worker in those for word in ("--worker", f"r=http://127.0.0.1:{worker.port}")]
     return [*options, "--port", "0"]
+
+
+def memory(pid: int, which: str) -> int:
+    """Resident memory of a process in bytes, now (VmRSS) or at its largest (VmHWM)."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{which}:"))
 
 
 class Load:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from balancer.downstream.dispatch import NO_ROUTE
 from balancer.errors import LogFailed, QueueTimeout
 from balancer.log.access_log import AccessLog
-from balancer.log.formats import Context, Entry, json_line
+from balancer.log.formats import Context, Entry, fault_of, json_line
 from balancer.log.output import LogOutput
 from tests.balancer.test_log_lines import entry
 
@@ -54,14 +55,14 @@ def test_full_queue_drops_and_counts(tmp_path: Path) -> None:
 
 
 def test_sampling_of_successes_only(tmp_path: Path) -> None:
-    """A quarter of the successes, the same ones for the same seed; every failure."""
+    """A quarter of the successes, the same ones for the same seed; every failure, but not a missing route."""
     log = log_to(LogOutput(str(tmp_path / "log")), sample=0.25)
     rng = Random(1)
     assert [log.takes(200, None) for _ in range(1000)] == [rng.random() < 0.25 for _ in range(1000)]
     assert all(log.takes(503, None) and log.takes(0, QueueTimeout("full")) for _ in range(100))
     log.stop()
     nothing = log_to(LogOutput(str(tmp_path / "log")), sample=0.0)
-    assert not any(nothing.takes(200, None) for _ in range(1000))
+    assert not any(nothing.takes(200, None) or nothing.takes(404, NO_ROUTE) for _ in range(1000))
     nothing.stop()
 
 
@@ -72,8 +73,9 @@ def test_entry_has_its_sampling_rate(tmp_path: Path) -> None:
     log.start()
     log.add(entry())
     log.add(entry(status=503))
+    log.add(entry(status=0, fault=fault_of(NO_ROUTE)))
     log.stop()
-    assert [line["sample"] for line in written(path)] == [0.25, 1]
+    assert [line["sample"] for line in written(path)] == [0.25, 1, 0.25]
 
 
 def test_existing_file_is_appended_to(tmp_path: Path) -> None:

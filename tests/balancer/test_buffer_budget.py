@@ -69,7 +69,7 @@ def test_body_is_charged_as_long_as_it_is_held(most: int, retried: int, acts: li
         elif act == "drain":
             upstream.unsent = max(0, upstream.unsent - size)
         elif act == "update":
-            kept.update(upstream)  # type: ignore[arg-type]
+            kept.update(upstream)  # type: ignore[arg-type]  # it needs nothing else of one
             if kept.is_spent and not upstream.unsent:
                 assert budget.kept == 0
             elif kept.fits:

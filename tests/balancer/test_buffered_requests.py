@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -15,7 +14,7 @@ from balancer.http1.field_list import FieldList
 from balancer.http1.response_head import ResponseHeads
 from balancer.tracing.tracing import Tracing
 from balancer.upstream.stream import UpstreamStream
-from tests.balancer.wireless import Peer, Wireless, charged
+from tests.balancer.wireless import Wireless, buffering, sends
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -36,25 +35,8 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-@contextmanager
-def buffered(endpoints: int = 1, **options: Any) -> Iterator[Wireless]:
-    """A balancer that keeps bodies of up to `LENGTH` bytes, `TOTAL` in all; at the end nothing is kept."""
-    rules = (("request", LENGTH), ("total", TOTAL))
-    with Wireless(endpoints, **{"buffering": rules, **options}) as stage:
-        yield stage
-        budget = stage.proxy.buffer_budget
-        assert budget.kept == charged(stage.proxy)
-        stage.leave()
-        assert budget.kept == 0
-        assert [state.in_flight for state in stage.proxy.router.states] == [0] * endpoints
-        assert not stage.left_behind()
-
-
-def sends(stage: Wireless, client: Peer, *pieces: bytes) -> None:
-    """Send pieces, each of which arrives before the next."""
-    for piece in pieces:
-        client.send(piece)
-        stage.turn()
+buffered = partial(buffering, buffering=(("request", LENGTH), ("total", TOTAL)))
+"""A balancer that keeps bodies of up to `LENGTH` bytes, `TOTAL` in all."""
 
 
 def outcomes(stage: Wireless, endpoint: str = "w0") -> dict[str, int]:

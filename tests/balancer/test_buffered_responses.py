@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pytest
 
 from balancer.config.limits import BufferingLimits
 from tests.balancer.conftest import Stage, answering, get, response
-from tests.balancer.wireless import Peer, Wireless, charged
+from tests.balancer.wireless import Peer, Wireless, buffering, sends
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 LIMIT = 100_000
@@ -29,18 +27,9 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-@contextmanager
-def buffered(**options: Any) -> Iterator[Wireless]:
-    """A balancer that keeps up to `LIMIT` bytes per client, `TOTAL` in all; at the end nothing is kept."""
-    rules = {"buffering": (("response", LIMIT), ("total", TOTAL)), "limits": (("buffer", 1024),)}
-    with Wireless(**{**rules, **options}) as stage:
-        yield stage
-        budget = stage.proxy.buffer_budget
-        assert budget.kept == charged(stage.proxy)
-        stage.leave()
-        assert budget.kept == 0
-        assert [state.in_flight for state in stage.proxy.router.states] == [0]
-        assert not stage.left_behind()
+RULES = (("response", LIMIT), ("total", TOTAL))
+buffered = partial(buffering, buffering=RULES, limits=(("buffer", 1024),))
+"""A balancer that keeps up to `LIMIT` bytes per client, `TOTAL` in all."""
 
 
 def asks(stage: Wireless, request: bytes = GET, *, stalls: bool = True) -> tuple[Peer, Peer]:
@@ -51,13 +40,6 @@ def asks(stage: Wireless, request: bytes = GET, *, stalls: bool = True) -> tuple
     client.send(request)
     stage.turn()
     return client, stage.workers[-1]
-
-
-def sends(stage: Wireless, worker: Peer, *pieces: bytes) -> None:
-    """Send pieces, each of which arrives before the next."""
-    for piece in pieces:
-        worker.send(piece)
-        stage.turn()
 
 
 def is_read_on(worker: Peer) -> bool:

@@ -27,11 +27,6 @@ weight = 1
 ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9001"\n'
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
-
-
 def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "balancer.toml"
     path.write_text(text)

@@ -104,6 +104,30 @@ def test_output_is_a_configuration(
     assert same == settings.model_dump(exclude={"policy", "sticky"})
 
 
+def test_output_with_named_pools_is_a_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no keys of client connections in a pool, quotes names, and printed again it is the same."""
+    pools = """
+[[routes]]
+pool = "api.v1"
+headers = { X-Version = "1" }
+[pools."api.v1"]
+endpoints = [{ id = "a", address = "https://a:1", tls = { verify = false } }]
+timeouts.first_byte = 3
+health_checks.grpc = ""
+key.by = "path"
+[pools.API-2.discovery]
+file.path = "more.toml"
+"""
+    text = TEXT.replace(f'cookie = "c"\nkey = "{SECRET}"', 'header = "X-User"') + pools
+    outputs = [printed(monkeypatch, capsys, str(write(tmp_path, text)))]
+    outputs.append(printed(monkeypatch, capsys, str(write(tmp_path, outputs[0]))))
+    first, second = ([line.partition(" #")[0].rstrip() for line in each.splitlines()] for each in outputs)
+    assert first == second
+    assert tomllib.loads(outputs[0])["pools"]["api.v1"]["timeouts"]["first_byte"] == 3
+
+
 def test_every_key_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of tables that are configured."""
     document, table = set[str](), ""

@@ -15,12 +15,6 @@ from tests.balancer.test_config import ENDPOINT, write
 SECRET = "hunter2-is-a-bad-secret"
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
-    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
-
-
 def settings_with(tmp_path: Path, text: str, **variables: str) -> Settings:
     path = write(tmp_path, text)
     with pytest.MonkeyPatch.context() as patch:

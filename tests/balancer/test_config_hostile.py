@@ -233,11 +233,6 @@ def expected(name: str, path: Path) -> list[str]:
     return [line.replace("FILE", str(path)).replace("LIMIT", limit) for line in CASES[name][1]]
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
-
-
 @pytest.fixture
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "LONGEST_WAIT", 0.05)

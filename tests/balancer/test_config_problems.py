@@ -17,11 +17,6 @@ from tests.balancer.test_config import ENDPOINT, problems, write
 SECRET = "hunter2-is-a-bad-secret"
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
-
-
 def test_several_mistakes_at_once(tmp_path: Path) -> None:
     """Each in a line of its own, with file and line of the file."""
     text = """\

@@ -16,11 +16,6 @@ LIMIT = '[[rate_limits]]\nname = "a"\nrequests = 10\n'
 ROUTE = '[[routes]]\npool = "default"\n'
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
-
-
 PROBLEMS = [
     ('[[rate_limits]]\nname = "a"', "rate_limits.0.requests: is required"),
     ("[[rate_limits]]\nrequests = 1", "rate_limits.0.name: is required"),

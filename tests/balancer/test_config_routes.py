@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,6 @@ endpoints = [{ id = "a0", address = "http://a:1" }]
 [pools.b]
 endpoints = [{ id = "b0", address = "http://b:1" }]
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
 
 
 ROUTE = "[[routes]]\n"
@@ -67,6 +63,10 @@ PROBLEMS = [
     (
         f"{ROUTE}redirect = {{ host = 'a.org' }}\nhost = '*.org'",
         "routes.0.redirect: would redirect requests to themselves; add the condition a host other than a.org",
+    ),
+    (
+        f"{ROUTE}redirect = {{ host = 'a.org.:80' }}\nhost = 'a.org'",
+        "routes.0.redirect: would redirect requests to themselves; add the condition a host other than a.org.:80",
     ),
     (
         f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'c', share = 0.1 }}",
@@ -123,6 +123,19 @@ PROBLEMS = [
     (
         f"{ROUTE}pool = 'a'\n[pools.c]\nretries = 1",
         "pools.c.endpoints: is required: [[endpoints]] once or more, or [discovery]",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\n[pools.API-v1]\nretries = 1",
+        "balancer.toml:3: pools.API-v1.endpoints: is required",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\n[pools.c]\n[[pools.c.endpoints]]\nid = 'c0'\naddress = 'https://c:1'\n"
+        "tls.ca = 'none.pem'",
+        "balancer.toml:7: pools.c.endpoints.0.tls.ca: cannot read none.pem",
+    ),
+    (
+        f"upstream_tls.ca = 'none.pem'\n{ROUTE}pool = 'a'\n{POOL_C.replace('http:', 'https:')}",
+        "balancer.toml:1: pools.c.upstream_tls.ca: cannot read none.pem",
     ),
     (
         f"{ROUTE}pool = 'a'\n{POOL_C}[pools.c.limits]\nqueue = -1",
@@ -189,6 +202,35 @@ endpoints = [{{ id = "w0", address = "http://c:1" }}]
     assert (of_pool.routes, of_pool.pools) == ((), {})
 
 
+@pytest.mark.parametrize(
+    ("top", "own", "expected"),
+    [
+        ("health_checks.path = '/h'\nhealth_checks.status = 204", "health_checks.grpc = ''", {"grpc": ""}),
+        ("health_checks.grpc = ''", "health_checks.path = '/h'", {"path": "/h"}),
+        ("health_checks.grpc = ''", "health_checks.status = 204", {"status": 204}),
+        ("sticky.cookie = 'c'\nsticky.key = '{}'", "sticky.header = 'x'", {"header": "x"}),
+        ("sticky.header = 'x'\nsticky.key = '{}'", "sticky.cookie = 'c'", {"cookie": "c"}),
+        ("key.by = 'header'\nkey.name = 'x'", "key.by = 'path'", {"by": "path"}),
+        ("key.by = 'header'\nkey.name = 'x'", "key.name = 'y'", {"by": "header", "name": "y"}),
+        ("key.by = 'path'", "sticky.header = 'x'", {"header": "x"}),
+        ("sticky.header = 'x'", "key.by = 'path'", {"by": "path"}),
+    ],
+)
+def test_a_pool_does_not_inherit_what_its_own_keys_exclude(
+    tmp_path: Path, top: str, own: str, expected: dict[str, Any]
+) -> None:
+    pools = POOLS.replace("[pools.b]", f"{own}\n[pools.b]")
+    text = f"{top.format('k' * 16)}\n{ROUTE}pool = 'a'\n{pools}"
+    pool = load(write(tmp_path, text), {}).pools["a"]
+    exclusive = {
+        "health_checks": {"path", "status", "grpc"},
+        "sticky": {"cookie", "header"},
+        "key": {"by", "name"},
+    }
+    found = pool.model_dump(include=exclusive, exclude_none=True)
+    assert found == {"health_checks": {}, "sticky": {}, "key": {}} | {own.partition(".")[0]: expected}
+
+
 def test_every_key_of_a_pool_is_used() -> None:
     """A key that a pool gives is that of its runtime configuration."""
     assert set(PoolSettings.model_fields) < set(Settings.model_fields)
@@ -212,6 +254,16 @@ def test_policy_file_of_a_pool_is_relative_to_the_configuration(tmp_path: Path) 
     )
     settings = load(write(tmp_path, text), {})
     assert settings.pools["b"].policy.name == f"{tmp_path}/mine.py:Mine"
+
+
+def test_check_names_the_pool_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, f"{ROUTE}pool = 'c'\n[pools.c.discovery]\nfile.path = '{tmp_path}/none'\n")
+    monkeypatch.setattr("sys.argv", ["balancer", "check", str(path)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "pools.c.discovery.file.path: cannot read" in capsys.readouterr().err
 
 
 def test_check_lists_routes_and_warns(

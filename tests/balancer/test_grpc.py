@@ -19,7 +19,7 @@ from balancer.grpc.status import NAMES, UNKNOWN, code_of_http, status_in
 from balancer.grpc.timeout import with_timeout
 from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
 from tests.balancer.conftest import Stage, response
-from tests.balancer.http2_client import Answer, Http2Client, http2_client
+from tests.balancer.http2_client import Answer, Http2Client, fields, http2_client
 from tests.balancer.scripted_transports import Http2, Play, Script, over_http2, values
 
 MESSAGE = b"\0\0\0\0\2hi"
@@ -40,20 +40,11 @@ async def serve(stage: Stage, *scripts: Script, **settings: Any) -> list[list[Ht
     return plays
 
 
-def rpc(client: Http2Client, *fields: tuple[bytes, bytes], body: bytes | None = MESSAGE) -> int:
+def rpc(client: Http2Client, *others: tuple[bytes, bytes], body: bytes | None = MESSAGE) -> int:
     """Begin an RPC with a message, or with an open stream without a body."""
+    stream = client.begin(fields(b"/a.B/C", *OF_RPC, *others, method=b"POST"))
     if body is not None:
-        return client.request(*OF_RPC, *fields, path=b"/a.B/C", method=b"POST", body=body)
-    stream = client.engine.request(
-        [
-            *[(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/a.B/C")],
-            *OF_RPC,
-            *fields,
-        ],
-        is_last=False,
-    )
-    client.answers[stream] = Answer()
-    client.flush()
+        client.send(stream, body, is_last=True)
     return stream
 
 
@@ -209,6 +200,19 @@ async def test_a_worker_may_ask_not_to_be_retried_now(stage: Stage, pushback: by
     client = await http2_client(stage)
     await client.answer(rpc(client))
     assert stage.proxy.counts.retried == retried
+
+
+async def test_rpc_that_succeeds_after_a_status_of_http_has_the_last_status(stage: Stage) -> None:
+    async def overloaded(play: Play) -> None:
+        await play.read()
+        await play.head(503, (b"content-length", b"2"))
+        await play.data(b"no")
+        await play.end()
+
+    await serve(stage, overloaded, ending(0), retry={"grpc_statuses": ["UNAVAILABLE"], "statuses": [503]})
+    client = await http2_client(stage)
+    assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"0"
+    assert [NAMES[i] for i, number in enumerate(stage.proxy.counts.rpcs) if number] == ["OK"]
 
 
 async def test_unavailable_after_a_message_is_not_retried(stage: Stage) -> None:
@@ -431,18 +435,29 @@ async def test_cancellation_by_the_client_reaches_the_worker(stage: Stage) -> No
     assert stage.outcomes() == {"abandoned": 1}
 
 
+async def answer_after_message(client: Http2Client, has_come: asyncio.Event) -> Answer:
+    """The whole answer to an RPC; `has_come` is set once its message has."""
+    stream = rpc(client)
+    answer = client.answers[stream]
+    await client.until(lambda: answer.size == len(MESSAGE))
+    has_come.set()
+    return await client.answer(stream)
+
+
 @pytest.mark.parametrize("code", [CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR])
 async def test_reset_by_the_worker_reaches_the_client(stage: Stage, code: int) -> None:
+    has_come = asyncio.Event()
+
     async def script(play: Play) -> None:
         assert isinstance(play, Http2)
         await play.head(200)
         await play.data(MESSAGE)
-        await asyncio.sleep(0.01)
+        await has_come.wait()
         play.reset(code)
 
     await serve(stage, script)
     client = await http2_client(stage)
-    answer = await client.answer(rpc(client))
+    answer = await answer_after_message(client, has_come)
     assert (answer.body, answer.reset) == (MESSAGE, code)
     assert stage.outcomes() == {"reset": 1}
 
@@ -463,15 +478,17 @@ async def test_reset_before_the_response_is_a_status(stage: Stage, code: int, na
 
 
 async def test_broken_connection_ends_the_stream_with_a_status(stage: Stage) -> None:
+    has_come = asyncio.Event()
+
     async def script(play: Play) -> None:
         await play.head(200)
         await play.data(MESSAGE)
-        await asyncio.sleep(0.01)
+        await has_come.wait()
         play.die()
 
     await serve(stage, script)
     client = await http2_client(stage)
-    answer = await client.answer(rpc(client))
+    answer = await answer_after_message(client, has_come)
     assert (answer.body, answer.trailers[b"grpc-status"]) == (MESSAGE, b"14")
     assert answer.trailers[b"grpc-message"].startswith(b"connection_broken: ")
 

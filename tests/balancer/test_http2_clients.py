@@ -208,7 +208,7 @@ async def test_an_early_answer_ends_the_request(stage: Stage) -> None:
     async def script(wire: Wire) -> None:
         await wire.head()
         await wire.send(response(b"no", status=b"403 Forbidden"))
-        await asyncio.sleep(60)
+        await wire.closed()
 
     await stage.serve(await stage.worker(script))
     client = await http2_client(stage)

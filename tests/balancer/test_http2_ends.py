@@ -17,8 +17,8 @@ from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, ResetCounts
 from tests.balancer import frames
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, Stage, Wire, answering_after, response
-from tests.balancer.frames import block, frame, frames_of, head, rst
-from tests.balancer.http2_client import Http2Client, fields, http2_client, raw_client
+from tests.balancer.frames import END_HEADERS, block, frame, frames_of, head, rst
+from tests.balancer.http2_client import Http2Client, RawClient, fields, http2_client, raw_client
 
 NAME = "a.example"
 WEBSOCKET = (
@@ -181,6 +181,31 @@ async def test_full_endpoints_queue_streams(stage: Stage) -> None:
     assert [(await client.answer(stream)).status for stream in streams[:5]] == [200] * 5
 
 
+async def test_fault_of_a_stream_is_handled_when_a_full_transport_has_sent_it(stage: Stage) -> None:
+    """Its request ends then, and not with the next read or a timeout."""
+
+    async def script(wire: Wire) -> None:
+        head = await wire.head()
+        if b"/big" in head.line:
+            await wire.send(response(bytes(8_000_000)))
+        else:
+            await wire.closed()
+
+    await stage.serve(await stage.worker(script))
+    client = await raw_client(stage, receive_buffer=4096)
+    window = frame(frames.WINDOW_UPDATE, struct.pack("!I", 1 << 25))
+    await client.send(frame(frames.SETTINGS, struct.pack("!HI", 4, 1 << 25)) + window)
+    await client.send(head(1, *fields(b"/big")))
+    await stage.eventually(lambda: stage.proxy.counts.http2_streams)
+    (downstream,) = stage.proxy.downstreams
+    await stage.eventually(lambda: downstream.is_write_paused)
+    post = fields(b"/", (b"content-length", b"5"), method=b"POST")
+    await client.send(head(3, *post, flags=END_HEADERS) + frame(frames.DATA, bytes(10), 3))
+    await stage.eventually(lambda: stage.state().in_flight == 2)
+    await client.until(frames.RST_STREAM, 3)
+    await stage.eventually(lambda: stage.state().in_flight < 2)
+
+
 # --- floods
 
 
@@ -254,6 +279,19 @@ async def test_floods_of_continuation_over_several_connections(stage: Stage) -> 
     assert stage.proxy.counts.http2_floods == 4
     assert (await other.ask()).status == 200
     assert (await (await http2_client(stage, source="127.0.0.2")).ask()).status == 200
+
+
+async def test_connection_that_is_refused_behind_a_proxy_counts_once(stage: Stage) -> None:
+    """Its address comes with its first bytes."""
+    await stage.serve(await stage.worker(response()), proxy_protocol=["127.0.0.0/8"])
+    stage.proxy.resets.add(b"203.0.113.7", 3000, stage.proxy.now())
+    client = RawClient(await stage.client())
+    await client.send(
+        b"PROXY TCP4 203.0.113.7 127.0.0.1 56324 80\r\n" + frames.PREFACE + frame(frames.SETTINGS)
+    )
+    assert await client.goaway() == ENHANCE_YOUR_CALM
+    await client.end()
+    assert stage.proxy.counts.http2_floods == 1
 
 
 def test_reset_counts_are_bounded_and_fall() -> None:
@@ -410,6 +448,32 @@ async def test_reset_of_a_tunnel_reaches_the_worker(stage: Stage) -> None:
     client.flush()
     await stage.eventually(lambda: not stage.proxy.tunnels)
     over.set()
+
+
+async def test_client_that_takes_nothing_of_a_tunnel_that_has_ended(stage: Stage) -> None:
+    """What its worker sent last waits for it as the end of a response does: until it takes nothing for too long."""
+
+    async def script(wire: Wire) -> None:
+        request = await wire.request()
+        accept = accept_of(request.value(b"Sec-WebSocket-Key") or b"")
+        await wire.send(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Accept: %b\r\n\r\n" % accept + bytes(272_144)
+        )
+        wire.half_close()
+        await wire.closed()
+
+    await stage.serve(await stage.worker(script), timeouts={"body_idle": 5.0})
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    client.is_slow = True
+    stream = client.begin(WEBSOCKET)
+    await client.until(lambda: client.answers[stream].size == 262_144)
+    client.send(stream, b"", is_last=True)
+    await stage.eventually(lambda: not stage.proxy.tunnels)
+    for _ in range(3):
+        stage.advance(3.0)
+    assert (await client.answer(stream)).reset is not None
 
 
 async def test_tunnel_with_back_pressure(stage: Stage) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hpack import Encoder
 
 from balancer.http2.client_engine import CannotOpenStream, ClientEngine
 from balancer.http2.engine import Engine
@@ -147,6 +148,18 @@ def test_calls_for_an_ended_stream_do_nothing() -> None:
     server.discard(stream)
     server.reset(stream, CANCEL)
     assert (server.unsent(stream), server.data_to_send()) == (0, b"")
+
+
+def test_head_that_is_refused_leaves_no_other_in_its_place() -> None:
+    """A head that repeats one which was reset, except for its fault, is not taken for the one before that."""
+    server, encoder = lone_server(), Encoder()
+    first, second = ([*GET[:3], (b":path", path)] for path in (b"/a", b"/b"))
+    heard = []
+    for number, fields in enumerate((first, [*second, (b"Foo", b"1")], second)):
+        data = encoder.encode(fields, huffman=False)
+        heard += server.receive(frame(frames.HEADERS, data, 2 * number + 1, END_HEADERS | frames.END_STREAM))
+    heads = [(stream, list(value)) for kind, stream, value, _ in heard if kind == HEAD]
+    assert heads == [(1, first), (5, second)]
 
 
 @pytest.mark.parametrize(
@@ -429,6 +442,24 @@ def test_reset_by_code() -> None:
     pair.turn()
     assert pair.client_heard == [(RESET, stream, REFUSED_STREAM, True)]
     assert pair.client.resets == 1
+
+
+def test_end_that_waits_to_be_framed_is_not_cut_off() -> None:
+    """An early response whose end waits behind the body of another stream, in a transport that takes it in parts."""
+    server = lone_server()
+    server.receive(frame(frames.SETTINGS, struct.pack("!HI", 4, 1 << 20)))
+    server.receive(frame(frames.WINDOW_UPDATE, struct.pack("!I", 1 << 20)))
+    server.receive(head(1, *GET) + head(3, *POST, flags=END_HEADERS))
+    server.respond(3, OK, is_last=False)
+    server.send_data(3, b"x", is_last=False)
+    server.data_to_send()
+    server.respond(1, OK, is_last=False)
+    server.send_data(1, bytes(250_000), is_last=False)
+    server.send_data(3, b"", is_last=True)
+    server.discard(3)
+    parts = [server.data_to_send(100_000) for _ in range(4)]
+    ours = [(kind, flags) for kind, stream, flags, _ in frames_of(b"".join(parts)) if stream == 3]
+    assert ours == [(frames.DATA, frames.END_STREAM), (frames.RST_STREAM, 0)]
 
 
 def test_early_response() -> None:

@@ -9,7 +9,6 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import ClassVar, cast
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from balancer.http2.limits import Limits
 from tests.balancer.conftest import Wire, get
 from tests.balancer.http2_client import Http2Client, fields
-from tests.balancer.programs import PATIENCE, Program, Start, starting
+from tests.balancer.programs import PATIENCE, Program, Start, memory, starting
 
 pytestmark = [
     pytest.mark.second_tier,
@@ -25,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc"),
 ]
 
-KIB, MIB = 1 << 10, 1 << 20
+MIB = 1 << 20
 CONNECTIONS, STREAMS = 5, 100
 WINDOW = 65_535
 RESPONSE = bytes(range(256)) * (5 * MIB // 256)
@@ -89,15 +88,6 @@ async def slow_client(program: Program, window: int) -> Http2Client:
     for _ in range(STREAMS):
         client.begin(fields(b"/long"), is_last=True)
     return client
-
-
-def memory(pid: int, which: str) -> int:
-    """Resident memory of a process in bytes, now (VmRSS) or at its largest (VmHWM)."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(":")
-        if name == which:
-            return int(value.split()[0]) * KIB
-    raise AssertionError(which)
 
 
 async def until_workers_stand_still(program: Program) -> None:

@@ -12,6 +12,7 @@ from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
 from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.request_copy import copied_head
 from tests.balancer.conftest import Message, Script, Stage, Wire, answering, get, post, post_chunked, response
+from tests.balancer.http2_client import http2_client
 from tests.balancer.scripted_transports import Play, over_http2, values
 from tests.balancer.test_admin import local, status
 from tests.balancer.test_reload import endpoint, holding
@@ -131,6 +132,20 @@ async def test_upgrades_are_not_copied(stage: Stage) -> None:
     assert [request.line for request in shadow.requests] == [b"GET /last HTTP/1.1"]
 
 
+async def test_routes_that_look_alike_have_their_own_mirrors(stage: Stage) -> None:
+    """The text of a path that ends in an asterisk is that of a prefix."""
+    shadow = await stage.worker(response())
+    [every] = routed()
+    routes = [{"path": "/v1/*", **every}, {"prefix": "/v1", **every}]
+    await stage.serve(await stage.worker(response()), routes=routes, pools={"shadow": pool_of(shadow)})
+    for target in (b"/v1/*", b"/v1/a", b"/v1/b"):
+        await stage.ask(get(target))
+    mirrors = stage.control_plane.mirrors.by_route.values()
+    for mirror in mirrors:
+        await ended(stage, mirror)
+    assert [mirror.counts.answered for mirror in mirrors] == [1, 2]
+
+
 async def test_share_is_drawn_for_each_request(stage: Stage) -> None:
     """Seeded: the same requests every time."""
     shadow = await stage.worker(response())
@@ -160,6 +175,25 @@ async def test_too_long_a_body_is_not_copied(stage: Stage) -> None:
     await ended(stage, mirror)
     assert reasons(mirror) == ({"body_too_long": 2}, {})
     assert [request.body for request in shadow.requests] == [b"x" * 10] * 2
+
+
+async def test_a_request_refused_for_its_length_is_not_copied(stage: Stage) -> None:
+    """By the limit of its pool, which is lower than the mirror's; in HTTP/1.1 and HTTP/2, by length or as it passes."""
+    main, shadow = await stage.worker(response(b"main")), await stage.worker(response())
+    await stage.serve(
+        main, routes=routed(methods=["POST"]), pools={"shadow": pool_of(shadow)}, limits={"body": 10}
+    )
+    mirror = the_mirror(stage)
+    for request in (post(b"x" * 11), post_chunked(b"x" * 6, b"x" * 5)):
+        assert (await stage.ask(request)).status == 413
+    client = await http2_client(stage)
+    for fields in ((), ((b"content-length", b"11"),)):
+        assert (await client.ask(*fields, method=b"POST", body=b"x" * 11)).status == 413
+    assert not mirror.copies
+    assert reasons(mirror) == ({"incomplete": 2}, {})
+    assert (await stage.ask(post(b"x" * 10))).body == b"main"
+    await ended(stage, mirror)
+    assert [request.body for request in shadow.requests] == [b"x" * 10]
 
 
 async def test_copies_in_flight_are_bounded(stage: Stage) -> None:

@@ -61,7 +61,7 @@ async def test_file_that_vanishes_while_new_pools_are_looked_up(
     monkeypatch.setattr(NamedPools, "prepare", slow)
     changed = {**api, "discovery": {"file": {"path": str(path)}}}
     problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
-    assert problem == f"discovery.file.path: cannot read {path}: No such file or directory"
+    assert problem == f"pools.api.discovery.file.path: cannot read {path}: No such file or directory"
 
 
 async def test_unreadable_token_when_only_tls_changes(stage: Stage, tmp_path: Path) -> None:
@@ -79,7 +79,10 @@ async def test_unreadable_token_when_only_tls_changes(stage: Stage, tmp_path: Pa
     token.unlink()
     changed = {**api, "upstream_tls": {"server_name": "api.test"}}
     problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
-    assert problem == f"discovery.kubernetes.token_file: cannot read {token}: No such file or directory"
+    assert (
+        problem
+        == f"pools.api.discovery.kubernetes.token_file: cannot read {token}: No such file or directory"
+    )
 
 
 async def test_discovered_endpoints_need_a_faulty_certificate(stage: Stage, tmp_path: Path) -> None:

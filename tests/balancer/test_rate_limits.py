@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from balancer.config.rate_limits import RateLimitConfig
 from balancer.http1.client import Client
-from balancer.rate_limits.limiter import RateLimit
+from balancer.rate_limits.limiter import Limiter, RateLimit
 from balancer.rate_limits.request_source import client_of, network_of
-from balancer.rate_limits.shared_buckets import Buckets, SharedBuckets
+from balancer.rate_limits.shared_buckets import WAYS, Buckets, SharedBuckets
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.outgoing import outgoing_request
 from tests.balancer.test_admin import status
@@ -123,6 +123,25 @@ async def test_clients_behind_a_trusted_proxy_have_their_own_buckets(stage: Stag
     for same in (["192.0.2.1"], ["192.0.2.7, 192.0.2.1, 10.1.1.1"], ["192.0.2.8", "192.0.2.1:4711"]):
         assert await statuses(client, behind_proxy(*same)) == [429], same
     assert await statuses(client, get(), get()) == [200, 429]
+
+
+@pytest.mark.parametrize("pool", [None, "api"])
+async def test_address_that_a_client_chooses_is_no_key(stage: Stage, pool: str | None) -> None:
+    """The key is the first address, which the client writes; the last one is that of the client."""
+    worker = await stage.worker(response())
+    pools = {"api": {"endpoints": [endpoint(worker, "a0")]}} if pool else {}
+    routes = [{"prefix": "/", "pool": pool}] if pool else []
+    limit = {**TWO, "burst": 1, "by": "key"}
+    given: dict[str, Any] = {
+        "key": {"by": "client"},
+        "trusted_proxies": ["127.0.0.1"],
+        "pools": pools,
+        "routes": routes,
+    }
+    await stage.serve(worker, rate_limits=[limit], **given)
+    client = await stage.client()
+    requests = [behind_proxy(f"198.51.100.{at}", "192.0.2.7") for at in range(2)]
+    assert await statuses(client, *requests, behind_proxy("192.0.2.8")) == [200, 429, 200]
 
 
 async def test_field_of_an_untrusted_client_is_ignored(stage: Stage) -> None:
@@ -259,6 +278,29 @@ async def test_reload_keeps_the_levels_of_unchanged_limits(stage: Stage) -> None
     assert await statuses(client, get()) == [429], "its time has not passed"
     stage.jump(5.0)
     assert await statuses(client, get()) == [200]
+
+
+def test_request_without_room_is_counted_by_the_limit_that_refuses() -> None:
+    """Of two limits that do not admit it, the one with the longer wait."""
+    by_name = RateLimitConfig(name="named", requests=1, period=100, by="header", header="X-Name")
+    slow = RateLimitConfig(name="slow", requests=1, period=1000, by="all")
+    named = RateLimit(by_name, Buckets(SharedBuckets(1, 1)), lambda _: False)
+    other = RateLimit(slow, Buckets(SharedBuckets(1, 1)), lambda _: False)
+    client = Client(b"192.0.2.1", b"127.0.0.1:80")
+
+    def refused_by(name: str, *limits: RateLimit) -> str | None:
+        request = outgoing_request(get(b"/", b"X-Name: %b" % name.encode()), client, b"id")
+        refusal = Limiter(limits, lambda: 10.0).refusal(request, client)
+        return None if refusal is None else str(refusal).partition(",")[0]
+
+    assert [refused_by(str(at), named) for at in range(WAYS)] == [None] * WAYS
+    assert refused_by("0", other) is None
+    assert refused_by("new", named, other) == "the rate limit slow is used up"
+    assert (named.denied, named.no_room) == (0, 0)
+    assert refused_by("new", named) == "the rate limit named is used up"
+    assert (named.denied, named.no_room) == (1, 1)
+    assert refused_by("0", named) == "the rate limit named is used up"
+    assert (named.denied, named.no_room) == (2, 1)
 
 
 async def test_counts_in_metrics_and_log(stage: Stage, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "api-reads": {"host": "api.example.org", "prefix": "/reads", "methods": ["GET", "HEAD"]},
     "example": {"host": "*.example.org"},
     "deep": {"host": "*.deep.example.org", "prefix": "/a"},
-    "six": {"host": "[::1]"},
+    "six": {"host": "[2001:DB8:0::1]"},
     "encoded": {"prefix": "/a%2Fb"},
     "admin": {"prefix": "/admin"},
 }
@@ -109,7 +109,10 @@ CASES = [
     ("GET /b x.deep.example.org", "example"),
     ("GET /a deep.example.org", "example"),
     ("GET /v1 www.example.org", "example"),
-    ("GET / [::1]:8080", "six"),
+    ("GET / [2001:db8::1]:8080", "six"),
+    ("GET / [2001:db8:0:0::1]", "six"),
+    ("GET / [::1]:8080", "root"),
+    ("GET / [::1::]", "root"),
     ("GET /v1 127.0.0.1:8080", "v1"),
 ]
 

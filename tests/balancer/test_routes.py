@@ -53,10 +53,16 @@ async def test_pipelined_requests_of_two_pools_are_answered_in_order(stage: Stag
     assert [(await client.response()).body for _ in range(3)] == [b"api", b"main", b"api"]
 
 
-async def test_without_a_default_pool_the_rest_gets_404(stage: Stage) -> None:
-    """The connection stays open."""
+async def test_without_a_default_pool_the_rest_gets_404(stage: Stage, tmp_path: Path) -> None:
+    """The connection stays open; in the access log as unrouted."""
+    log = tmp_path / "access.log"
     worker = await stage.worker(response(b"api"))
-    await stage.serve(endpoints=[], routes=[API], pools={"api": pool_of(worker)})
+    await stage.serve(
+        endpoints=[],
+        routes=[API],
+        pools={"api": pool_of(worker)},
+        log={"access": "json", "path": str(log), "admin": False},
+    )
     client = await stage.client()
     answer = await client.ask(get(b"/"))
     assert answer.status == 404
@@ -67,6 +73,11 @@ async def test_without_a_default_pool_the_rest_gets_404(stage: Stage) -> None:
     assert document["errors"] == {"no_route": 2}
     assert document["responses"] == {"200": 1, "404": 2}
     assert document["health"]["healthy"] is True
+    assert stage.server is not None
+    await client.close()
+    await stage.server.stop()
+    ends = [(entry["status"], entry["end"]) for entry in map(json.loads, log.read_text().splitlines())]
+    assert ends == [(404, "unrouted"), (404, "unrouted"), (200, "ok")]
 
 
 async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
@@ -93,6 +104,31 @@ async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
     assert lines == [b"/", b"/", b"/x?q=/api/v1", b"/new/x", b"/new", b"/a%2Fb", b"/keep/x"]
     prefixes = [request.value(b"X-Forwarded-Prefix") for request in worker.requests]
     assert prefixes == [b"/api/v1", b"/api/v1", b"/api/v1", b"/old", b"/old", b"/api/v1", None]
+
+
+async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
+    """`OPTIONS *` and CONNECT match the prefix / and have none."""
+    worker = await stage.worker(response())
+    routes: list[dict[str, Any]] = [
+        {"prefix": "/", "pool": "api", "replace_prefix": "/v1"},
+        {"host": "strip.org", "prefix": "/", "pool": "api", "strip_prefix": True},
+    ]
+    await serve(stage, pool_of(worker), routes=routes, http={"allow": ["CONNECT"]})
+    await stage.ask(get(b"*", method=b"OPTIONS"))
+    await stage.ask(get(b"*", method=b"OPTIONS").replace(b"example.org", b"strip.org"))
+    client = await stage.client()
+    await client.send(get(b"h:443", method=b"CONNECT"))
+    await stage.eventually(lambda: len(worker.requests) == 3)
+    assert [request.line.split(b" ")[1] for request in worker.requests] == [b"*", b"*", b"h:443"]
+
+
+async def test_prefix_of_a_trusted_proxy_comes_first(stage: Stage) -> None:
+    """The prefixes in the order of the proxies, as in the client's path."""
+    worker = await stage.worker(response())
+    routes = [{"prefix": "/b", "pool": "api", "strip_prefix": True}]
+    await serve(stage, pool_of(worker), routes=routes, trusted_proxies=["127.0.0.1"])
+    await stage.ask(get(b"/b/c", b"X-Forwarded-Prefix: /a"))
+    assert worker.requests[0].values(b"X-Forwarded-Prefix") == [b"/a", b"/b"]
 
 
 async def test_client_cannot_state_the_prefix(stage: Stage) -> None:
@@ -129,8 +165,22 @@ async def test_scheme_of_a_trusted_proxy_counts(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"main")), routes=routes, trusted_proxies=["127.0.0.1"])
     assert (await stage.ask(get(b"/", secure))).body == b"main"
     assert (await stage.ask(get(b"/"))).status == 308
+    assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: HTTPS , http"))).body == b"main"
+    assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: http, https"))).status == 308
+    assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: gopher"))).body == b"main"
     await stage.reload(trusted_proxies=[])
     assert (await stage.ask(get(b"/", secure))).status == 308
+
+
+async def test_redirect_keeps_the_scheme_of_the_client(stage: Stage) -> None:
+    """Of several that a trusted proxy states, the first one; an unknown one is left to the client."""
+    routes = [{"host": "example.org", "redirect": {"host": "new.org"}}]
+    await stage.serve(await stage.worker(response()), routes=routes, trusted_proxies=["127.0.0.1"])
+    stated = (b"https", b"https, http", b"http,https", b"x")
+    answers = [await stage.ask(get(b"/a", b"X-Forwarded-Proto: " + scheme)) for scheme in stated]
+    assert [answer.value(b"Location") for answer in answers] == [
+        b"https://new.org/a", b"https://new.org/a", b"http://new.org/a", b"//new.org/a",
+    ]  # fmt: skip
 
 
 async def test_fixed_answers(stage: Stage, tmp_path: Path) -> None:
@@ -176,6 +226,14 @@ async def test_answer_to_an_unfinished_body_closes_the_connection(stage: Stage) 
     await client.send(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345")
     answer = await client.response()
     assert (answer.status, answer.value(b"Connection")) == (403, b"close")
+    assert await client.rest() == b""
+
+
+async def test_head_with_a_malformed_body_gets_no_body(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), routes=[{"prefix": "/x", "answer": {"status": 403}}])
+    client = await stage.client()
+    asked = client.ask(get(b"/x", b"Transfer-Encoding: chunked", method=b"HEAD") + b"X\r\n", to_head=True)
+    assert (await asked).status == 400
     assert await client.rest() == b""
 
 
@@ -309,7 +367,7 @@ async def test_bad_pool_changes_nothing(stage: Stage, tmp_path: Path) -> None:
     stage.read = lambda: type(before)(**wrong)
     answer = await stage.ask(local(b"/-/reload", method=b"POST"))
     assert answer.status == 422
-    assert str(file) in json.loads(answer.body)["error"]
+    assert f"pools.new.discovery.file: {file}" in json.loads(answer.body)["error"]
     assert (await stage.ask(get(b"/api"))).body == b"api"
     assert [pool["name"] for pool in (await status(stage))["pools"]] == ["api"]
 

@@ -169,6 +169,19 @@ def test_bucket_that_another_process_uses_keeps_its_place() -> None:
     assert one.publish() == 0.0
 
 
+def test_numbers_of_a_place_that_was_given_away_are_ignored() -> None:
+    """Between the search for the key and the reading of the numbers."""
+    shared = SharedBuckets(1, 1)
+    one = Process(Buckets(shared), TokenBucket(2, 1.0))
+    assert one.take(5, 100.0)
+    [table] = shared.tables
+    place = table.find(0, 5)
+    for key, taken in ((5, 1.0), (7, 0.0)):
+        bucket = Bucket(key, 0, place)
+        table.add_to(bucket, place)
+        assert bucket.taken == taken
+
+
 def flood(keys: int) -> None:
     """A client uses up its bucket, sends a request under each of many other keys, and is still refused."""
     shared = SharedBuckets(1, 64)

@@ -113,6 +113,14 @@ def test_origin_is_chosen_by_host_then_prefix() -> None:
     assert chosen(b"localhost", b"/other") == ("all", b"/other")
 
 
+@pytest.mark.parametrize("host", ["A.org", "a.org.", "[2001:db8:0::1]"])
+def test_host_of_a_url_is_compared_like_that_of_a_request(host: str) -> None:
+    """In any case, without final dot, and an IPv6 address however it is written."""
+    config = load_sidecar(None, {"origins": [{"name": "a", "url": f"https://{host}:1"}]})
+    origins = origins_of(("a", config.host_of(config.origins[0]) or "", None))
+    assert origins.choose(host.encode(), b"/")[0].name == "a"
+
+
 @pytest.mark.parametrize(
     ("host", "target", "status"),
     [

@@ -17,7 +17,7 @@ import pytest
 
 from balancer.downstream.descriptor_limit import descriptor_limit
 from tests.balancer.conftest import get, post
-from tests.balancer.programs import PATIENCE, Program, Start, starting
+from tests.balancer.programs import PATIENCE, Program, Start, memory, starting
 
 pytestmark = [
     pytest.mark.second_tier,
@@ -138,22 +138,14 @@ class Scene:
 
     def __init__(self, program: Program, pid: int) -> None:
         self.program = program
-        self._pid = pid
+        self.pid = pid
         self.uploads = [SlowClient() for _ in range(CLIENTS)]
         self.readers = [SlowClient() for _ in range(CLIENTS)]
         self.base = 0  # memory before the slow clients have come
 
-    def memory(self, which: str) -> int:
-        """Resident memory of the balancer in bytes, now (VmRSS) or at its largest (VmHWM)."""
-        for line in Path(f"/proc/{self._pid}/status").read_text(encoding="ascii").splitlines():
-            name, _, value = line.partition(":")
-            if name == which:
-                return int(value.split()[0]) * KIB
-        raise AssertionError(which)
-
     @property
     def peak(self) -> int:
-        return self.memory("VmHWM")
+        return memory(self.pid, "VmHWM")
 
     @property
     def summary(self) -> str:
@@ -220,7 +212,7 @@ async def scene_of(start: Start, worker: int, folder: Path, total: int) -> Scene
     program = await start("--config", str(path))
     scene = Scene(program, (await program.status())["pid"])
     await scene.ask_normally()
-    scene.base = scene.memory("VmRSS")
+    scene.base = memory(scene.pid, "VmRSS")
     return scene
 
 

@@ -21,11 +21,6 @@ from tests.balancer.conftest import Stage, Wire, get, response
 ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "https://127.0.0.1:9"\n'
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PORT", raising=False)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of valid and invalid files; `a` and `b` are certificates with their keys."""

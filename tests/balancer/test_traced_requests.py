@@ -447,7 +447,7 @@ async def test_unknown_method(stage: Stage, traced: Traced) -> None:
 
 async def test_trusted_proxy_tells_client_and_scheme(stage: Stage, traced: Traced) -> None:
     await traced.serve(await stage.worker(QUICK), trusted_proxies=("127.0.0.1",))
-    await stage.ask(get(b"/", b"X-Forwarded-For: 203.0.113.9, 10.0.0.1", b"X-Forwarded-Proto: https"))
+    await stage.ask(get(b"/", b"X-Forwarded-For: 203.0.113.9, 10.0.0.1", b"X-Forwarded-Proto: https, http"))
     [server] = of_kind(await traced.spans(), "server")
     assert server.attributes["client.address"] == "203.0.113.9"
     assert server.attributes["network.peer.address"] == "127.0.0.1"

@@ -13,7 +13,8 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
@@ -453,4 +454,24 @@ def charged(proxy: Proxy) -> int:
     return size
 
 
-__all__ = ["Escaped", "Peer", "Wireless", "charged"]
+@contextmanager
+def buffering(endpoints: int = 1, **options: Any) -> Iterator[Wireless]:
+    """A balancer that buffers as `options` say; at the end nothing is kept."""
+    with Wireless(endpoints, **options) as stage:
+        yield stage
+        budget = stage.proxy.buffer_budget
+        assert budget.kept == charged(stage.proxy)
+        stage.leave()
+        assert budget.kept == 0
+        assert [state.in_flight for state in stage.proxy.router.states] == [0] * endpoints
+        assert not stage.left_behind()
+
+
+def sends(stage: Wireless, peer: Peer, *pieces: bytes) -> None:
+    """Send pieces, each of which arrives before the next."""
+    for piece in pieces:
+        peer.send(piece)
+        stage.turn()
+
+
+__all__ = ["Escaped", "Peer", "Wireless", "buffering", "charged", "sends"]

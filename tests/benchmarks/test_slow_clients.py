@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import cli
-from benchmarks.harness.peers import ours
+from benchmarks.harness.peers import PEERS, ours
 from benchmarks.slow_clients.command import introduction
 from benchmarks.slow_clients.flood_client import BEGINNING, FLOODS, FloodClient
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, SLOW_KINDS, Plan, Run, memory_of, order_of
@@ -106,13 +106,17 @@ def test_a_flood_sends_frames_from_an_address_of_its_own(kind: str) -> None:
 
 
 def test_order_has_every_proxy_with_every_slow_kind() -> None:
-    order = order_of(PLAN)
+    """In an order that the seed alone decides; other proxies get no floods."""
+    plan = replace(PLAN, peers=(*PLAN.peers, PEERS["nginx"]))
+    order = order_of(plan)
     assert sorted((peer.name, slow_kind) for peer, slow_kind, _ in order) == sorted(
-        (peer.name, slow_kind) for peer in PLAN.peers for slow_kind in (*SLOW_KINDS, *FLOODS)
+        [(peer.name, slow_kind) for peer in PLAN.peers for slow_kind in (*SLOW_KINDS, *FLOODS)]
+        + [("nginx", slow_kind) for slow_kind in SLOW_KINDS]
     )
+    assert plan.kinds_for(PEERS["nginx"]) == SLOW_KINDS
     for _, slow_kind, rounds in order:
-        assert [sorted(kinds) for kinds in rounds] == [sorted((QUIET, CONTROL, slow_kind))] * PLAN.rounds
-    assert order == order_of(PLAN) != order_of(replace(PLAN, seed=8))
+        assert [sorted(kinds) for kinds in rounds] == [sorted((QUIET, CONTROL, slow_kind))] * plan.rounds
+    assert order == order_of(plan) != order_of(replace(plan, seed=8))
 
 
 def test_ratios_are_computed_within_a_round() -> None:

@@ -30,6 +30,7 @@ from balancer.http2.events import (
     RESET,
     TRAILERS,
 )
+from balancer.http2.limits import TICK
 from balancer.http2.reset_counts import FLOOD
 from balancer.http2.server_engine import ServerEngine
 from balancer.networks import ends_of
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 131_072
 """Bytes taken from the engine until the transport may say that its buffer is full."""
-
-TICK: Final = 1.0
-"""Seconds between two ticks of the engine."""
 
 
 class Http2Connection(ClientConnection):
@@ -164,7 +162,7 @@ class Http2Connection(ClientConnection):
         elif kind == TRAILERS and stream is not None:
             stream.ended(trailers_of(cast(FieldPairs, value)))
         elif kind == OVERSIZED:
-            stream = self._open(stream_id, flag)
+            stream = self._open(stream_id)
             self._refuse(stream, self._heads.oversized(cast(FieldPairs, value)), flag)
         elif kind == CLOSED:
             code = NO_ERROR if flag else cast("tuple[int, str]", value)[0]  # of our own
@@ -195,10 +193,11 @@ class Http2Connection(ClientConnection):
     def resume_writing(self) -> None:
         self.is_write_paused = self.engine.is_blocked = False
         self._flush()
+        self._handle_events()
 
     # --- streams
 
-    def _open(self, stream_id: int, has_ended: bool) -> Http2Stream:
+    def _open(self, stream_id: int) -> Http2Stream:
         proxy = self._proxy
         self._is_begun = True
         self.idle_since = proxy.cached_time
@@ -209,7 +208,7 @@ class Http2Connection(ClientConnection):
 
     def _begin(self, stream_id: int, fields: FieldPairs, has_ended: bool) -> None:
         """Begin a request whose head has come."""
-        stream = self._open(stream_id, has_ended)
+        stream = self._open(stream_id)
         proxy = self._proxy
         try:
             request = self._heads.read(fields, has_ended)
@@ -292,7 +291,7 @@ class Http2Connection(ClientConnection):
         if self._watched:
             self._note_pressure()
         if engine.is_leaving or engine.is_closed:
-            self._go_on_leaving()
+            self._handle_events()
         elif not self._proxy.keeps_alive and not self._streams:
             self._leave()
 
@@ -372,7 +371,8 @@ class Http2Connection(ClientConnection):
             self.engine.leave()
             self.flush_soon()
 
-    def _go_on_leaving(self) -> None:
+    def _handle_events(self) -> None:
+        """Handle the events that sending has caused."""
         for kind, stream_id, value, flag in self.engine.events():
             self._handle(kind, stream_id, value, flag)
 

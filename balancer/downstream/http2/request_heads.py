@@ -49,6 +49,7 @@ class StreamRequestHeads:
         """Apply a new client and new limits to the next heads."""
         self._limits = limits
         self._heads = heads_for(client, self._fresh_id)
+        self._last: FieldPairs | None = None
         self._others: FieldPairs = ()
         self._authority = self._scheme = b""
         self._has_ended = False
@@ -58,6 +59,9 @@ class StreamRequestHeads:
 
     def read(self, fields: FieldPairs, has_ended: bool) -> Request:
         """Return the request with these fields; `has_ended` if no body follows. Raises `RequestRejected`."""
+        if fields is self._last and has_ended == self._has_ended:  # the session has kept equal fields
+            return self._of_kind(self._request(self._method, self._path, self._block))
+        self._last = None
         method = scheme = authority = path = protocol = b""
         count = 0
         for name, value in fields:
@@ -88,7 +92,11 @@ class StreamRequestHeads:
             self._is_grpc = has_grpc_type(self._block)
             self._others, self._authority, self._scheme = others, authority, scheme
             self._has_ended = has_ended
-        request = self._request(method, path, self._block)
+        request = self._of_kind(self._request(method, path, self._block))
+        self._last = fields
+        return request
+
+    def _of_kind(self, request: Request) -> Request:
         if self._is_grpc:
             request.fields.is_grpc = True
         return request

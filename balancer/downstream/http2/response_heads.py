@@ -47,4 +47,5 @@ def translated(status: int, block: bytes) -> Fields:
 def own_message(response: bytes) -> tuple[int, bytes, bytes]:
     """Return status, block of fields and body of a whole response of the balancer's own, in HTTP/1.1."""
     head, _, body = response.partition(b"\r\n\r\n")
-    return int(head[9:12]), head[head.find(b"\r\n") :] + b"\r\n", body
+    line, end, fields = head.partition(b"\r\n")
+    return int(line[9:12]), end + fields + b"\r\n", body

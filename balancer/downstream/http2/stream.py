@@ -337,14 +337,13 @@ class Http2Stream(ClientStream):
 
     def lost(self, error: Exception | None) -> None:
         """Handle the end of the stream by a reset or with its connection."""
+        self._connection.forget(self)
         if self._tunnel is not None:
-            self._connection.forget(self)
             self._tunnel.lost(error or ConnectionResetError("the client has reset the stream"))
         else:
             self.connection_lost(error)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._connection.forget(self)
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.abandon()
