@@ -3,8 +3,9 @@
 A response's end is reported only after the whole read has been parsed. Bytes beyond the end therefore never reach the
 next response: they make the connection not reusable before it can be leased again (RFC 9112 § 6.3).
 
-llhttp validates every byte of a head. A response that is complete in one read and of known length is fed to it in one
-piece. Other bodies are parsed by `http1/body.py`, and the next response then gets a new llhttp parser.
+llhttp validates every byte of a head, except of one that is equal to the last. A response that is complete in one read
+and of known length is fed to it in one piece. Other bodies are parsed by `http1/body.py`, and the next response then
+gets a new llhttp parser.
 
 It implements `UpstreamRequest`, and `request.py` describes the events. Once a response has ended, `is_reusable` says
 whether another request may be sent.
@@ -82,6 +83,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         "_response",
         "_rest",
         "_sink",
+        "_valid",
         "announced",
         "closed_by",
         "granted",
@@ -102,6 +104,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         self._owner = owner
         self._sink: ResponseSink | None = None
         self._parser: httptools.HttpResponseParser | None = None
+        self._valid: Response | None = None  # the last head that came with its whole body
         self._head = b""  # incomplete head
         self._heads = ResponseHeads()
         self._response: Response | None = None  # its head is complete, its body is not
@@ -258,7 +261,9 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
                     and end + response.length == size
                     and not (self._has_odd_response or response.is_bodiless)
                 ):
-                    self._validate(data)
+                    if response is not self._valid:  # else llhttp has seen the same head
+                        self._validate(data)
+                        self._valid = response
                     sink, self._sink = self._sink, None
                     self.is_reusable = response.keep_alive
                     if sink is not None:
