@@ -322,7 +322,7 @@ async def unknown_pool(line: str, request: web.Request) -> web.StreamResponse:
 
 async def unsupported_encoding(request: web.Request) -> web.StreamResponse:
     """Reject a compressed body: a megabyte may decompress to a gigabyte."""
-    return problem(415, "Content-Encoding: a control request's body must be plain JSON")
+    return problem(415, "Content-Encoding: an admin request's body must be plain JSON")
 
 
 def admin_entry(

@@ -41,5 +41,5 @@ class AdminConnection(DownstreamConnection):
 
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
         if not request.target.startswith(ADMIN_PREFIX):
-            raise RequestRejected(404, "not_found", "only control requests are taken here")
+            raise RequestRejected(404, "not_found", "only admin requests are taken here")
         super()._begin(proxy, request, reader)

@@ -98,7 +98,7 @@ class AdminExchange:
         elif not self._is_allowed:
             self._answer(b"404 Not Found", b"text/plain; charset=utf-8", _NOT_FOUND)
         elif any(found(_CONTENT_ENCODING, self._block)):
-            problem = b'{"error": "Content-Encoding: a control request\'s body must be plain JSON"}'
+            problem = b'{"error": "Content-Encoding: an admin request\'s body must be plain JSON"}'
             self._answer(b"415 Unsupported Media Type", b"application/json", problem)
         else:
             if not self._is_complete and not self._body and any(found(_EXPECT, self._block)):

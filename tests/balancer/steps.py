@@ -153,7 +153,7 @@ STEPS: dict[str, Step] = {
     "kept alive": Step(
         before=response(), after=b"", deadline="keep_alive", is_there=lambda stage: stage.outcomes()
     ),
-    "amid a control request": Step(
+    "amid an admin request": Step(
         sent=b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\nAuthorization: Bearer %b\r\n\r\n"
         % TOKEN.encode(),
         rest=b'"random"',

@@ -55,7 +55,7 @@ the worker reads no more    ok/200                abandoned/-        ok/200     
 pipelined                   ok+ok+ok/200+200+200  ok+ok/-            ok+ok+ok/200+200+200  abandoned/-
 lingering                   ok/413                ok/-               ok/413                ok/-
 kept alive                  ok/200                ok/-               ok/200                ok/-
-amid a control request      -/200                 -/-                -/closed              -/-
+amid an admin request      -/200                 -/-                -/closed              -/-
 a second attempt sent       ok+reset/200          abandoned+reset/-  ok+reset/100+200      abandoned+reset/-
 """
 
@@ -136,7 +136,7 @@ the worker reads no more     timeout/504/response_timeout                ok/200 
 pipelined                    ok+ok+timeout/504+200+200/response_timeout  ok/200        abandoned/cut
 lingering                    ok/413                                      ok/413        ok/413
 kept alive                   ok/200                                      ok/200        ok/200
-amid a control request       -/408/body_timeout                          -/200         -/cut
+amid an admin request       -/408/body_timeout                          -/200         -/cut
 a second attempt sent        reset+timeout/504/response_timeout          ok+reset/200  abandoned+reset/cut
 a second attempt connecting  .                                           .             abandoned+reset/cut
 """
