@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -25,6 +25,14 @@ NARROW, WIDE = 390, 1280
 def program() -> str | None:
     """The path of Chromium; None if it is not installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+LEFT = ("Inspected target navigated or closed", "Execution context was destroyed")
+"""Errors of an evaluation whose page was replaced by another one before the answer."""
+
+
+class PageLeft(Exception):
+    """The page was left before it has answered."""
 
 
 class Tab:
@@ -56,13 +64,15 @@ class Tab:
                 self.problems.append(json.dumps(parameters)[:600])
 
     async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command; return its result."""
+        """Send a command; return its result. Raises `PageLeft`."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         command = {"id": number, "method": method, "params": parameters, "sessionId": self._session}
         await self._wire.send(json.dumps(command))
         async with asyncio.timeout(PATIENCE):
             message = await answer
+        if message.get("error", {}).get("message", "").startswith(LEFT):
+            raise PageLeft
         assert "error" not in message, (method, message["error"])
         result: dict[str, Any] = message["result"]
         return result
@@ -88,10 +98,13 @@ class Tab:
         return found["result"].get("value")
 
     async def eventually(self, expression: str) -> None:
-        """Wait until an expression is true."""
+        """Wait until an expression is true, on this page or one that it leads to."""
         async with asyncio.timeout(PATIENCE):
-            while not await self.value(expression):  # noqa: ASYNC110 - the page has no event for it
-                await asyncio.sleep(0.05)
+            while True:
+                with suppress(PageLeft):
+                    if await self.value(expression):
+                        return
+                await asyncio.sleep(0.05)  # the page has no event for it
 
     async def press(self, key: str) -> None:
         """Press and release a key."""
