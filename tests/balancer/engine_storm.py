@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from hpack import Encoder
+
 from balancer.http2.client_engine import CannotOpenStream, ClientEngine
 from balancer.http2.engine import Engine
 from balancer.http2.events import (
@@ -64,6 +66,7 @@ class EngineStorm:
         self.is_server = side == "c"
         self.engine: Engine = ServerEngine(LIMITS, connect=True) if self.is_server else ClientEngine(LIMITS)
         self._coming = bytearray()  # from the peer, not read yet
+        self._encoder = Encoder()
         self._out = bytearray(self.engine.data_to_send())
         self._owed: dict[
             int, int
@@ -111,14 +114,17 @@ class EngineStorm:
         self._coming += frame(kind, bytes(rest), self._stream(stream), flags)
 
     def _send_head(self, payload: bytes) -> None:
-        """Stream (0: of a client a new one), index of a header list, what is unusual of the flags, and how often."""
+        """Stream (0: of a client a new one), index of a header list, what is unusual of the flags, and how often; from
+        128 on it refers to fields that were sent before (RFC 7541 § 2.3.2)."""
         stream, index, flags, times = (*payload[:4], *bytes(4 - len(payload[:4])))
+        fields = HEADS[index % len(HEADS)]
         for _ in range(1 + times % 12):
             number = self._stream(stream or 15)
             if self.is_server and not stream:
                 number = self._latest = self._next
                 self._next += 2
-            self._coming += frame(frames.HEADERS, block(*HEADS[index % len(HEADS)]), number, flags ^ 5)
+            made = self._encoder.encode(fields, huffman=False) if times & 128 else block(*fields)
+            self._coming += frame(frames.HEADERS, made, number, flags ^ 5)
 
     def _send_number(self, payload: bytes) -> None:
         """Kind, stream and index of a number that is tender somewhere."""
