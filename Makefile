@@ -114,5 +114,5 @@ $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml con
 $(FUZZ)/installed: $(VENV)/checkout pyproject.toml constraints.txt
 	"$(PYTHON)" -m venv --clear $(FUZZ)
 	$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[lab]' h11 'atheris>=3,<4'
+	  --editable '.[lab]' h11 hpack 'atheris>=3,<4'
 	@touch $@

@@ -12,11 +12,15 @@ from balancer.http2.sendable import sendable
 
 
 class ServerEngine(Engine):
-    """HTTP/2 from a client: events HEAD, OVERSIZED, DATA, TRAILERS, RESET, CLOSED."""
+    """HTTP/2 from a client: events HEAD, OVERSIZED, DATA, TRAILERS, RESET, CLOSED.
+
+    `has_discarded`: the client may still be sending a request that was answered early.
+    """
 
     def __init__(self, limits: Limits, *, connect: bool = False) -> None:
         """`connect`: offer extended CONNECT (RFC 8441)."""
         super().__init__(True, limits, {3: limits.streams, 8: int(connect)})
+        self.has_discarded = False
 
     def _settle_resets(self, reset: set[int]) -> None:
         """Remove the events of streams that the client began and ended early in the same read."""
@@ -50,6 +54,7 @@ class ServerEngine(Engine):
         """Read no more of a request; called after the last part of its response, which is sent first."""
         if stream_id in self._open:
             self._unwanted[stream_id] = None
+            self.has_discarded = True
 
     def leave(self) -> None:
         """Go away without losing a request (§ 6.8): a first GOAWAY that names no stream, and after a round trip a

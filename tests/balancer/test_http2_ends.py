@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.balancer import frames
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, Stage, Wire, answering_after, response
 from tests.balancer.frames import END_HEADERS, block, frame, frames_of, head, rst
-from tests.balancer.http2_client import Http2Client, RawClient, fields, http2_client, raw_client
+from tests.balancer.http2_client import Answer, Http2Client, RawClient, fields, http2_client, raw_client
 
 NAME = "a.example"
 WEBSOCKET = (
@@ -95,6 +96,57 @@ async def test_client_that_answers_nothing_while_it_is_left(stage: Stage) -> Non
     stage.advance(1.1)
     await client.end()
     assert not stage.proxy.downstreams
+
+
+def has(answer: Answer, size: int) -> bool:
+    return answer.size == size
+
+
+@pytest.mark.parametrize("taken", [5000, 3000])
+async def test_client_that_is_left_takes_the_end_of_its_response(stage: Stage, taken: int) -> None:
+    """A short response that waits for the client's window is not cut off as long as the client takes some of it."""
+    await stage.serve(await stage.worker(response(bytes(5000))), timeouts={"linger": 1.0})
+    client = await http2_client(stage, Limits(stream_window=1000))
+    client.is_slow = True
+    stream = client.request()
+    answer = client.answers[stream]
+    await client.until(lambda: answer.size == 1000)
+    stage.proxy.drain()
+    for size in range(2000, taken + 1, 1000):
+        stage.advance(0.8)
+        client.engine.acknowledge(stream, 1000)
+        client.flush()
+        await client.until(partial(has, answer, size))
+    stage.advance(0.8)
+    stage.advance(1.1)
+    await client.end()
+    assert (answer.size, answer.has_ended) == (taken, taken == 5000)
+    assert not stage.proxy.downstreams
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_connection_that_is_left_amid_an_upload_lingers(stage: Stage, closes: bool) -> None:
+    """A reset would discard the response, which came before the end of the request; a client that stays is closed."""
+    await stage.serve(await stage.worker(early), timeouts={"linger": 1.0})
+    client = await http2_client(stage)
+    stream = client.begin(fields(b"/", method=b"POST"))
+    client.send(stream, b"x")
+    assert (await client.answer(stream)).status == 200
+    stage.proxy.drain()
+    stage.advance(0.3)
+    await client.end()
+    assert stage.proxy.downstreams
+    if closes:
+        client.wire.leave()
+    else:
+        stage.advance(1.1)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
+
+
+async def early(wire: Wire) -> None:
+    """Answer as soon as the head has come."""
+    await wire.head()
+    await wire.send(response())
 
 
 async def test_crowded_connections_are_left(stage: Stage) -> None:

@@ -86,7 +86,7 @@ class Http2Connection(ClientConnection):
         self._is_begun = False  # a request has come
         self._left_at = 0.0  # when the connection began to leave, else 0
         self._ticked_at = proxy.cached_time
-        self._unsent = 0  # bytes in the transport at the last sweep, while it closes
+        self._unsent = 0  # bytes for the client at the last sweep, while it is left
         self._resets = 0  # of those of the engine that have been counted for the client
 
     @property
@@ -168,7 +168,7 @@ class Http2Connection(ClientConnection):
             code = NO_ERROR if flag else cast("tuple[int, str]", value)[0]  # of our own
             if code == ENHANCE_YOUR_CALM:
                 self._count_resets(self._proxy.now(), FLOOD)
-            self._closed(code)
+            self._closed(code, lingers=code == NO_ERROR and self.engine.has_discarded)
 
     def eof_received(self) -> bool:
         """Close: without an end of its own, a client of HTTP/2 can neither open windows nor end a stream."""
@@ -337,8 +337,8 @@ class Http2Connection(ClientConnection):
         if self.transport.is_closing():
             self._check_closing(now)
         elif self._left_at:
-            if not (self._streams or self._ended) and now - self._left_at > proxy.timeouts.linger:
-                self._end(NO_ERROR)
+            if not (self._streams or self._ended):
+                self._check_left(now)
         elif not proxy.keeps_alive or engine.is_worn:
             self._leave()
         elif not (self._streams or self._ended):
@@ -347,13 +347,21 @@ class Http2Connection(ClientConnection):
             elif quiet > proxy.idle_limit:
                 self._leave()
 
+    def _check_left(self, now: float) -> None:
+        """End a connection whose client does not, once it takes nothing of the last responses."""
+        if not self._makes_progress(self.engine.unsent_in_all + self.transport.get_write_buffer_size(), now):
+            self._end(NO_ERROR)
+
     def _check_closing(self, now: float) -> None:
         """Abort a client that takes nothing of the last bytes."""
-        unsent = self.transport.get_write_buffer_size()
+        if not self._makes_progress(self.transport.get_write_buffer_size(), now):
+            self.abort()
+
+    def _makes_progress(self, unsent: int, now: float) -> bool:
+        """Return whether a client that is left has done or taken anything within `timeouts.linger`."""
         if unsent != self._unsent:
             self._unsent, self.idle_since = unsent, now
-        elif now - self.idle_since > self._proxy.timeouts.linger:
-            self.abort()
+        return now - max(self.idle_since, self._left_at) <= self._proxy.timeouts.linger
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Leave if no stream has been open for more than `longer_than` seconds. Returns whether it left."""
@@ -381,8 +389,9 @@ class Http2Connection(ClientConnection):
         self.engine.terminate(code, reason)
         self._closed(code)
 
-    def _closed(self, code: int) -> None:
-        """Send the last bytes and close."""
+    def _closed(self, code: int, *, lingers: bool = False) -> None:
+        """Send the last bytes and close. If it `lingers`, drop input until the client closes, too: what comes after a
+        close is answered by a reset, which discards what the client has not read (RFC 9112 § 9.6)."""
         if code == ENHANCE_YOUR_CALM:
             self._proxy.counts.http2_floods += 1
         elif code >= PROTOCOL_ERROR:
@@ -391,7 +400,11 @@ class Http2Connection(ClientConnection):
             data = self.engine.data_to_send()
             if data:
                 self.write(data)
-            self.transport.close()
+            if lingers:
+                self._left_at = self.idle_since = self._proxy.now()
+                self.transport.write_eof()
+            else:
+                self.transport.close()
 
     def _count_resets(self, now: float, at_least: int = 0) -> bool:
         """Count the resets since the last call for the client. Returns whether they are too many."""
