@@ -130,9 +130,8 @@ class Engine:
         session = self._session
         fault = None
         try:
-            events = self._receive(
-                data, not self.is_blocked
-            )  # sending reports the streams that it has broken
+            # What it sends at once reports the streams that this read has broken.
+            events = self._receive(data, not self.is_blocked)
         except LibraryError as error:
             fault = error.with_traceback(None)  # which would keep the read until a garbage collection
             events = session.events()
@@ -287,9 +286,8 @@ class Engine:
                 data = self._send(limit)
                 if self._bodies.waiting and (limit is None or len(data) < limit):
                     data += self._bodies.take_turns(limit)
-                if self._unwanted and (
-                    limit is None or len(data) < limit
-                ):  # else an end may wait to be framed
+                # At the limit, the end of an unwanted stream may still wait to be framed.
+                if self._unwanted and (limit is None or len(data) < limit):
                     self._reset_unwanted()
                     data += self._session.send(limit)
             except LibraryError as error:

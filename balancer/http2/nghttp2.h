@@ -1,5 +1,6 @@
-/* libnghttp2 as it is loaded with the Python package ngh2: types, constants and functions that `compiled_session.pyx` uses.
-   They are part of the library's stable interface (nghttp2/nghttp2.h, from version 1.67 on). */
+/* libnghttp2 as it is loaded with the Python package ngh2: types, constants and functions that
+   `compiled_session.pyx` uses. They are part of the library's stable interface (nghttp2/nghttp2.h, from version 1.67
+   on). */
 
 #include <dlfcn.h>
 #include <stddef.h>

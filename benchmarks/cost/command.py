@@ -96,7 +96,7 @@ def cost(
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection
     endpoints                  the same with 2, 10, 100 and 1000 endpoints
-    traced, continued          with and without trace context: new, the client's
+    traced, continued          what a new trace and a continued one cost
     """
     session = Session(file, check)
     chosen = peers.chosen(names_in(others))

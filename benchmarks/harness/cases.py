@@ -27,8 +27,8 @@ class Case:
 
     `pin`, `connections`, `blocks` and `seconds` of each run are defaults of the command line. `sizes` are pairs of
     numbers of endpoints and of busy connections, each measured as a peer of its own; empty means the default. With
-    `is_traced`, Steelyard is measured with and without propagation of the trace context. With `script`, the lines of a
-    Lua script for wrk, no other generator can send the requests.
+    `is_traced`, Steelyard is measured with and without propagation of the trace context.
+    `script` is a Lua script for wrk, then the only generator that can send the requests.
     """
 
     name: str

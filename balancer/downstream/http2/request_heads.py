@@ -97,6 +97,7 @@ class StreamRequestHeads:
         return request
 
     def _of_kind(self, request: Request) -> Request:
+        """Mark a request as an RPC of gRPC if its fields say so."""
         if self._is_grpc:
             request.fields.is_grpc = True
         return request
