@@ -14,6 +14,25 @@ _SLASHES: Final = re.compile(rb"/{2,}")
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
+MAX_HOST_BYTES: Final = 255
+"""Longest name that DNS carries (RFC 1035 § 2.3.4), and that RFC 3986 § 3.2.2 asks producers of URLs to keep to."""
+
+MAX_AUTHORITY_BYTES: Final = MAX_HOST_BYTES + len(":65535")
+
+_AUTHORITY: Final = re.compile(
+    rb"(\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]*)?"
+)
+"""RFC 3986 § 3.2.2, without userinfo (RFC 9110 § 4.2.4) and never empty (§ 4.2.1)."""
+
+
+def is_authority(authority: bytes) -> bool:
+    """Return whether `authority` is host or host:port, with a host of at most `MAX_HOST_BYTES`."""
+    if len(authority) > MAX_AUTHORITY_BYTES:
+        return False
+    match = _AUTHORITY.fullmatch(authority)
+    return match is not None and match.end(1) <= MAX_HOST_BYTES
+
+
 def normalized(path: bytes) -> bytes:
     """Return the path with unreserved characters decoded, without dot segments, and with single slashes.
 

@@ -6,7 +6,6 @@ one piece of bytes.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from balancer.errors import RequestRejected
@@ -29,6 +28,7 @@ from balancer.http1.fields import (
     without,
 )
 from balancer.http1.request_hints import RequestHints
+from balancer.urls import MAX_HOST_BYTES, is_authority
 
 REQUEST_ID_LIMIT: Final = 128
 """Maximum bytes of an X-Request-ID taken over from a client (Heroku's router has the same limit)."""
@@ -42,11 +42,6 @@ _BELIEVED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forw
 _ENDS_HERE: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade", b"x-request-id")
 )
-
-HOST: Final = re.compile(
-    rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]*)?"
-)
-"""RFC 3986 § 3.2.2, without userinfo (RFC 9110 § 4.2.4) and never empty (§ 4.2.1)."""
 
 NONE: Final = Framing.NONE
 LENGTH: Final = Framing.LENGTH
@@ -120,8 +115,10 @@ def _with_host(block: bytes, client: Client, forwarding: bytes, said: bytes, hos
 
 
 def _check_host(host: bytes) -> None:
-    if not HOST.fullmatch(host):
-        raise RequestRejected(400, "bad_host", "Host must be host or host:port")
+    if not is_authority(host):
+        raise RequestRejected(
+            400, "bad_host", f"Host must be host or host:port, with a host of at most {MAX_HOST_BYTES} bytes"
+        )
 
 
 def _is_misspelt(name: bytes, plain: bytes) -> bool:

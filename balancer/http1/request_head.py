@@ -14,7 +14,8 @@ from balancer.errors import RequestRejected
 from balancer.http1 import upgrades
 from balancer.http1.client import Client
 from balancer.http1.fields import END_OF_HEAD, found, lines_of
-from balancer.http1.request_fields import HOST, RequestFields, SpecialFields, request_fields
+from balancer.http1.request_fields import RequestFields, SpecialFields, request_fields
+from balancer.urls import is_authority
 
 _MAX_FORWARDS: Final = lines_of(b"max-forwards")
 
@@ -141,7 +142,7 @@ def _origin_form(method: bytes, target: bytes) -> tuple[bytes, bytes]:
     CONNECT has only an authority (§ 3.2.3), which is returned as both.
     """
     if method == b"CONNECT":
-        if not upgrades.is_authority(target):
+        if not (upgrades.is_authority(target) and is_authority(target)):
             raise RequestRejected(400, "bad_target", "CONNECT takes host:port")
         return target, target
     if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
@@ -151,7 +152,7 @@ def _origin_form(method: bytes, target: bytes) -> tuple[bytes, bytes]:
         raise RequestRejected(400, "bad_target", "the request target must be a path or an http(s) URL")
     end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
     authority, path = rest[:end], rest[end:]
-    if not HOST.fullmatch(authority):
+    if not is_authority(authority):
         raise RequestRejected(400, "bad_target", "the request target's authority must be host or host:port")
     if not path and method == b"OPTIONS":
         return b"*", authority  # RFC 9112 § 3.2.4

@@ -1,7 +1,7 @@
 """Table of routes: finds the most specific route for a request, whatever the order and the number of routes.
 
-A search takes a dictionary lookup for each label of the host where there are `*.suffix` routes, and one for each
-segment of the path up to the longest prefix.
+A search takes a dictionary lookup for each label of the host up to the longest `*.suffix`, and one for each segment of
+the path up to the longest prefix: the routes bound its time, the request does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
 from balancer.routes.route import Route
-from balancer.urls import host_in, normalized
+from balancer.urls import MAX_AUTHORITY_BYTES, host_in, normalized
 
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 REMEMBERED: Final = 1024
 """Hosts whose routes are remembered."""
-
-LONGEST_HOST: Final = 260
-"""Bytes of a host with its port that is remembered; a DNS name has at most 253."""
 
 
 class PathRoutes:
@@ -88,6 +85,7 @@ class RouteTable:
         self.is_in_use = False
         self._hosts: dict[bytes, PathRoutes] = {}
         self._suffixes: dict[bytes, PathRoutes] = {}
+        self._longest_suffix = 0
         self._others = PathRoutes()
         self._places: dict[bytes, list[PathRoutes]] = {}
         for config, route in routes:
@@ -98,7 +96,9 @@ class RouteTable:
         if host is None:
             return self._others
         if host.startswith("*."):
-            return self._suffixes.setdefault(host[1:].encode(), PathRoutes())
+            suffix = host[1:].encode()
+            self._longest_suffix = max(self._longest_suffix, len(suffix))
+            return self._suffixes.setdefault(suffix, PathRoutes())
         return self._hosts.setdefault(host.encode(), PathRoutes())
 
     def find(self, request: Request) -> Route | None:
@@ -122,14 +122,15 @@ class RouteTable:
         """Return the routes by path for a host, those of the most specific host first, and remember them."""
         host = host_in(authority)
         places = [self._hosts[host]] if host in self._hosts else []
-        at = host.find(b".")
-        while at > 0 and self._suffixes:
-            if host[at:] in self._suffixes:
-                places.append(self._suffixes[host[at:]])
+        at = host.find(b".", max(1, len(host) - self._longest_suffix))
+        while at > 0:
+            suffix = self._suffixes.get(host[at:])
+            if suffix is not None:
+                places.append(suffix)
             at = host.find(b".", at + 1)
         places.append(self._others)
         if len(self._places) >= REMEMBERED:
             self._places.clear()
-        if len(authority) <= LONGEST_HOST:
+        if len(authority) <= MAX_AUTHORITY_BYTES:
             self._places[authority] = places
         return places

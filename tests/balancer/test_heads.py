@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from balancer.config.limits import Limits
+from balancer.downstream.http2.request_heads import StreamRequestHeads
 from balancer.errors import MalformedResponse, RequestRejected
 from balancer.http1.client import Client
 from balancer.http1.fields import Framing
@@ -172,6 +174,36 @@ def test_request_needs_exactly_one_host(lines: list[bytes], target: bytes) -> No
     with pytest.raises(RequestRejected) as caught:
         sent(request(*lines, target=target, method=b"OPTIONS"))
     assert (caught.value.status, caught.value.reason) == (400, "bad_host")
+
+
+LONGEST = b"a." * 127 + b"a"
+
+
+@pytest.mark.parametrize("port", [b":80", b":65535"])
+@pytest.mark.parametrize("form", ["host", "absolute", "connect", "http2"])
+def test_host_of_255_bytes_is_the_longest(port: bytes, form: str) -> None:
+    """As long as a name of DNS can be (RFC 1035 § 2.3.4), wherever it is stated."""
+    asked_for(LONGEST + port, form)
+    for longer in (LONGEST + b"a", b"a" * 8_000, b"a." * 4_000):
+        with pytest.raises(RequestRejected) as caught:
+            asked_for(longer + port, form)
+        expected = "bad_host" if form in ("host", "http2") else "bad_target"
+        assert (caught.value.status, caught.value.reason) == (400, expected)
+
+
+def asked_for(host: bytes, form: str) -> None:
+    """Parse a request for a host that is stated in one of four forms."""
+    if form == "http2":
+        heads = StreamRequestHeads(UNTRUSTED, Limits(), lambda: b"id")
+        heads.read(
+            ((b":method", b"GET"), (b":scheme", b"http"), (b":authority", host), (b":path", b"/")), True
+        )
+    elif form == "connect":
+        edit_request(request(HOST, method=b"CONNECT", target=host), ALLOWED)
+    elif form == "absolute":
+        edit_request(request(HOST, target=b"http://%b/" % host))
+    else:
+        edit_request(request(b"Host: " + host))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from balancer.http1.request_head import Request
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.urls import normalized
+from tests.balancer.expressions import IS_COMPILED
 from tests.balancer.outgoing import outgoing_request
+from tests.steps import steps
 
 ROUTES: dict[str, dict[str, Any]] = {
     "root": {"prefix": "/"},
@@ -195,3 +197,16 @@ def test_search_does_not_grow_with_the_path() -> None:
     request.target = path = CountingPath(request.target)
     assert table.find(request) is None
     assert path.searches == 5  # for /x/x/x/x, which is shorter than /v1/users, down to the root
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="the lines of compiled code are not counted")
+def test_search_does_not_grow_with_the_host() -> None:
+    """A host of many labels costs no more lookups than the longest suffix has labels."""
+    table = table_of(["example", "deep"])
+
+    def search(labels: int) -> int:
+        request = request_of(f"GET /a {'x.' * labels}example.org")
+        return steps(lambda: table.find(request))
+
+    assert search(120) == search(3)
+    assert found(table, f"GET /a {'x.' * 100}deep.example.org") == "deep"
