@@ -13,8 +13,9 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from experiments.errors import FleetFailedError
@@ -167,3 +168,15 @@ async def start(name: str, argv: Sequence[str]) -> Child:
             await Child(name, await starting).stop()
         raise
     return Child(name, process)
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines concurrently; the first failure cancels the others, and it is raised itself, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except (
+        ExceptionGroup
+    ) as failures:  # not `except*`: what is raised within that stays in a group before 3.11.4
+        raise failures.exceptions[0] from None

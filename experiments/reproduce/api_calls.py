@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from experiments.reproduce.client import Answer, Client, all_of, ask_once
+from experiments.processes import all_of
+from experiments.reproduce.client import Answer, Client, ask_once
 
 
 @dataclass(frozen=True, slots=True)

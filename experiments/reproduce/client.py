@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from balancer.upstream.connection import Response, UpstreamConnection
-from experiments.errors import FleetFailedError
 from experiments.load.connections import BodyIgnored, open_connection
 
 CONNECT_TIMEOUT = 150.0
@@ -121,13 +119,3 @@ async def ask_once(
         return await client.ask(method, body, call)
     finally:
         client.close()
-
-
-async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines concurrently; the first failure cancels the others. Raises `FleetFailedError`."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(one)
-    except* FleetFailedError as errors:
-        raise errors.exceptions[0] from None

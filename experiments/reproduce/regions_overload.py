@@ -10,9 +10,9 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from experiments.processes import Child
+from experiments.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.client import Client, all_of
+from experiments.reproduce.client import Client
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.regions_cases import PLACES, Overload, Plan, Results
 from experiments.reproduce.regions_runs import all_workers

@@ -13,10 +13,10 @@ from experiments.cpu_time import cpu_of, is_known_here
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import closed
 from experiments.load.generator import Generator
-from experiments.processes import Child
+from experiments.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target
-from experiments.reproduce.client import Client, all_of
+from experiments.reproduce.client import Client
 from experiments.reproduce.keepalive_runs import consecutive_calls
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.regions_cases import (

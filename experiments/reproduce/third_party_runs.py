@@ -15,9 +15,9 @@ from typing import Any
 
 from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
-from experiments.processes import Child
+from experiments.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.client import Answer, all_of, ask_once
+from experiments.reproduce.client import Answer, ask_once
 from experiments.reproduce.launch import UNVERIFIED, BalancerFile, Keys, balancer_status, connection_counts
 from experiments.reproduce.name_server import name_server
 from experiments.reproduce.reproduction import ReportProgress

@@ -167,9 +167,4 @@ def returns_of(steps: Sequence[Step], workers: int) -> list[int]:
 
 async def all_ready(children: Sequence[Child]) -> None:
     """Wait for all ready lines. Raises the first `FleetFailedError`."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for child in children:
-                group.create_task(child.ready())
-    except* FleetFailedError as failures:
-        raise failures.exceptions[0] from None
+    await processes.all_of(child.ready() for child in children)

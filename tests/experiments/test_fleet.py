@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from experiments import processes
-from experiments.errors import FleetFailedError
+from experiments.errors import BadInputError, FleetFailedError
+from experiments.run.fleet import all_ready
 from experiments.run.measured import run_loop
 from tests.experiments.offspring import children_of
 
@@ -101,3 +102,23 @@ async def cancelled_while_it_starts() -> None:
 async def test_a_missing_program_is_reported_in_one_line() -> None:
     with pytest.raises(FleetFailedError, match="could not be started"):
         await processes.start("child", ["/nonexistent/python"])
+
+
+async def test_the_first_failure_of_many_children_is_raised_itself() -> None:
+    """On CPython before 3.11.4, too, where an error raised within `except*` stays in a group."""
+    children = [await started(f"import sys; sys.exit('no {name}')") for name in ("port", "memory")]
+    with pytest.raises(FleetFailedError, match=r"child ended before it was ready: no (port|memory)"):
+        await all_ready(children)
+    for child in children:
+        await child.stop()
+
+
+async def test_a_failure_among_coroutines_of_any_kind_is_raised_itself() -> None:
+    """Its type decides the exit code, so it may not arrive in a group."""
+    for kind in (FleetFailedError, BadInputError, ValueError, OSError):
+
+        async def fail(kind: type[Exception] = kind) -> None:
+            raise kind("failed")
+
+        with pytest.raises(kind, match="failed"):
+            await processes.all_of([fail(), asyncio.sleep(600)])

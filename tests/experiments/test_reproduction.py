@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError, FleetFailedError
+from experiments.processes import all_of
 from experiments.report import canvas
 from experiments.reproduce import launch
-from experiments.reproduce.client import Answer, Client, all_of
+from experiments.reproduce.client import Answer, Client
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.reproduction import (
