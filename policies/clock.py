@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+SWEEP_PERIOD: Final = 0.25
+"""Seconds between two sweeps of the balancer, which enforce its timeouts: a tenth of the shortest default timeout."""
 
 
 class Clock(Protocol):

@@ -1,7 +1,7 @@
 """Sweep: enforces all timeouts of the data path periodically.
 
-There is no timer per request. A timeout of seconds may fire one `PERIOD` late; setting and cancelling a timer for each
-of ten thousand requests a second would cost more than forwarding some of them.
+There is no timer per request. A timeout of seconds may fire one `SWEEP_PERIOD` late; setting and cancelling a timer
+for each of ten thousand requests a second would cost more than forwarding some of them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from email.utils import formatdate
 
 from balancer.downstream.disconnects import disconnected
 from balancer.exchange.proxy import Proxy
-
-PERIOD = 0.25
-"""Seconds between sweeps: a tenth of the shortest default timeout."""
+from policies.clock import SWEEP_PERIOD
 
 SLICE = 20
 """Connections checked per loop iteration: half a millisecond, if all of them have to be refused."""
@@ -26,7 +24,7 @@ def http_date() -> str:
 
 
 class Sweep:
-    """Checks every connection and pool each `PERIOD`.
+    """Checks every connection and pool each `SWEEP_PERIOD`.
 
     `also` is called with the time at the end of each sweep; `date` returns the value of the Date field.
     """
@@ -41,7 +39,7 @@ class Sweep:
         self._looking: Iterator[None] | None = None  # a sweep in progress
 
     def start(self) -> None:
-        self._handle = asyncio.get_running_loop().call_later(PERIOD, self.run)
+        self._handle = asyncio.get_running_loop().call_later(SWEEP_PERIOD, self.run)
 
     def stop(self) -> None:
         self._looking = None
@@ -49,7 +47,7 @@ class Sweep:
             self._handle.cancel()
 
     def run(self) -> None:
-        """Start a sweep in slices, and schedule the next one in a `PERIOD`."""
+        """Start a sweep in slices, and schedule the next one in a `SWEEP_PERIOD`."""
         self.start()
         if self._looking is None:
             self._looking = self.slices(self._proxy.now())

@@ -18,16 +18,10 @@ from balancer.exchange.hedged_attempts import HedgedAttempt, HedgeRace
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import OutcomeKind, RequestFacts
-from policies.overload.hedging import Hedging
+from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
-
-TICK = 0.005
-"""Seconds per bucket: half of the smallest hedging delay."""
-
-SEARCH_EVERY = 0.01
-"""Seconds between two searches for silent endpoints."""
 
 STALLED = 0.02
 """Seconds by which a search may come late. If it is later, this process was stalled, and answers may wait unread."""

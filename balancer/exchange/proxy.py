@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from policies.overload.hedging import Hedging
 
 TICK_SWEEPS: Final = 4
-"""Sweeps, of `PERIOD` in `downstream/timeouts.py`, between two ticks of the router, which are a second apart."""
+"""Sweeps, of `SWEEP_PERIOD`, between two ticks of the router, which are a second apart."""
 
 CLOSE_ALL_IDLE: Final = -1.0
 """Idle limit in seconds that closes every idle downstream connection."""

@@ -22,7 +22,7 @@ from balancer.upstream.internal_request import BodyTooLong, InternalRequest, Int
 from balancer.upstream.pools import Pools
 from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Endpoint
-from policies.health.active_checks import CheckRules, CheckState
+from policies.health.active_checks import CheckRules, CheckState, has_passed
 from policies.routing.router import Router
 
 FIRST_AT_ONCE = 16
@@ -67,9 +67,7 @@ class CheckPlan:
             return check_fault(self.grpc, result.status, fields, result.body)
         if self.path is None:
             return None
-        status = result.status
-        is_good = 200 <= status < 400 if self.status is None else status == self.status
-        return None if is_good else f"status {status}"
+        return None if has_passed(result.status, self.status) else f"status {result.status}"
 
 
 class EndpointCheck:

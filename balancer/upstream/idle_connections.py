@@ -8,13 +8,9 @@ here has been idle for longer than those in `ConnectionPool._idle`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from balancer.upstream.connection import UpstreamConnection
-from balancer.upstream.idle_timeout import MIN_IDLE_AGE, IdleTimeout
-
-ESTIMATE_INTERVAL: Final = 1.0
-"""Seconds between two updates of the idle-timeout estimate."""
+from balancer.upstream.idle_timeout import ESTIMATE_INTERVAL, MIN_IDLE_AGE, IdleTimeout
 
 
 class IdleConnections:

@@ -17,6 +17,9 @@ from balancer.config.pool_limits import IdleTimeoutRules
 MIN_IDLE_AGE: Final = 0.25
 """Seconds of idle time below which ages are not distinguished: the period of the sweep."""
 
+ESTIMATE_INTERVAL: Final = 1.0
+"""Seconds between two updates of the idle-timeout estimate."""
+
 PER_DOUBLING: Final = 8
 """Classes per doubling of age: each is 9 % wide."""
 

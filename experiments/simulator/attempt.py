@@ -30,7 +30,8 @@ class Attempt(Event):
     `tries` is the number of its attempts so far. `kind` and `status` are the outcome, which
     arrives at `due_at`; that instant may be postponed. `is_over`: it is settled. `is_loser`: another attempt has
     answered the request. `rival` is the hedged attempt beside it; `is_fresh`: it uses a new connection. `sent_at` is
-    the instant at which a connection took it; `work` is its service time in seconds, set where workers report load.
+    the instant at which a connection took it; `queued_at` that at which the request first waited in the balancer's
+    queue, 0: never; `work` is its service time in seconds, set where workers report load.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Attempt(Event):
         "is_over",
         "kind",
         "number",
+        "queued_at",
         "report",
         "rival",
         "sent_at",
@@ -69,7 +71,7 @@ class Attempt(Event):
         self.demand = demand
         self.is_first = is_first
         self.sent_at = now
-        self.due_at = self.work = self.ended_at = 0.0
+        self.due_at = self.work = self.ended_at = self.queued_at = 0.0
         self.stage = ARRIVING
         self.tries = 1
         self.status = 200
@@ -84,6 +86,11 @@ class Attempt(Event):
         self.stage = RETURNING
         self.due_at = now
         self.connections.agenda.add(now, self)
+
+    def abandon(self, now: float) -> int:
+        """End the request's attempts: the client has left. Return their number."""
+        self.connections.balancer.abandon(self, now)
+        return self.tries
 
     def fire(self, now: float) -> None:
         """Perform the next step of the attempt's stage."""

@@ -6,9 +6,11 @@ they may be retried, and an answer arrives as a whole.
 
 from __future__ import annotations
 
-from collections import deque
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Final
 
+from balancer.errors import Unserved
+from balancer.exchange.wait_queue import RequestQueue
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import Mechanisms
@@ -20,10 +22,12 @@ from policies.routing.router import Router
 from policies.routing.units import OtherUnits
 
 if TYPE_CHECKING:
+    from balancer.exchange.wait_queue import Waiter
     from experiments.load.demand import Batch, Keys
     from experiments.simulator.client import Client
     from experiments.simulator.hedges import Hedges
     from policies.endpoint.state import EndpointState
+    from policies.overload.wait_queue import Ticket
 
 _OK: Final = OutcomeKind.OK
 _ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
@@ -37,21 +41,45 @@ GATEWAY_TIMEOUT: Final = 504
 
 
 class Waiting(Event):
-    """Event: queue timeout of a request for which no endpoint has room."""
+    """A request in the balancer's wait queue (`Waiter`), and the event of its timeout there."""
+
+    deadline = inf
+    level = 0
 
     def __init__(
-        self, balancer: SimulatedBalancer, number: int, demand: Batch, facts: RequestFacts, is_fresh: bool
+        self,
+        balancer: SimulatedBalancer,
+        number: int,
+        demand: Batch,
+        facts: RequestFacts,
+        is_fresh: bool,
+        queued_at: float,
     ) -> None:
-        self.number = number
-        self.demand = demand
-        self.facts = facts
-        self.is_fresh = is_fresh
-        self.waits = True
+        self.queued_at = queued_at
+        self.ticket: Ticket[Waiter] | None = None
         self._balancer = balancer
+        self._number = number
+        self._demand = demand
+        self._facts = facts
+        self._is_fresh = is_fresh
 
     def fire(self, now: float) -> None:
         """Reject the request if it still waits."""
-        self._balancer.queue_timed_out(self, now)
+        self._balancer.queue.check(self, now)
+
+    def attempt(self) -> None:
+        """Route the request: its turn has come."""
+        now = self._balancer.clock.at
+        self._balancer.send(self._number, self._demand, self._facts, now, self._is_fresh, self.queued_at)
+
+    def decline(self, error: Unserved) -> None:
+        """Reject the request."""
+        self._balancer.reject(self._number, error.status, self._facts.attempt)
+
+    def abandon(self, now: float) -> int:
+        """Leave the queue with the client; return the number of attempts."""
+        self._balancer.queue.leave(self)
+        return self._facts.attempt
 
 
 class Overdue(Event):
@@ -108,8 +136,13 @@ class SimulatedBalancer:
         self.worker_connections: list[WorkerConnections] = []
         self.keys: Keys | None = None
         self.hedges: Hedges | None = None
-        self._line: deque[Waiting] = deque()
-        self._waiting = 0
+        self.queue = RequestQueue(
+            router,
+            client.clock.now,
+            mechanisms.queue,
+            mechanisms.queue_timeout,
+            is_adaptive=mechanisms.queue_is_adaptive,
+        )
         self.requests = self.retried = self.hedged = self.hedges_won = 0
         retries = mechanisms.retries
         self._retry_limit = retries.limit if retries is not None else 0
@@ -117,7 +150,6 @@ class SimulatedBalancer:
         self._budget = RetryBudget(retries.share, retries.per_second) if retries is not None else None
         self._may_fill = mechanisms.in_flight is not None
         self._has_limits = mechanisms.first_byte < client.timeout or mechanisms.attempt < client.timeout
-        router.on_available = self._serve
         router.on_probe = self._probe
 
     def connections_of(self, endpoint_id: str) -> WorkerConnections:
@@ -134,8 +166,16 @@ class SimulatedBalancer:
             facts = RequestFacts(region=self._home, key=self.keys.next())
         self.send(number, demand, facts, now, False)
 
-    def send(self, number: int, demand: Batch, facts: RequestFacts, now: float, is_fresh: bool) -> None:
-        """Route the request and send it to the chosen endpoint, or queue it."""
+    def send(
+        self,
+        number: int,
+        demand: Batch,
+        facts: RequestFacts,
+        now: float,
+        is_fresh: bool,
+        queued_at: float = 0.0,
+    ) -> None:
+        """Route the request and send it to the chosen endpoint, or queue it; `queued_at`: it has waited since then."""
         client = self._client
         client.routed, client.drawn = number, demand
         try:
@@ -144,7 +184,7 @@ class SimulatedBalancer:
             client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
             return
         except NoEndpointAvailable:
-            self._wait(number, demand, facts, is_fresh, now)
+            self._wait(Waiting(self, number, demand, facts, is_fresh, queued_at or now), number)
             return
         connections = self.worker_connections[assignment.state.order]
         attempt = Attempt(connections, assignment, number, demand, facts.attempt == 0, now)
@@ -152,6 +192,8 @@ class SimulatedBalancer:
         connections.entered(now)
         if client.has_timeouts:
             client.open[number] = attempt
+        if queued_at:
+            attempt.queued_at = queued_at
         if facts.attempt:
             attempt.tries = facts.attempt + 1
         elif self.hedges is not None:
@@ -290,7 +332,7 @@ class SimulatedBalancer:
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
         facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
-        self.send(attempt.number, attempt.demand, facts, now, is_fresh)
+        self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.queued_at)
 
     def _has_another_try(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
         attempts = attempt.tries
@@ -338,34 +380,19 @@ class SimulatedBalancer:
 
     # --- wait queue
 
-    def _wait(self, number: int, demand: Batch, facts: RequestFacts, is_fresh: bool, now: float) -> None:
-        if not self.router.has_eligible or self._waiting >= self._rules.queue:
-            self._client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
+    def _wait(self, waiting: Waiting, number: int) -> None:
+        """Let the request wait for an endpoint with room, or reject it."""
+        client, timeout = self._client, self._rules.queue_timeout
+        try:
+            self.queue.join(waiting)
+        except Unserved as error:
+            waiting.decline(error)
             return
-        waiting = Waiting(self, number, demand, facts, is_fresh)
-        self._waiting += 1
-        self._line.append(waiting)
-        if self._client.has_timeouts:
-            self._client.open.pop(number, None)
-        if self._rules.queue_timeout < self._client.timeout:
-            self._agenda.add(now + self._rules.queue_timeout, waiting)
+        if client.has_timeouts:
+            client.open[number] = waiting
+        if timeout < client.timeout:
+            self._agenda.add(nextafter(waiting.queued_at + timeout, inf), waiting)
 
-    def queue_timed_out(self, waiting: Waiting, now: float) -> None:
-        """Reject a queued request after the queue timeout."""
-        if waiting.waits:
-            waiting.waits = False
-            self._waiting -= 1
-            if self._client.is_open(waiting.number):
-                self._client.ended(waiting.number, 1, UNAVAILABLE, -1, waiting.facts.attempt, now)
-
-    def _serve(self) -> None:
-        """Send queued requests while endpoints have room."""
-        line, router = self._line, self.router
-        while line and router.has_room:
-            waiting = line.popleft()
-            if not waiting.waits:
-                continue
-            waiting.waits = False
-            self._waiting -= 1
-            if self._client.is_open(waiting.number):
-                self.send(waiting.number, waiting.demand, waiting.facts, self.clock.at, waiting.is_fresh)
+    def reject(self, number: int, status: int, attempts: int) -> None:
+        """Answer a request for which there is no endpoint."""
+        self._client.ended(number, 1, status, -1, attempts, self.clock.at)

@@ -10,13 +10,13 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from experiments.load.demand import BATCH, MASK, Batch, Demand
-from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
 from experiments.stats.samples import Floats
 
 if TYPE_CHECKING:
-    from experiments.simulator.balancer import SimulatedBalancer
+    from experiments.simulator.attempt import Attempt
+    from experiments.simulator.balancer import SimulatedBalancer, Waiting
 
 TIMEOUT: Final = 3
 
@@ -45,10 +45,10 @@ class Client:
     """Clients of all balancers, as one load generator.
 
     `balancers` are the balancers at which requests enter. `left` is the number of requests still to end; `open` maps a
-    request to the attempt it waits for, oldest first, and is kept where there are timeouts. `flying` counts attempts
-    that no router has settled. `routed` is the number of the request that is being routed, `drawn` the batch of service
-    times that contains its own. `area` is the integral of the number of requests in the system; by Little's law it
-    equals the sum of their latencies.
+    request to the attempt or the place in a balancer's queue that it waits for, and is kept where there are timeouts.
+    `flying` counts attempts that no router has settled. `routed` is the number of the request that is being routed,
+    `drawn` the batch of service times that contains its own. `area` is the integral of the number of requests in the
+    system; by Little's law it equals the sum of their latencies.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Client:
     def begin(self, columns: Columns, instants: Floats | None, start: float) -> None:
         """Start a run of the requests in `columns`: at `instants` after `start`, or as a closed loop."""
         self.columns = columns
-        self.open: dict[int, Event] = {}
+        self.open: dict[int, Attempt | Waiting] = {}
         self._due: dict[int, float] = {}
         self.left = self.count = columns.count
         self.sent = self._promised = 0
@@ -123,10 +123,6 @@ class Client:
         else:
             balancers[demand.entrance[number & MASK]].start(number, demand.seconds, now)
 
-    def is_open(self, number: int) -> bool:
-        """Whether the client still waits for the request."""
-        return not self.has_timeouts or number in self._due
-
     def served(self, number: int, worker: int, now: float) -> None:
         """Record a successful answer to the first attempt, the common case of `ended`."""
         self.columns.put(number, now, worker)
@@ -163,11 +159,9 @@ class Client:
             self._time_out(number, now)
 
     def _time_out(self, number: int, now: float) -> None:
-        """Time out a request. One that waits in a queue is dropped when its turn comes."""
-        attempt, attempts = self.open.get(number), 0
-        if isinstance(attempt, Attempt):
-            attempts = attempt.tries
-            attempt.connections.balancer.abandon(attempt, now)
+        """Time out a request, wherever it is."""
+        place = self.open.get(number)
+        attempts = 0 if place is None else place.abandon(now)
         self.ended(number, TIMEOUT, 0, -1, attempts, now)
 
     def error(self) -> float:

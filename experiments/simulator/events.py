@@ -6,66 +6,60 @@ not with its event queue.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from random import Random
 
 from experiments.scenario.timeline import FaultState, Pause
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.clock import Call, Event, EventQueue
 from experiments.simulator.fleet import Fleet
-from experiments.simulator.model import CheckModel, SharedModel
+from experiments.simulator.model import NO_CONNECTION, CheckModel, SharedModel
 from experiments.simulator.worker import Worker
 from experiments.simulator.worker_connections import WorkerConnections
+from policies.clock import SWEEP_PERIOD
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint
 from policies.health.active_checks import CheckState
 from policies.routing.doubted import Doubted
 from policies.routing.units import Report
 
-PROBE_WINDOW_EVERY = 2.0
-"""Seconds between checks of an unreachable endpoint, as in the balancer."""
-
-SWEEP = 0.25
-"""Seconds between two looks at doubted endpoints, or at what other balancers have reported, as in the balancer."""
-
 
 class Tick(Event):
     """Tick of a router once per second.
 
-    Endpoints that were ejected for failed connections are checked soon; without a path of checks they return when a
-    connection can be made.
+    Endpoints that were ejected for failed connections are checked soon: by a request, or without a path of checks by a
+    connection alone. `checks` are the balancer's, by worker; `check_of` makes one.
     """
 
     def __init__(
         self,
         balancer: SimulatedBalancer,
-        workers: dict[str, Worker],
         checks: dict[str, Check],
+        check_of: Callable[[str], Check],
+        asks: bool,
         agenda: EventQueue,
     ) -> None:
         self._balancer = balancer
-        self._workers = workers
         self._checks = checks
+        self._check_of = check_of
+        self._asks = asks
         self._agenda = agenda
-        self._count = 0
 
     def fire(self, now: float) -> None:
         router = self._balancer.router
         router.tick()
-        self._count += 1
         if router.health.counts.out[None]:
             for state in router.states:
-                if state.record.ends_by_check(is_answered=bool(self._checks)):
-                    self._reconnect(state.id, now)
+                if state.record.ends_by_check(is_answered=self._asks):
+                    self._check(state.id).soon(now)
         self._agenda.add(now + 1.0, self)
 
-    def _reconnect(self, endpoint_id: str, now: float) -> None:
-        if self._checks:
-            self._checks[endpoint_id].soon(now)
-        elif self._count % int(PROBE_WINDOW_EVERY) == 0 and not self._workers[endpoint_id].is_down:
-            connections = self._balancer.connections_of(endpoint_id)
-            connections.check(now, needs_new=True)
-            connections.checked(now)
-            self._balancer.router.readmit(endpoint_id)
+    def _check(self, worker: str) -> Check:
+        check = self._checks.get(worker)
+        if check is None:
+            check = self._checks[worker] = self._check_of(worker)
+        return check
 
 
 class Look(Event):
@@ -79,7 +73,7 @@ class Look(Event):
     def fire(self, now: float) -> None:
         for state in self._doubted.look():
             self._balancer.worker_connections[state.order].open_ahead(now)
-        self._agenda.add(now + SWEEP, self)
+        self._agenda.add(now + SWEEP_PERIOD, self)
 
 
 class Gossip(Event):
@@ -121,7 +115,7 @@ class ReportsToOthers(Event):
         model, balancer = self._model, self._balancer
         report = balancer.units.report(now)
         self._agenda.add(now + model.delay, Heard(id(balancer), report, self._others, model))
-        if now >= self._swept_at + SWEEP:
+        if now >= self._swept_at + SWEEP_PERIOD:
             self._swept_at = now
             balancer.units.sweep(now)
         self._agenda.add(now + model.every, self)
@@ -144,7 +138,10 @@ class Heard(Event):
 
 
 class Check(Event):
-    """Active checks of one worker by one balancer: sent when due, judged when answered."""
+    """Active checks of one worker by one balancer: sent when due, judged when answered.
+
+    Those that only connect are sent when another mechanism wants them, until one succeeds.
+    """
 
     def __init__(
         self,
@@ -153,59 +150,74 @@ class Check(Event):
         model: CheckModel,
         rng: Random,
         agenda: EventQueue,
+        now: float,
     ) -> None:
         self._balancer = balancer
         self._id = worker.id
         self._worker = worker
-        self._timeout = model.timeout
-        self._checks = CheckState(model.rules, rng, 0.0)
+        self._model = model
+        self._checks = CheckState(model.rules, rng, now)
         self._agenda = agenda
         self._is_out = False
         self._fault: str | None = None
         self._ejections = 0
         self._connections: WorkerConnections | None = None
-        agenda.add(self._checks.due_at, self)
+        self._fires_at = inf
+        if model.asks:
+            self._schedule(now)
 
     def fire(self, now: float) -> None:
+        if now >= self._fires_at:
+            self._fires_at = inf
         if not self._is_out and now >= self._checks.due_at:  # else it was sent earlier
             self._send(now)
 
     def soon(self, now: float) -> None:
         """Send the next check early."""
-        due_at = self._checks.due_at
         self._checks.check_soon(now)
-        if not self._is_out and self._checks.due_at < due_at:
-            self._agenda.add(self._checks.due_at, self)
+        if not self._is_out:
+            self._schedule(now)
+
+    def _schedule(self, now: float) -> None:
+        at = max(now, self._checks.due_at)
+        if at < self._fires_at:
+            self._fires_at = at
+            self._agenda.add(at, self)
 
     def _send(self, now: float) -> None:
-        worker, state = self._worker, self._state()
+        worker, state, asks = self._worker, self._state(), self._model.asks
+        if not asks and (state is None or not state.record.ends_by_connect):
+            return
         self._is_out = True
         waits, self._ejections, self._connections = worker.rtt, 0, None
-        self._fault = "no connection" if worker.is_down else "unhealthy" if worker.is_unhealthy else None
+        self._fault = self._model.fault_of(worker.is_down, worker.is_unhealthy)
         if state is not None:
             self._ejections = state.record.count
             if not worker.is_down:
                 self._connections = self._balancer.worker_connections[state.order]
-                waits = self._connections.check(now, needs_new=state.record.ends_by_connect)
-        waits += max(0.0, worker.paused_until - now - waits)
-        if worker.hang >= 1 or waits > self._timeout:
-            self._fault, waits, self._connections = "no answer", self._timeout, None
+                needs_new = not asks or state.record.ends_by_connect
+                waits = self._connections.check(now, needs_new=needs_new, asks=asks)
+        if asks:
+            waits += max(0.0, worker.paused_until - now - waits)
+        if (asks and worker.hang >= 1) or waits > self._model.timeout:
+            self._fault, waits, self._connections = "no answer", self._model.timeout, None
         self._agenda.add(now + waits, Call(self._judge))
 
     def _judge(self, now: float) -> None:
         self._is_out = False
-        checks, router = self._checks, self._balancer.router
+        checks, router, asks = self._checks, self._balancer.router, self._model.asks
         if self._worker.is_down:  # since the check was sent
-            self._fault = "no connection"
+            self._fault = NO_CONNECTION
         elif self._connections is not None:
             self._connections.checked(now)
         has_changed, state = checks.record(self._fault, now), self._state()
-        if state is not None and has_changed:
-            is_reachable = self._fault != "no connection"
+        if asks and state is not None and has_changed:
+            is_reachable = self._fault != NO_CONNECTION
             router.set_healthy(self._id, checks.is_healthy, is_reachable=is_reachable)
         if state is not None and self._fault is None and state.record.count == self._ejections:
-            router.readmit(self._id, is_answered=True)
-        self._agenda.add(max(now, checks.due_at), self)
+            router.readmit(self._id, is_answered=asks)
+        if asks or self._fault is not None:
+            self._schedule(now)
 
     def _state(self) -> EndpointState | None:
         """The balancer's endpoint; None before the worker is added."""

@@ -109,6 +109,7 @@ class Fleet:
             Random(f"{self._stream}:fallback:{number}"),
             time_budget=inf,
             in_flight_limit=rules.in_flight,
+            concurrency=rules.concurrency,
             health=health,
         )
         balancer = SimulatedBalancer(router, self._agenda, self.client, rules, model.home)

@@ -6,20 +6,14 @@ second endpoint; or, to compare with theory, a hedge after a fixed time, at the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue
-from policies.overload.hedging import Hedging
+from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 
 if TYPE_CHECKING:
     from experiments.simulator.balancer import SimulatedBalancer
-
-TICK: Final = 0.005
-"""Seconds per bucket of the timer wheel, as in the balancer."""
-
-SEARCH_EVERY: Final = 0.01
-"""Seconds between searches for silent endpoints, as in the balancer."""
 
 
 class Bucket(Event):

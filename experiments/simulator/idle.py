@@ -12,10 +12,7 @@ from math import inf
 from typing import Final
 
 from balancer.config.pool_limits import IdleTimeoutRules
-from balancer.upstream.idle_timeout import MIN_IDLE_AGE, IdleTimeout
-
-ESTIMATE_INTERVAL: Final = 1.0
-"""Seconds between two updates of the idle-timeout estimate."""
+from balancer.upstream.idle_timeout import ESTIMATE_INTERVAL, MIN_IDLE_AGE, IdleTimeout
 
 NONE: Final = -inf
 

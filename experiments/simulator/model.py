@@ -12,11 +12,19 @@ from math import inf
 from typing import Any, Literal
 
 from experiments.scenario.timeline import Step
+from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.ejection import EjectionRules
-from policies.health.active_checks import CheckRules
+from policies.health.active_checks import CheckRules, has_passed
 from workers.service import Exponential, Profile
 
 Discipline = Literal["fifo", "shared"]
+
+HEALTHY = 200
+UNHEALTHY = 503
+"""Statuses with which workers answer checks."""
+
+NO_CONNECTION = "no connection"
+"""Fault of a check whose connection was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,23 @@ class HedgeModel:
 
 @dataclass(frozen=True, slots=True)
 class CheckModel:
-    """Active health checks, as `checks` of the balancer's configuration."""
+    """Active health checks, as `health_checks` of the balancer's configuration.
+
+    `asks`: a check is a request, otherwise only a connection to an unreachable worker. `status`: of a passed one,
+    None: any from 200 to 399.
+    """
 
     rules: CheckRules = field(default_factory=CheckRules)
     timeout: float = 1.0
+    asks: bool = True
+    status: int | None = None
+
+    def fault_of(self, is_down: bool, is_unhealthy: bool) -> str | None:
+        """Fault that a check of a worker in this state finds, None if it passes."""
+        if is_down:
+            return NO_CONNECTION
+        status = UNHEALTHY if is_unhealthy else HEALTHY
+        return None if not self.asks or has_passed(status, self.status) else f"status {status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +103,7 @@ class PoolModel:
 
     idle: float = 30.0
     risk: float = 0.01
+    connect_timeout: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +124,14 @@ class Mechanisms:
     retries: RetryModel | None = None
     hedging: HedgeModel | None = None
     ejection: EjectionRules | None = None
-    checks: CheckModel | None = None
+    checks: CheckModel = CheckModel(asks=False)
     panic: float = 0.0
     slow_start: float = 0.0
     slow_start_minimum: float = 0.1
     queue: int = 10_000
     queue_timeout: float = 30.0
+    queue_is_adaptive: bool = False
+    concurrency: ConcurrencyRules | None = None
     in_flight: int | None = None
     first_byte: float = inf
     attempt: float = inf
@@ -117,7 +141,7 @@ class Mechanisms:
     @property
     def need_ticks(self) -> bool:
         """Whether any mechanism needs a tick per second."""
-        return self.ejection is not None or self.checks is not None or self.slow_start > 0
+        return self.ejection is not None or self.checks.asks or self.slow_start > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A simulation that loses a request or counts one twice raises an error instead of
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from random import Random
@@ -15,10 +15,11 @@ from typing import Final
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
-from experiments.simulator.events import SWEEP, Change, Check, Gossip, Look, ReportsToOthers, Tick
+from experiments.simulator.events import Change, Check, Gossip, Look, ReportsToOthers, Tick
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import Model, SharedModel
 from experiments.stats.samples import Floats
+from policies.clock import SWEEP_PERIOD
 
 TOLERANCE: Final = 1e-6
 """Relative tolerance for sums of millions of floats."""
@@ -39,19 +40,29 @@ class Simulation:
     def _schedule_periodic_events(self) -> None:
         model, fleet = self.model, self.fleet
         for number, balancer in enumerate(fleet.balancers):
-            checks = dict[str, Check]()
+            checks, check_of = dict[str, Check](), self._maker_of_checks(number)
             if model.mechanisms.need_ticks or hasattr(balancer.router.policy, "tick"):
-                self.agenda.add(1.0, Tick(balancer, fleet.workers, checks, self.agenda))
+                self.agenda.add(
+                    1.0, Tick(balancer, checks, check_of, model.mechanisms.checks.asks, self.agenda)
+                )
             if balancer.router.has_doubts:
-                self.agenda.add(SWEEP, Look(balancer, self.agenda))
-            if model.mechanisms.checks is not None:
-                rng, rules = Random(f"{self._seed}:checks:{number}"), model.mechanisms.checks
-                for worker in fleet.workers.values():
-                    checks[worker.id] = Check(balancer, worker, rules, rng, self.agenda)
+                self.agenda.add(SWEEP_PERIOD, Look(balancer, self.agenda))
+            if model.mechanisms.checks.asks:
+                checks |= {worker: check_of(worker) for worker in fleet.workers}
         if model.staleness is not None and len(fleet.balancers) > 1:
             self.agenda.add(model.staleness, Gossip(fleet.balancers, model.staleness, self.agenda))
         if model.mechanisms.shared is not None:
             self._schedule_reports(model.mechanisms.shared)
+
+    def _maker_of_checks(self, number: int) -> Callable[[str], Check]:
+        """Return what makes the check of a worker by its id, at the balancer of this number."""
+        fleet, rules, rng = self.fleet, self.model.mechanisms.checks, Random(f"{self._seed}:checks:{number}")
+
+        def check_of(worker: str) -> Check:
+            balancer = fleet.balancers[number]
+            return Check(balancer, fleet.workers[worker], rules, rng, self.agenda, self.clock.at)
+
+        return check_of
 
     def _schedule_reports(self, shared: SharedModel) -> None:
         """Schedule the reports of the balancers to each other, evenly spread over the interval."""

@@ -89,17 +89,17 @@ def mechanisms_of(tables: Tables) -> Mechanisms:
         retries=RetryModel(tables.retries, retry.share, retry.per_second, frozenset(retry.statuses)),
         hedging=HedgeModel(hedging.quantile, hedging.share, hedging.minimum) if hedging.enabled else None,
         ejection=tables.outlier_detection.rules(),
-        checks=CheckModel(rules, checks.timeout)
-        if checks.path is not None or checks.grpc is not None
-        else None,
+        checks=CheckModel(rules, checks.timeout, checks.path is not None, checks.status),
         panic=tables.panic.threshold,
         slow_start=tables.slow_start.window,
         slow_start_minimum=tables.slow_start.minimum,
         queue=tables.limits.queue,
         queue_timeout=timeouts.queue,
+        queue_is_adaptive=tables.queue.order == "adaptive",
+        concurrency=tables.concurrency.rules(),
         in_flight=tables.limits.in_flight,
         first_byte=timeouts.first_byte,
         attempt=inf if timeouts.attempt is None else timeouts.attempt,
-        pool=PoolModel(tables.pool.idle_timeout, tables.pool.risk),
+        pool=PoolModel(tables.pool.idle_timeout, tables.pool.risk, timeouts.connect),
         shared=SharedModel(shared.every, shared.delay) if shared.enabled else None,
     )

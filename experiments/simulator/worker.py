@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import exp
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from experiments.load.demand import MASK
 from experiments.scenario.timeline import HEALTHY
@@ -17,12 +17,10 @@ from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.facts import OutcomeKind, ReportedLoad
+from workers.load import AVERAGED_OVER
 
 if TYPE_CHECKING:
     from experiments.simulator.worker_connections import WorkerConnections
-
-AVERAGED_OVER: Final = 1.0
-"""Time constant of the reported utilisation, in seconds."""
 
 
 class Departure(Event):

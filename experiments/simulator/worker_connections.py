@@ -61,6 +61,7 @@ class WorkerConnections:
         self._idle = Idle(pool.idle, rules, balancer.clock.at)
         self._waiting: deque[Attempt] = deque()
         self._unclaimed = 0
+        self._connect_timeout = pool.connect_timeout
         self.opened_in_all = self.reused = 0
         self._round_trip = self._stated = worker.rtt if worker.is_emulated else 0.0
         self.relink()
@@ -127,15 +128,17 @@ class WorkerConnections:
                 self._open(None, now)
             self._waiting.append(attempt)
 
-    def check(self, now: float, *, needs_new: bool) -> float:
-        """Send a check over an idle connection, or a new one; return the seconds until its answer."""
+    def check(self, now: float, *, needs_new: bool, asks: bool) -> float:
+        """Send a check over an idle connection, or a new one; return the seconds until its answer.
+
+        Unless it `asks`, return those until the connection is open."""
         if not self.is_linked:
             return 0.0
         if not needs_new and self._idle.lease_strict(now):
             self.reused += 1
             return self.worker.rtt
         self._count_opened()
-        return self.setup + self.late + self.worker.rtt
+        return self.setup + self.late + self.worker.rtt if asks else self.setup
 
     def checked(self, now: float) -> None:
         """Return the connection of an answered check, which stays open for requests."""
@@ -149,14 +152,14 @@ class WorkerConnections:
             self._open(None, now)
 
     def _open(self, attempt: Attempt | None, now: float) -> None:
-        self.agenda.add(now + self.setup, Opening(self, attempt))
+        self.agenda.add(now + min(self.setup, self._connect_timeout), Opening(self, attempt))
 
     def opened(self, attempt: Attempt | None, now: float) -> None:
-        """A connection is open, or the worker has refused it."""
+        """A connection is open, or the worker has refused it, or it took too long."""
         if attempt is None:
             self._unclaimed -= 1
             attempt = self._first_waiting()
-        if self.worker.is_down:
+        if self.worker.is_down or self.setup > self._connect_timeout:
             if attempt is not None and not attempt.is_over:
                 attempt.kind = OutcomeKind.REFUSED
                 self.balancer.returned(attempt, now)

@@ -26,6 +26,11 @@ class CheckRules:
     fall: int = 3
 
 
+def has_passed(status: int, expected: int | None) -> bool:
+    """Return whether a check answered with `status` has passed; `expected` None: any from 200 to 399 passes."""
+    return 200 <= status < 400 if expected is None else status == expected
+
+
 class CheckState:
     """State of one endpoint as its active checks found it.
 

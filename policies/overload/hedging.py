@@ -61,6 +61,12 @@ MORE_AHEAD: Final = 1.0
 more than it helps. Simulated, pauses of 200 ms every 2 s, load of 50 and 75 %: p99 171 and 316 ms without this limit,
 192 and 271 with none more than usual, 169 and 268 with one, 164 and 279 with two."""
 
+TICK: Final = 0.005
+"""Seconds per bucket of late requests: half of the smallest hedging delay."""
+
+SEARCH_EVERY: Final = 0.01
+"""Seconds between two searches for silent endpoints."""
+
 RENEW_AFTER: Final = 0.1
 """Seconds between two updates of a region's median."""
 

@@ -14,8 +14,8 @@ from balancer.admin.status import proxy_status
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.hedged_attempts import HedgeRace
-from balancer.exchange.hedges import TICK
 from policies import Available, EndpointState, Overloaded, RequestFacts
+from policies.overload.hedging import TICK
 from tests.balancer.conftest import (
     Script,
     ScriptedWorker,

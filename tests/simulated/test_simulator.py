@@ -26,6 +26,7 @@ from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
 from experiments.simulator.worker_connections import WorkerConnections
 from experiments.stats.samples import Kind
+from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules
 from workers.service import Exponential, Fixed
@@ -291,6 +292,40 @@ def test_the_queue_of_the_balancer_is_bounded_in_number_and_time() -> None:
     columns = run(model(worker(max_in_flight=1), mechanisms=rules), 0.0, 0.0, 0.0)
     assert sorted(columns.latencies) == pytest.approx([0.0, 0.05, 0.1])
     assert sorted(columns.statuses.tolist()) == [200, 503, 503]
+
+
+def test_an_adaptive_queue_of_the_balancer_serves_the_newest_once_it_stands() -> None:
+    """Twice the capacity: after a second of waits the last to come is served first, and does not wait."""
+    instants = np.arange(0.0, 4.0, 0.05)
+    fifo, adaptive = (
+        run(model(worker(max_in_flight=1), mechanisms=Mechanisms(queue_is_adaptive=is_adaptive)), *instants)
+        for is_adaptive in (False, True)
+    )
+    assert np.median(fifo.latencies) > 1.5
+    assert np.quantile(adaptive.latencies, 0.25) < 0.3
+    assert adaptive.latencies.sum() == pytest.approx(fifo.latencies.sum())
+
+
+def test_client_that_leaves_frees_its_place_in_the_queue_of_the_balancer() -> None:
+    """The queue has one place; its request has left by the time at which the next one comes."""
+    rules = Mechanisms(queue=1)
+    hanging = Step(0.0, 0, FaultState(hang=1.0))
+    columns = run(
+        model(worker(max_in_flight=1), mechanisms=rules, timeout=1.0, steps=(hanging,)), 0.0, 0.1, 0.5, 1.15
+    )
+    assert columns.statuses.tolist() == [0, 0, 503, 0]
+    assert columns.latencies == pytest.approx([1.0, 1.0, 0.0, 1.0])
+
+
+def test_adaptive_concurrency_limits_what_waits_at_a_worker() -> None:
+    """The limit keeps the excess in the balancer, where it is rejected after the queue's timeout."""
+    rules = Mechanisms(concurrency=ConcurrencyRules(initial=2, minimum=1, maximum=4), queue_timeout=0.5)
+    simulation = Simulation(model(mechanisms=rules), 1)
+    columns = simulation.open(np.arange(0.0, 20.0, 0.05))
+    (connections,) = simulation.fleet.all_connections()
+    assert connections.state.concurrency is not None
+    assert set(columns.statuses.tolist()) == {200, 503}
+    assert columns.latencies.max() < 1.0
 
 
 def test_first_byte_and_attempt_timeouts() -> None:
