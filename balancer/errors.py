@@ -157,12 +157,14 @@ class UpstreamError(ForwardingError):
 class ConnectFailed(UpstreamError):
     """No upstream connection could be opened: nothing was sent, so any request may be retried elsewhere.
 
-    `kind` is the label under which such failures are counted.
+    `kind` is the label under which such failures are counted. `is_prompt`: the endpoint was not reached, and no timeout
+    was waited for, so that every other endpoint can be tried.
     """
 
     reason = "connect_failed"
     outcome = OutcomeKind.REFUSED
     kind = "other"
+    is_prompt = True
 
     def __init__(self, detail: str, inside: str = "", kind: str | None = None) -> None:
         """`detail` is reported to the client, `inside` to the operator if it contains more."""
@@ -170,6 +172,12 @@ class ConnectFailed(UpstreamError):
         self.inside = inside or detail
         if kind is not None:
             self.kind = kind
+
+    def repeated(self) -> ConnectFailed:
+        """Return the error for a request that fails with it without a connect of its own."""
+        error = type(self)(str(self), self.inside, self.kind)
+        error.is_prompt = True
+        return error
 
 
 class NameUnresolved(ConnectFailed):
@@ -192,6 +200,7 @@ class ConnectTimeout(ConnectFailed):
     status = 504
     reason = "connect_timeout"
     kind = "timeout"
+    is_prompt = False
 
 
 class ConnectionBroken(UpstreamError):
@@ -213,6 +222,7 @@ class StreamRefused(ConnectFailed):
 
     reason = "stream_refused"
     outcome = OutcomeKind.RESET
+    is_prompt = False
 
 
 class UnsupportedByTransport(UpstreamError):

@@ -364,6 +364,8 @@ class Attempt:
 
     def failed(self, error: ForwardingError) -> None:
         """Note the error that ends the attempt; called before it is settled."""
+        if self.exchange is not None and isinstance(error, ConnectFailed) and error.is_prompt:
+            self.exchange.unsent += 1
         if self.span is not None:
             self.span.failed(error)
 

@@ -68,7 +68,8 @@ class Exchange:
 
     For its attempts: `is_complete`: the whole request has been received; `body_buffer` is None if it has no body;
     `active_at` is when request or response last made progress; `race` is set while a hedged attempt runs beside the
-    current one; `attempts` is their number so far, `tried` the endpoints that are not asked again.
+    current one; `attempts` is their number so far, `unsent` that of those which found no connection, `tried` the
+    endpoints that are not asked again.
 
     `kept` is the body buffer of a request that is, or was, received whole before an endpoint is asked.
     """
@@ -84,6 +85,7 @@ class Exchange:
     kept: KeptBody | None = None
     race: HedgeRace | None = None
     attempts = 0
+    unsent = 0
     _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time

@@ -1,8 +1,9 @@
 """Retry rules: when a request may be sent again.
 
 Only requests whose repetition has the same effect are repeated (RFC 9110 § 9.2.2). A request that no worker can have
-received may be retried whatever its method, outside the retry budget, because it has caused no work. One that a worker
-may have received is retried only if it is idempotent, and within the budget.
+received may be retried whatever its method, outside the retry budget, because it has caused no work; after a refused
+connection every other endpoint may be tried. One that a worker may have received is retried only if it is idempotent,
+and within the budget.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, 
 from balancer.grpc.status import NAMES, UNAVAILABLE
 from balancer.http1.request_head import Request
 from policies.overload.retry_budget import RetryBudget
+from policies.overload.retry_limit import has_another_try
 
 if TYPE_CHECKING:
     from balancer.config.retries import RetryConfig
@@ -29,8 +31,8 @@ KEY_FIELD: Final = b"\nidempotency-key:"
 class Retries:
     """Retry configuration and budget.
 
-    `limit` is the maximum number of further endpoints, `body` the bytes of a request body buffered for them. `statuses`
-    are response statuses treated like a broken connection. `trusts_idempotency_key`: a request with an Idempotency-Key
+    `limit` is the maximum number of further endpoints that a request is sent to, `body` the bytes of a request body
+    buffered for them. `statuses` are response statuses treated like a broken connection. `trusts_idempotency_key`: a request with an Idempotency-Key
     is idempotent. `grpc_statuses` are the codes of gRPC after which an RPC is repeated, idempotent or not.
     """
 
@@ -64,6 +66,8 @@ def retries_of(config: RetryConfig, limit: int) -> Retries:
 def may_retry(exchange: Exchange, attempt: Attempt, error: UpstreamError) -> bool:
     """Return whether a failure can be retried (RFC 9110 § 9.2.2)."""
     if isinstance(error, ConnectFailed):
+        if error.is_prompt:
+            _leave_out_unreachable(exchange)
         return _has_another_try(exchange, attempt, needs_other=False)
     if isinstance(error, MalformedResponse):  # the same endpoint would send the same
         return may_repeat(exchange, attempt, needs_other=True)
@@ -83,15 +87,27 @@ def take_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool)
     return has_another_try and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
 
 
-def _has_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
-    """Return whether another attempt is possible.
+def _leave_out_unreachable(exchange: Exchange) -> None:
+    """Count endpoints that connects back off from as tried: the request would fail there without a connect.
 
-    The endpoint that failed is tried again only if no other is available, and only once. Looks at one endpoint more
-    than there were tries, at most.
+    Otherwise each request would fail at all of them, one after another, where a thousand are dead.
     """
-    proxy, body = exchange.proxy, exchange.body_buffer
-    if exchange.attempts > proxy.retries.limit or (body is not None and body.is_spent):
+    pools = exchange.proxy.pools.by_id
+    exchange.tried |= {
+        state.id for state in exchange.proxy.router.available if pools[state.id].is_backing_off
+    }
+
+
+def _has_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
+    """Return whether another attempt is possible. Its body must not have been dropped."""
+    proxy, body, state = exchange.proxy, exchange.body_buffer, attempt.assignment.state
+    if body is not None and body.is_spent:
         return False
-    tried = exchange.tried | {attempt.assignment.state.id}
-    is_first = exchange.attempts == 1 and not needs_other
-    return is_first or any(state.id not in tried for state in proxy.router.available)
+    return has_another_try(
+        proxy.retries.limit,
+        exchange.attempts,
+        exchange.unsent,
+        exchange.tried | {state.id},
+        proxy.router,
+        needs_other=needs_other,
+    )

@@ -96,7 +96,7 @@ class Connector(Generic[C]):
         re-entrant."""
         self._counts.spared += 1
         error = self.last_error or ConnectFailed("no connection could be opened just now")
-        asyncio.get_running_loop().call_soon(waiter.connect_failed, error)
+        asyncio.get_running_loop().call_soon(waiter.connect_failed, error.repeated())
 
     def record_opened(self, phases: Phases, elapsed: float) -> None:
         """Count an opened connection and end the backoff; `elapsed` replaces a phase that was not measured."""

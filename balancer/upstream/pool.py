@@ -111,6 +111,11 @@ class Pool:
         return error.inside if error is not None else None
 
     @property
+    def is_backing_off(self) -> bool:
+        """Whether a request would fail without a connect: connects keep failing, and no connection is open."""
+        return not (self.connector.may_open or self.has_idle)
+
+    @property
     def is_untried(self) -> bool:
         """Whether no connect has been started yet."""
         counts = self.counts

@@ -27,8 +27,9 @@ class Attempt(Event):
     """One attempt, as an event.
 
     `number` is the request's, `demand` the batch of service times that contains its own, the same for all its attempts;
-    `tries` is the number of its attempts so far. `kind` and `status` are the outcome, which
-    arrives at `due_at`; that instant may be postponed. `is_over`: it is settled. `is_loser`: another attempt has
+    `tries` is the number of its attempts so far, `unsent` that of those which were refused. `kind`
+    and `status` are the outcome, which arrives at `due_at`; that instant may be postponed.
+    `is_over`: it is settled. `is_loser`: another attempt has
     answered the request. `rival` is the hedged attempt beside it; `is_fresh`: it uses a new connection. `sent_at` is
     the instant at which a connection took it; `queued_at` that at which the request first waited in the balancer's
     queue, 0: never; `work` is its service time in seconds, set where workers report load.
@@ -53,6 +54,7 @@ class Attempt(Event):
         "stage",
         "status",
         "tries",
+        "unsent",
         "work",
     )
 
@@ -74,6 +76,7 @@ class Attempt(Event):
         self.due_at = self.work = self.ended_at = self.queued_at = 0.0
         self.stage = ARRIVING
         self.tries = 1
+        self.unsent = 0
         self.status = 200
         self.kind = _OK
         self.is_over = self.is_loser = self.is_fresh = False

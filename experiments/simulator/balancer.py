@@ -18,6 +18,7 @@ from experiments.simulator.worker_connections import WorkerConnections
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.overload.retry_budget import RetryBudget
+from policies.overload.retry_limit import has_another_try
 from policies.routing.router import Router
 from policies.routing.units import OtherUnits
 
@@ -54,8 +55,10 @@ class Waiting(Event):
         facts: RequestFacts,
         is_fresh: bool,
         queued_at: float,
+        unsent: int,
     ) -> None:
         self.queued_at = queued_at
+        self._unsent = unsent
         self.ticket: Ticket[Waiter] | None = None
         self._balancer = balancer
         self._number = number
@@ -70,7 +73,9 @@ class Waiting(Event):
     def attempt(self) -> None:
         """Route the request: its turn has come."""
         now = self._balancer.clock.at
-        self._balancer.send(self._number, self._demand, self._facts, now, self._is_fresh, self.queued_at)
+        self._balancer.send(
+            self._number, self._demand, self._facts, now, self._is_fresh, self.queued_at, self._unsent
+        )
 
     def decline(self, error: Unserved) -> None:
         """Reject the request."""
@@ -174,8 +179,12 @@ class SimulatedBalancer:
         now: float,
         is_fresh: bool,
         queued_at: float = 0.0,
+        unsent: int = 0,
     ) -> None:
-        """Route the request and send it to the chosen endpoint, or queue it; `queued_at`: it has waited since then."""
+        """Route the request and send it to the chosen endpoint, or queue it.
+
+        `queued_at`: it has waited since then; `unsent`: so many of its attempts were refused.
+        """
         client = self._client
         client.routed, client.drawn = number, demand
         try:
@@ -184,7 +193,7 @@ class SimulatedBalancer:
             client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
             return
         except NoEndpointAvailable:
-            self._wait(Waiting(self, number, demand, facts, is_fresh, queued_at or now), number)
+            self._wait(Waiting(self, number, demand, facts, is_fresh, queued_at or now, unsent), number)
             return
         connections = self.worker_connections[assignment.state.order]
         attempt = Attempt(connections, assignment, number, demand, facts.attempt == 0, now)
@@ -196,6 +205,7 @@ class SimulatedBalancer:
             attempt.queued_at = queued_at
         if facts.attempt:
             attempt.tries = facts.attempt + 1
+            attempt.unsent = unsent
         elif self.hedges is not None:
             self.hedges.watch(attempt, now)
         self.dispatch(connections, attempt, now, is_fresh)
@@ -294,6 +304,7 @@ class SimulatedBalancer:
         """Handle an attempt without an answer: retry, or answer 502."""
         self._count_out(attempt, kind, 0, now)
         is_known = kind is not _REFUSED  # a worker may have seen it; else no budget is needed
+        attempt.unsent += not is_known
         may_retry = (self._may_repeat if is_known else self._has_another_try)(attempt, False, now)
         if may_retry:
             self._retry(attempt, now, is_fresh=True)
@@ -332,15 +343,13 @@ class SimulatedBalancer:
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
         facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
-        self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.queued_at)
+        self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.queued_at, attempt.unsent)
 
     def _has_another_try(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
-        attempts = attempt.tries
-        if attempts > self._retry_limit:
-            return False
         tried = attempt.assignment.facts.tried | {attempt.assignment.state.id}
-        is_second = attempts == 1 and not needs_other
-        return is_second or any(state.id not in tried for state in self.router.available)
+        return has_another_try(
+            self._retry_limit, attempt.tries, attempt.unsent, tried, self.router, needs_other=needs_other
+        )
 
     def _may_repeat(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
         budget = self._budget

@@ -26,8 +26,8 @@ Codes: TypeAlias = NDArray[np.int32]
 
 
 def code_of(kind: int, status: int, attempts: int) -> int:
-    """Pack kind, attempts and status into one integer."""
-    return kind | attempts << 3 | status << 9
+    """Pack kind (3 bits), attempts (16; a request may try every worker) and status (10) into one integer."""
+    return kind | min(attempts, 0xFFFF) << 3 | status << 19
 
 
 OK: Final = code_of(0, 200, 1)
@@ -90,12 +90,12 @@ class Columns:
     @property
     def attempts(self) -> Ints:
         """Number of attempts of each request."""
-        return np.asarray((self.codes >> 3) & 63, dtype=np.int64)
+        return np.asarray((self.codes >> 3) & 0xFFFF, dtype=np.int64)
 
     @property
     def statuses(self) -> Ints:
         """Status of each answer; 0 without one."""
-        return np.asarray(self.codes >> 9, dtype=np.int64)
+        return np.asarray(self.codes >> 19, dtype=np.int64)
 
     @property
     def latencies(self) -> Floats:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from balancer.upstream.backoff import FAILURES as BEFORE_BACKOFF
 from tests.balancer.conftest import (
     Script,
     ScriptedWorker,
@@ -231,19 +232,66 @@ async def test_nothing_of_a_retried_response_reaches_the_client(
 # --- number of attempts
 
 
-async def test_request_survives_two_dead_endpoints(stage: Stage) -> None:
-    """By default a request has three attempts, at different endpoints."""
-    worker = await stage.worker(OK)
-    await stage.serve(stage.dead_port(), stage.dead_port(), worker)
-    for _ in range(6):
-        assert (await stage.ask(get())).body == b"fine"
-    assert stage.proxy.counts.errors == {}
+def refusals(stage: Stage, count: int) -> list[int]:
+    """Refused attempts of each of the endpoints."""
+    return [stage.outcomes(f"w{i}").get("refused", 0) for i in range(count)]
 
 
-async def test_retries_limit_the_attempts(stage: Stage) -> None:
-    await stage.serve(*(stage.dead_port() for _ in range(4)), retries=2)
+@pytest.mark.parametrize("retries", [1, 2])
+@pytest.mark.parametrize("dead", [2, 3, 6])
+@pytest.mark.parametrize("kind", ["GET", "POST", "chunked POST"])
+async def test_every_endpoint_is_tried_after_refusals(
+    stage: Stage, kind: str, dead: int, retries: int
+) -> None:
+    """A refused connection counts neither against `retries` nor against the budget, whatever the method."""
+    ports = [stage.dead_port() for _ in range(dead)]
+    await stage.serve(
+        *ports, await stage.worker(OK), retries=retries, retry={"share": 0.0, "per_second": 0.0}
+    )
+    for _ in range(4):
+        before = refusals(stage, dead)
+        assert (await stage.ask(REQUESTS[kind])).body == b"fine"
+        assert all(now - then <= 1 for now, then in zip(refusals(stage, dead), before, strict=True))
+    assert (stage.proxy.counts.errors, stage.proxy.retries.budget.denied) == ({}, 0)
+
+
+async def test_refusals_everywhere_are_answered_after_one_try_each(stage: Stage) -> None:
+    await stage.serve(*(stage.dead_port() for _ in range(5)))
+    assert (await stage.ask(post(b"body"))).status == 502
+    assert (refusals(stage, 5), stage.proxy.counts.retried) == ([1] * 5, 4)
+
+
+async def test_endpoints_in_backoff_are_not_tried_one_by_one(stage: Stage) -> None:
+    """Once connects to thirty dead endpoints are known to fail, a request does not go through all of them."""
+    await stage.serve(
+        *(stage.dead_port() for _ in range(30)), outlier_detection={"failures": 0, "success_rate": 0.0}
+    )
+    for _ in range(BEFORE_BACKOFF):
+        assert (await stage.ask(get())).status == 502
+    assert refusals(stage, 30) == [BEFORE_BACKOFF] * 30
+    retried = stage.proxy.counts.retried
     assert (await stage.ask(get())).status == 502
-    assert sum(stage.outcomes(f"w{i}").get("refused", 0) for i in range(4)) == 3
+    assert stage.proxy.counts.retried - retried <= 1
+    stage.advance(60.0)  # every backoff allows a connect again
+    assert (await stage.ask(get())).status == 502
+    assert [stage.pool(f"w{i}").counts.failed for i in range(30)] == [BEFORE_BACKOFF + 1] * 30
+
+
+async def test_refusal_after_a_broken_connection(stage: Stage) -> None:
+    """A request that dies with its worker passes all the others that died with it."""
+    ports = [stage.dead_port() for _ in range(3)]
+    await stage.serve(await stage.worker(after_a_request(resets=True)), *ports, await stage.worker(OK))
+    for _ in range(5):  # the round robin begins at each of them once
+        assert (await stage.ask(get())).body == b"fine"
+    resets = stage.outcomes("w0")["reset"]
+    assert stage.proxy.counts.retried == resets + sum(refusals(stage, 4)) > resets > 0
+
+
+async def test_retries_limit_the_attempts_that_were_sent(stage: Stage) -> None:
+    workers = [await stage.worker(after_a_request(resets=True)) for _ in range(4)]
+    await stage.serve(*workers, retries=2)
+    assert (await stage.ask(get())).status == 502
+    assert requests_at(*workers) == 3
 
 
 async def test_retry_budget(stage: Stage) -> None:

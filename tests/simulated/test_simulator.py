@@ -179,6 +179,19 @@ def test_refused_connection_is_retried_after_a_round_trip() -> None:
     assert columns.latencies.max() == pytest.approx(0.2 + 0.5)
 
 
+@pytest.mark.parametrize("dead", [7, 80])
+def test_every_worker_is_tried_after_refusals(dead: int) -> None:
+    """Refused attempts count neither against the limit nor against the budget, as in the balancer."""
+    rules = Mechanisms(retries=RetryModel(limit=1, share=0.0, per_second=0.0))
+    workers = [worker(f"dead{i}") for i in range(dead)]
+    steps = tuple(Step(0.0, i, FaultState(is_gone=True)) for i in range(dead))
+    columns = run(model(*workers, worker(), steps=steps, mechanisms=rules), *map(float, range(20)))
+    assert set(columns.statuses.tolist()) == {200}
+    assert 2 < columns.attempts.max() <= dead + 1
+    columns = run(model(*workers, steps=steps, mechanisms=rules), 1.0)
+    assert (columns.statuses.tolist(), columns.attempts.tolist()) == ([502], [dead])
+
+
 def test_requests_at_a_dying_worker_are_reset() -> None:
     """Half a round trip later; without retries the client gets 502."""
     step = Step(0.45, 0, FaultState(is_gone=True))
