@@ -32,8 +32,9 @@ class Retries:
     """Retry configuration and budget.
 
     `limit` is the maximum number of further endpoints that a request is sent to, `body` the bytes of a request body
-    buffered for them. `statuses` are response statuses treated like a broken connection. `trusts_idempotency_key`: a request with an Idempotency-Key
-    is idempotent. `grpc_statuses` are the codes of gRPC after which an RPC is repeated, idempotent or not.
+    buffered for them. `statuses` are response statuses treated like a broken connection. `trusts_idempotency_key`:
+    a request with an Idempotency-Key is idempotent. `grpc_statuses` are the codes of gRPC after which an RPC is
+    repeated, idempotent or not.
     """
 
     limit: int = 2
