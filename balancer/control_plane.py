@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from balancer.mirroring.mirror import Mirrors
 from balancer.rate_limits.configured import RateLimits
 from balancer.recording.recording import Recording
 from balancer.shared_counters import key_of
+from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.load_probes import LoadProbes
 from policies.facts import Endpoint
 from policies.health.active_checks import CheckRules
@@ -284,6 +285,13 @@ class ControlPlane:
         await self.discovery.stop()
         await proxy.pools.close()
         self.recording.close()
+
+    def release(self) -> None:
+        """Let go of what is large or belongs to others, after `stop`."""
+        self.config = replace(self.config, upstream_tls=UpstreamTls())
+        self.proxy.pools.release()
+        self.proxy.access_log = self.proxy.journal = None
+        self.proxy.tracing = None
 
     # --- endpoints
 

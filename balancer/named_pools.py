@@ -142,6 +142,7 @@ async def _close(pool: ControlPlane) -> None:
     """Stop a pool that is not used any more, and free its rows in the memory that processes share."""
     pool.replace_endpoints([])
     await pool.stop()
+    pool.release()
 
 
 def _key_of(config: RuntimeConfig) -> KeyOf | None:
