@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -53,13 +54,14 @@ class ServerTls:
 
     def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
         """Load all certificates and keys; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
+        before = _manner(config, http2)
         named = _named_contexts(config, http2)
-        self.manner = _manner(config, http2)
         self.choose = _SniCallback(named)
         self.context = self.first = named[0][1]
         if len(named) > 1:
             self.context = _server_context(config, http2)
             self.context.sni_callback = self.choose
+        self.manner = before, _manner(config, http2)
         mute_undecodable_names()
 
     def handshake(self, front: SharedContext | None = None) -> ServerHandshake:
@@ -72,17 +74,20 @@ class SharedContext:
 
     A context encrypts session tickets with keys of its own, and each process would refuse the tickets of the others,
     which costs returning clients a full handshake. These keys are common to all processes and survive a reload (RFC
-    8446 § 4.6.1, § 8.1; RFC 5077 § 5.5). The context has no certificate; it switches to one that has.
+    8446 § 4.6.1, § 8.1; RFC 5077 § 5.5) that changes neither the trusted authorities nor the settings. The context has
+    no certificate; it switches to one that has.
     """
 
     def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
         """Create the shared context; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
-        self._manner = _manner(config, http2)
+        before = _manner(config, http2)
         self._context = _server_context(config, http2)
+        self._manner = before, _manner(config, http2)
 
     def before(self, tls: ServerTls) -> ssl.SSLContext:
         """Context with which a handshake begins while `tls` is in force: the shared one, or the context of `tls` if its
-        settings other than certificates differ."""
+        settings other than certificates or the contents of `tls.client_ca` differ: a resumed session shows no client
+        certificate, so it must not outlive the authorities that it was accepted by."""
         if tls.manner != self._manner:
             return tls.context
         self._context.sni_callback = tls.choose
@@ -90,8 +95,14 @@ class SharedContext:
 
 
 def _manner(config: TlsConfig, http2: bool) -> tuple[object, ...]:
-    """Settings of a context other than its certificates."""
-    return config.min_version, config.client_ca, config.client_certificate, http2
+    """Settings of a context other than its certificates; of `tls.client_ca` the contents, which may change under the
+    same name, also while contexts are made: callers compare both before and after."""
+    trusted = (
+        b""
+        if config.client_ca is None
+        else sha256(_read("tls.client_ca", config.client_ca).encode()).digest()
+    )
+    return config.min_version, trusted, config.client_certificate, http2
 
 
 def _named_contexts(config: TlsConfig, http2: bool) -> list[tuple[list[str], ssl.SSLContext]]:

@@ -41,13 +41,15 @@ def write(folder: Path, pair: dict[str, str], worker: ScriptedWorker, minimum: s
 
 def greet(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> ssl.SSLSocket:
     """Connect and get one response, and with it a ticket; the connection stays open."""
-    plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    plain: socket.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
     try:
-        client = context.wrap_socket(plain, server_hostname="localhost", session=session)
+        plain = client = context.wrap_socket(plain, server_hostname="localhost", session=session)
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         while b"\r\n\r\n" not in answer:
-            answer += client.recv(4096)
+            answer += (received := client.recv(4096))
+            if not received:
+                raise ConnectionResetError("the connection ended before the response")
     except BaseException:
         plain.close()
         raise
@@ -124,3 +126,30 @@ async def test_reload_changes_the_minimum_version(start: Start, stage: Stage, tm
     with pytest.raises(ssl.SSLError, match=r"(?i)version"):
         await shown(program, old)
     assert len(await shown(program, shelf.client())) == 1
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_session_of_a_replaced_client_authority_is_refused(
+    start: Start, stage: Stage, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    """The file of `client_ca` keeps its name, as a rotated secret does; both processes refuse the session."""
+    shelf, worker = Shelf(tmp_path), await stage.worker(response())
+    keys = {**shelf.pair("localhost"), "client_ca": str(tmp_path / "clients.pem")}
+    (tmp_path / "clients.pem").write_bytes(shelf.ca.read_bytes())
+    program = await start("--config", str(write(tmp_path, keys, worker)), "--port", "0")
+    context = shelf.client(shelf.pair("client"))
+    context.maximum_version = version
+    async with greetings(program, context, count=1) as (first,):
+        session = first.session
+    (tmp_path / "other").mkdir()
+    (tmp_path / "clients.pem").write_bytes(Shelf(tmp_path / "other").ca.read_bytes())
+    program.signal(signal.SIGHUP)
+    await program.line("reloaded")
+    refused = 0
+    async with asyncio.timeout(PATIENCE):
+        while refused < CLIENTS:  # each process reloads on its own
+            try:
+                (await asyncio.to_thread(greet, program.port, context, session)).close()
+                refused = 0
+            except (ssl.SSLError, ConnectionError):
+                refused += 1
