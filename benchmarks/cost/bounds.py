@@ -1,6 +1,7 @@
-"""Performance bounds and verdicts: ratios within blocks and their median. Pure functions of runs.
+"""Performance bounds and verdicts: ratios within blocks and their interval. Pure functions of runs.
 
-Ratios are computed within a block, under equal machine load, and their median is judged. A fault in any run of
+Ratios are computed within a block, under equal machine load. A bound is met or missed if the whole 95 % interval of
+their geometric mean is on one side of it, and otherwise not judged. A fault in any run of
 Steelyard misses its bounds; without a peer to compare with, nothing is judged.
 """
 
@@ -15,8 +16,8 @@ from benchmarks.cost.plan import Run
 from benchmarks.harness.blocks import block_ratios, in_blocks
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION, TRACED
-from benchmarks.harness.verdicts import Verdict
-from experiments.reproduce.medians import interval
+from benchmarks.harness.verdicts import Verdict, side_of
+from experiments.stats.comparison import Interval, average, typical
 
 NO_BLOCK = "no block has a valid run of each"
 
@@ -77,14 +78,14 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
 
 
 def beside(runs: Sequence[Run], peer: str, other: str, limit: float, words: str) -> Verdict:
-    """Verdict on the cost beside another peer's, by the 95 % confidence interval of the median ratio."""
+    """Verdict on the cost beside another peer's, by the 95 % interval of the ratio."""
     verdict = partial(Verdict, runs[0].case, f"{peer} at most {limit:g} × {words}")
     found = ratios(runs, peer, [other])
     if not found:
         return verdict(None, NO_BLOCK)
-    low, high = interval(found)
-    met = True if high <= limit else False if low > limit else None
-    return verdict(met, f"{median(found):.3f} ×, interval {low:.3f}–{high:.3f}, {in_blocks(len(found))}")
+    mean = typical(found)
+    shown = f"{mean.ratio:.3f} ×, interval {mean.low:.3f}–{mean.high:.3f}, {in_blocks(len(found))}"
+    return verdict(side_of(mean, limit), shown)
 
 
 def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
@@ -102,9 +103,8 @@ def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
         found = [1 / ratio for ratio in found]
     if not found:
         return verdict(None, NO_BLOCK)
-    middle = median(found)
-    holds = middle >= bound.limit if bound.is_gain else middle <= bound.limit
-    return verdict(holds, in_words(found, "×" if sides else "bytes"))
+    mean = typical(found) if sides else average(found)
+    return verdict(side_of(mean, bound.limit, bound.is_gain), in_words(mean, "×" if sides else "bytes"))
 
 
 def flatness(runs: Sequence[Run]) -> list[Verdict]:
@@ -170,8 +170,9 @@ def ratios(runs: Sequence[Run], peer: str, others: Sequence[str]) -> list[float]
     return block_ratios(figures_of(runs, peer), least)
 
 
-def in_words(found: Sequence[float], unit: str) -> str:
-    """Text such as `1.25 ×, 1.20–1.31 over 5 blocks`."""
+def in_words(found: Interval, unit: str) -> str:
+    """Text such as `1.25 ×, interval 1.20–1.31 over 5 blocks`; a single block has no interval."""
     digits = 2 if unit == "×" else 0
-    middle, lowest, highest = (f"{value:.{digits}f}" for value in (median(found), min(found), max(found)))
-    return f"{middle} {unit}, {lowest}–{highest} over {in_blocks(len(found))}"
+    mean, low, high = (f"{value:.{digits}f}" for value in (found.ratio, found.low, found.high))
+    span = "" if found.blocks < 2 else f", interval {low}–{high}"
+    return f"{mean} {unit}{span} over {in_blocks(found.blocks)}"

@@ -24,7 +24,6 @@ from experiments.stats.comparison import (
     SIGNIFICANCE,
     Interval,
     compare_all,
-    paired,
     paired_interval,
 )
 from experiments.stats.estimates import paired_student
@@ -293,8 +292,8 @@ def pair_comparisons_of(
     worlds = []
     for runs in (ours, theirs):
         values, ceiling = values_per_block(names, runs, "p99"), ceiling_per_block(names, runs, "p99")
-        floor = paired(values, control[1], control[0])[0] if control and runs is ours else None
-        worlds.append(compare_all("p99", values, labels, floor, ceiling=ceiling, control=control))
+        is_virtual = runs is not ours
+        worlds.append(compare_all("p99", values, labels, 0, paired_student, ceiling, control, is_virtual))
     measured, simulated = worlds
     return tuple(
         PairComparison(

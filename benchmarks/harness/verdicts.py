@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from experiments.stats.comparison import Interval
 from experiments.terminal import STANDING, STYLES
 
 
@@ -30,6 +31,13 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.word}: {self.subject}: {self.bound} ({self.found})"
+
+
+def side_of(found: Interval, limit: float, is_least: bool = False) -> bool | None:
+    """Whether a figure is at most `limit`, or at least if `is_least`; None unless its whole interval is on one side."""
+    if is_least:
+        return True if found.low >= limit else False if found.high < limit else None
+    return True if found.high <= limit else False if found.low > limit else None
 
 
 def table_of_verdicts(verdicts: Iterable[Verdict]) -> Table:

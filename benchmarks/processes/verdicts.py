@@ -1,7 +1,7 @@
 """Tables and bounds of the processes benchmark. Pure functions of runs.
 
-Ratios are computed within a block and their median is judged. A run with a fault is in no ratio, and makes its bound
-missed.
+Ratios are computed within a block; the 95 % interval of their geometric mean is judged. A run with a fault is in no
+ratio, and makes its bound missed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TypeVar
 from rich.table import Table
 
 from benchmarks.harness.blocks import block_ratios, middle
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import Verdict, side_of
 from benchmarks.processes.latency import HALF, SETUPS, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun
+from experiments.stats.comparison import Interval, typical
 from experiments.terminal import times
 
 AnyRun = TypeVar("AnyRun", ThroughputRun, LatencyRun)
@@ -30,22 +31,34 @@ JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
 """Figure of each part by which two processes are compared with one."""
 
 
-def gain_of(bursts: Sequence[ThroughputRun], part: str) -> float | None:
-    """Median over blocks of the ratio of two processes to one, in the judged figure; None without pairs."""
+def gain_of(bursts: Sequence[ThroughputRun], part: str) -> Interval | None:
+    """Mean over blocks of the ratio of two processes to one, in the judged figure; None without pairs."""
     one, two = (
         {run.block: getattr(run, JUDGED[part]) for run in valid(bursts) if (run.part, run.processes) == key}
         for key in ((part, 1), (part, 2))
     )
-    return middle(block_ratios(two, one))
+    return over_blocks(block_ratios(two, one))
 
 
-def loss_of(stretches: Sequence[LatencyRun], setup: str, figure: str = "p99") -> float | None:
-    """Median over blocks of the latency ratio of a setup to `HALF`; None without pairs."""
+def loss_of(stretches: Sequence[LatencyRun], setup: str, figure: str = "p99") -> Interval | None:
+    """Mean over blocks of the latency ratio of a setup to `HALF`; None without pairs."""
     own, half = (
         {run.block: getattr(run, figure) for run in valid(stretches) if run.setup == name}
         for name in (setup, HALF.name)
     )
-    return middle(block_ratios(own, half))
+    return over_blocks(block_ratios(own, half))
+
+
+def over_blocks(ratios: Sequence[float]) -> Interval | None:
+    """Geometric mean and its interval; None without ratios."""
+    return typical(ratios) if ratios else None
+
+
+def in_words(found: Interval | None) -> str:
+    """Text such as `1.85 × [1.80–1.90]`, without an interval for a single block."""
+    if found is None or found.blocks < 2:
+        return times(found.ratio if found else None)
+    return f"{times(found.ratio)} [{found.low:.2f}–{found.high:.2f}]"
 
 
 def valid(runs: Sequence[AnyRun]) -> list[AnyRun]:
@@ -60,7 +73,9 @@ def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -
         loss = loss_of(stretches, TWO.name)
         bound = f"p99 of two processes ≤ {EQUAL:g} × that of one at equal load per core"
         found.append(
-            judged(stretches, "latency", bound, None if loss is None else loss <= EQUAL, times(loss))
+            judged(
+                stretches, "latency", bound, None if loss is None else side_of(loss, EQUAL), in_words(loss)
+            )
         )
     return found
 
@@ -74,7 +89,8 @@ def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> Verdict:
         REQUESTS: "requests with a core for each process, by their CPU time at equal load for each",
     }
     bound = f"two processes answer ≥ {GAIN:g} × what one does"
-    return judged(bursts, part, bound, None if gain is None else gain >= GAIN, f"{times(gain)}: {how[part]}")
+    met = None if gain is None else side_of(gain, GAIN, is_least=True)
+    return judged(bursts, part, bound, met, f"{in_words(gain)}: {how[part]}")
 
 
 def judged(runs: Sequence[AnyRun], subject: str, bound: str, is_met: bool | None, found: str) -> Verdict:
@@ -121,7 +137,7 @@ def latency_table(stretches: Sequence[LatencyRun]) -> Table:
     table = table_with("least-in-flight, exponential service of 20 ms, 70 % load, open loop", "proxy", names)
     for setup in SETUPS:
         good = [run for run in valid(stretches) if run.setup == setup.name]
-        ratios = [times(loss_of(stretches, setup.name, figure)) for figure in ("p50", "p99")]
+        ratios = [in_words(loss_of(stretches, setup.name, figure)) for figure in ("p50", "p99")]
         figures = [*cells(good, {"p50": ".1f", "p99": ".1f"}), *ratios] if good else ["INVALID"]
         table.add_row(setup.name, str(setup.workers), f"{setup.rate:.0f}", *figures)
     return table

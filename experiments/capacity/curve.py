@@ -7,7 +7,6 @@ latency, beyond it more latency buys little load.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -18,8 +17,8 @@ from experiments.capacity.criteria import WATCHED, queue_growth
 from experiments.errors import BadInputError
 from experiments.results.directory import Results, believable, load_results
 from experiments.stats import measures
-from experiments.stats.comparison import Interval, as_interval
-from experiments.stats.estimates import geometric_mean, logarithms, paired_student
+from experiments.stats.comparison import Interval, typical
+from experiments.stats.estimates import geometric_mean
 from experiments.stats.run_summary import summarise_run
 from experiments.stats.samples import Run
 
@@ -104,7 +103,7 @@ def point_of(results: Results, label: str) -> Point:
     return Point(
         label=label,
         rate=scenario.load.rate,
-        p99=over_blocks([one.p99 for one in summaries]),
+        p99=typical([one.p99 for one in summaries]),
         mean=geometric_mean(one.mean for one in summaries),
         answered=float(np.mean([answered_rate(run) for run in runs])) * scenario.time_scale,
         goodput=measures.goodput(runs, slo),
@@ -113,11 +112,6 @@ def point_of(results: Results, label: str) -> Point:
         valid=all(run.facts.is_valid for run in runs),
         keeps_up=2 * sum(map(keeps_up, runs)) >= len(runs),
     )
-
-
-def over_blocks(values: Sequence[float]) -> Interval:
-    """Geometric mean and interval, as a `ratio` to one second."""
-    return as_interval(paired_student(logarithms(values)), len(values))[0]
 
 
 def answered_rate(run: Run) -> float:

@@ -1,9 +1,10 @@
 """Comparison of two result sets, entry by entry: ratio of second to first, confidence interval, standing.
 
 Blocks are paired if their seeds agree, otherwise Welch's interval is taken over all runs of both sets. Holm's
-adjustment is over the entries of one measure. Where a latency is the deadline in at least half of the blocks of both,
-the odds of a late or failed answer are compared instead. A/A pairs within either set are the noise floor; they do not
-cover other changes between the sets, which `sides.differences` lists.
+adjustment is over the entries of one measure; the repetition of an A/A pair and oracles, which nobody can run, are
+left out. Where a latency is the deadline in at least half of the blocks of both,
+the odds of a late or failed answer are compared instead. The A/A pair of a measured set is the
+noise floor of its own entry; it does not cover other changes between the sets, which `sides.differences` lists.
 """
 
 from __future__ import annotations
@@ -74,16 +75,16 @@ def measures_of(one: Side, other: Side) -> list[Measure]:
 def of(measure: str, one: Side, other: Side) -> list[Contrast]:
     """All entries in one measure, with adjusted p-values."""
     found = [contrast(label, measure, one, other) for label in common_labels(one, other)]
-    floors = {by: floor_of_both(one, other, by) for by in {item.judged_by for item in found}}
+    floors = [floor_of_both(one, other, item.judged_by, item.label) for item in found]
     adjusted = holm([item.p_value for item in found])
     is_rate = measure == "throughput"
     return [
         replace(
             item,
             p_value=p_value,
-            standing=standing(item.interval, p_value, floors[item.judged_by], is_rate, item.is_tied),
+            standing=standing(item.interval, p_value, floor, is_rate, item.is_tied),
         )
-        for item, p_value in zip(found, adjusted, strict=True)
+        for item, p_value, floor in zip(found, adjusted, floors, strict=True)
     ]
 
 
@@ -114,16 +115,16 @@ def usable(values: dict[int, float]) -> dict[int, float]:
     return {block: value for block, value in sorted(values.items()) if is_comparable(value)}
 
 
-def floor_of_both(one: Side, other: Side, measure: str) -> Interval | None:
-    """The larger noise floor of the two sets; None if neither has one."""
-    floors = [floor for floor in (floor_of(one, measure), floor_of(other, measure)) if floor is not None]
-    return max(floors, key=noise, default=None)
+def floor_of_both(one: Side, other: Side, measure: str, label: str) -> Interval | None:
+    """The larger noise floor of an entry in the two sets; None if neither has one."""
+    floors = [floor_of(side, measure, label) for side in (one, other)]
+    return max((floor for floor in floors if floor is not None), key=noise, default=None)
 
 
-def floor_of(side: Side, measure: str) -> Interval | None:
-    """Noise floor of a set: interval of its A/A pair, if it has one with at least two blocks."""
+def floor_of(side: Side, measure: str, label: str) -> Interval | None:
+    """Noise floor of an entry in a set: interval of its A/A pair, if it was run twice in at least two blocks."""
     pair = side.scenario.control_pair
-    if pair is None:
+    if pair is None or pair[0] != label or side.results.campaign.world == "simulated":
         return None
     ours, theirs = (usable(side.values(label, measure)) for label in pair)
     both = [block for block in ours if block in theirs]

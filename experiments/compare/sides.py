@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.errors import BadInputError
 from experiments.results.directory import Results
-from experiments.scenario.scenario import DESCRIPTIVE, Scenario
+from experiments.scenario.scenario import DESCRIPTIVE, Scenario, may_win
 from experiments.stats.ceiling import Ceiling
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, summarise_run, values_per_block
 
@@ -67,7 +67,7 @@ def require_same_traffic(one: Side, other: Side) -> None:
             "--anyway compares them nevertheless"
         )
     if not common_labels(one, other):
-        raise BadInputError(f"{one.name} and {other.name} have no entry of the same label")
+        raise BadInputError(f"{one.name} and {other.name} have no entry of the same label that could be run")
 
 
 def traffic_of(scenario: Scenario) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def in_words(value: Any) -> str:
 
 
 def common_labels(one: Side, other: Side) -> list[str]:
-    """Entries that both sides ran, in the order of the first."""
+    """Entries that both sides ran, in the order of the first, without repetitions and oracles."""
     theirs = {run.label for run in other.runs}
-    return [entry.label for entry in one.results.entries() if entry.label in theirs]
+    return [entry.label for entry in one.results.entries() if entry.label in theirs and may_win(entry)]
 
 
 def differences(one: Side, other: Side) -> list[Difference]:

@@ -220,13 +220,13 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
     floors = {
         measure: floor
         for measure, whole in summary.noise_floor.items()
-        if (floor := floor_between(whole, control, baseline)) is not None
+        if summary.world != "simulated" and (floor := floor_between(whole, control, baseline)) is not None
     }
-    noise = "a point inside the yellow band is within the noise of the same policy run twice. "
+    noise = "a point inside the yellow band is within the bias that the same policy run twice shows. "
     caption = (
         f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % interval; "
         f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal"
-        f"{'; ' + noise if summary.noise_floor else '. '}A filled point is ahead or behind: its p-value, adjusted by "
+        f"{'; ' + noise if floors else '. '}A filled point is ahead or behind: its p-value, adjusted by "
         "Holm over all entries, is below 5 %."
     )
     draw = lambda: figures_paired.forest(field, paired, floors)  # noqa: E731

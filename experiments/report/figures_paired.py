@@ -48,7 +48,7 @@ def forest(
         Patch(facecolor=GRID, label="±5 %: practically equal"),
     ]
     if floors:
-        handles.append(Patch(facecolor=NOISE, alpha=0.55, label="noise (A/A pair)"))
+        handles.append(Patch(facecolor=NOISE, alpha=0.55, label="bias (A/A pair)"))
     canvas.legend_above(figure, handles)
     return figure
 

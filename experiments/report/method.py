@@ -27,7 +27,7 @@ def method_lines(summary: Summary) -> list[str]:
         f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate. Its block then "
         "counts for no entry, because an entry may itself make the generator late, and a difference that the late runs "
         "contradict is undecided.",
-        noise_line(summary.noise_floor.get(summary.measure)),
+        noise_line(summary.noise_floor.get(summary.measure), summary.world == "simulated"),
         f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
         f"Started {summary.started_at} on {summary.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",

@@ -167,8 +167,8 @@ def comparison_table(summary: Summary) -> Table:
         "Student's interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
         "map failures to the deadline; where it is the latency of both, the odds of a late or failed answer are "
         "compared. An entry is ahead or behind if p after Holm's adjustment is below 5 %, the "
-        "interval is not within ±5 %, and the ratio lies outside the noise floor (√¾ of it where the entry that is run "
-        "twice takes part, which both of its runs represent)."
+        "interval is not within ±5 %, and the ratio is further from 1 than the bias that the A/A pair proves, if it "
+        "does. The entry that is run twice is represented by both of its runs."
     )
     return Table("Against the baseline", note, columns, tuple(rows))
 

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import median
 from typing import Any
 
 from balancer.http1.internal_fields import InternalFields
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
-from experiments.reproduce.medians import interval
+from experiments.stats.comparison import typical
 
 REPETITIONS = 20
 """Repetitions of every set within one measurement."""
@@ -33,7 +32,7 @@ class RemovalMethod:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Microseconds per request: median over rounds and its 95 % interval."""
+    """Microseconds per request: geometric mean over rounds and its 95 % interval."""
 
     method: str
     micros: float
@@ -133,7 +132,8 @@ def costs_of(found: Sequence[tuple[RemovalMethod, float]]) -> list[Cost]:
     for method in METHODS:
         micros = [1e6 * seconds for one, seconds in found if one is method]
         if micros:
-            rows.append(Cost(method.name, median(micros), interval(micros), method.source))
+            mean = typical(micros)
+            rows.append(Cost(method.name, mean.ratio, (mean.low, mean.high), method.source))
     return rows
 
 

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import median
 
 from experiments.cpu_time import cpu_of
 from experiments.errors import FleetFailedError
@@ -22,7 +21,8 @@ from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.header_sets import INTERNAL, SETS
 from experiments.reproduce.launch import BalancerFile
-from experiments.reproduce.medians import interval
+from experiments.stats.comparison import typical
+from experiments.stats.estimates import geometric_mean
 
 CONNECTIONS = 16
 HEADS = [f"GET / HTTP/1.1\n{text}\n".replace("\n", "\r\n").encode() for text in SETS]
@@ -43,7 +43,7 @@ class RequestCost:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Medians over blocks. `share` is relative to the time of a request without internal names, 0 to 1."""
+    """Geometric means over blocks. `share` is relative to the time of a request without internal names, 0 to 1."""
 
     repeats: bool
     without: float
@@ -60,10 +60,9 @@ def shares_of(found: Sequence[RequestCost]) -> list[Share]:
         without = {block: micros for (block, removes), micros in own.items() if not removes}
         pairs = [(own[block, True], base) for block, base in without.items() if (block, True) in own]
         if pairs:
-            ratios = [with_ / base - 1 for with_, base in pairs]
-            added = median(with_ - base for with_, base in pairs)
-            base = median(base for _, base in pairs)
-            shares.append(Share(repeats, base, added, median(ratios), interval(ratios)))
+            ratio = typical([with_ / base for with_, base in pairs])
+            base, share = geometric_mean(base for _, base in pairs), ratio.ratio - 1
+            shares.append(Share(repeats, base, base * share, share, (ratio.low - 1, ratio.high - 1)))
     return shares
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
-from experiments.reproduce.medians import interval
+from experiments.stats.comparison import average, typical
 
 HANDSHAKES = {"1.2": 3, "1.3": 2}
 """Round trips before the first byte of a request, including TCP's."""
@@ -145,16 +145,17 @@ def row_of(case: Case, found: Sequence[Measurement], near: Sequence[Measurement]
     near_firsts, near_later = calls_of(near)
     delays = [1e3 * seconds for seconds in network_delay(case, plan)]
     service = 1e3 * plan.service
+    first, second = average(firsts), average(later)
     return Row(
         case,
         first_theory=delays[0] + service,
-        first_expected=delays[0] + median(near_firsts),
-        first=median(firsts),
-        first_interval=interval(firsts),
+        first_expected=delays[0] + fmean(near_firsts),
+        first=first.ratio,
+        first_interval=(first.low, first.high),
         later_theory=delays[1] + service,
-        later_expected=delays[1] + median(near_later),
-        later=median(later),
-        later_interval=interval(later),
+        later_expected=delays[1] + fmean(near_later),
+        later=second.ratio,
+        later_interval=(second.low, second.high),
     )
 
 
@@ -175,7 +176,8 @@ def http2_to_http1(found: Sequence[Measurement]) -> tuple[float, tuple[float, fl
         for (block, tls, http), took in kept.items()
         if http == "2" and (block, tls, "1.1") in kept
     ]
-    return (median(ratios), interval(ratios)) if ratios else None
+    mean = typical(ratios)
+    return (mean.ratio, (mean.low, mean.high)) if ratios else None
 
 
 def oversleep_of(found: Sequence[Measurement]) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from experiments.reproduce.medians import median_ms
+from experiments.reproduce.mean_of_blocks import mean_ms
 from experiments.reproduce.regions_answers import answers, bounds, concurrency_table, policy_table
 from experiments.reproduce.regions_cases import PLACES, QUICK, Plan, Results, policy_spans
 from experiments.reproduce.regions_overload import overloads
@@ -109,7 +109,7 @@ class Regions(Reproduction):
             },
             "concurrency": [asdict(one) for one in found.concurrency],
             "added": [asdict(one) for one in found.added],
-            "added_ms": median_ms(added) if added else None,
+            "added_ms": mean_ms(added) if added else None,
             "throughput": asdict(found.throughput) if found.throughput else None,
             "overloads": [asdict(one) | {"ended": None, "span": one.span} for one in found.overloads],
             "policy_runs": [asdict(one) for one in found.policy_runs],

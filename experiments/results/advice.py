@@ -57,8 +57,8 @@ def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
     if best.standing == "within the noise floor" and floor is not None and measure != GOODPUT:
         far = percent(exp(noise(floor)))
         return (
-            f"No winner: under {best.label}, {subject_of(measure)} {said}, which is within the noise of ±{far}",
-            "The same entry run twice differed as much. Longer runs or a quieter machine help.",
+            f"No winner: under {best.label}, {subject_of(measure)} {said}, no more than the laboratory's bias of {far}",
+            "The same entry run twice differed by that at least. A quieter machine helps.",
         )
     advice = doubtful_advice(best.interval, found.contest.method is anytime_student)
     return f"No winner: under {best.label}, {subject_of(measure)} {said}, which chance may explain", advice

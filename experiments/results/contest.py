@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.scenario.oracles import is_oracle
-from experiments.scenario.scenario import Measure, Scenario
+from experiments.scenario.scenario import Measure, Scenario, may_win
 from experiments.scenario.service import ServiceScenario
 from experiments.stats.estimates import Method, paired_student
 from experiments.stats.measures import LEAST_BEYOND, has_few_beyond
@@ -44,6 +43,11 @@ class Contest:
     method: Method = paired_student
 
     @property
+    def is_virtual(self) -> bool:
+        """Whether the runs are in virtual time, which knows no bias of a machine."""
+        return self.kind == "simulated"
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """Measures that are compared: no p99 where runs have too few requests for it."""
         known = LIVE_MEASURES if self.kind == "live" else MEASURES
@@ -71,11 +75,7 @@ def contest_of(scenario: Scenario, world: WorldName, runs: Sequence[RunSummary])
         baseline=scenario.baseline,
         labels=tuple(entry.label for entry in scenario.entries if entry.label in measured),
         able=tuple(
-            entry.label
-            for entry in scenario.entries
-            if not is_oracle(entry.policy.name)
-            and scenario.load_of(entry) == load
-            and entry.repeat_of is None
+            entry.label for entry in scenario.entries if may_win(entry) and scenario.load_of(entry) == load
         ),
         control=scenario.control_pair,
         deadline=scenario.timeout * scenario.time_scale,

@@ -81,7 +81,7 @@ def evidence(
         order=order,
         comparisons=best_first(ours, [label for label, _ in order]),
         floor=floor,
-        choice=choose(contest, order, ours, floor, runs),
+        choice=choose(contest, order, ours, runs),
         explaining=others,
         failed={label: failures_of(label, runs) for label, _ in order},
         losing=losing_more(contest, runs),
@@ -98,7 +98,8 @@ def compared(
         values = values_per_block(contest.labels, runs, measure)
         ceiling = ceiling_per_block(contest.labels, runs, measure)
         comparisons, floor = compare(
-            measure, values, contest.baseline, contest.control, contest.seed, contest.method, ceiling
+            *(measure, values, contest.baseline, contest.control, contest.seed, contest.method, ceiling),
+            contest.is_virtual,
         )
         found += [unless_contradicted(one, runs) for one in comparisons]
         if floor is not None and floor.blocks:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from experiments.results.alone import is_alone
 from experiments.results.contest import Contest
 from experiments.results.evidence import Evidence
-from experiments.results.phrases import UNITS, in_words, show
+from experiments.results.phrases import UNITS, in_words, percent, show
 from experiments.stats.ceiling import GOODPUT
-from experiments.stats.comparison import Comparison, Interval, Standing
+from experiments.stats.comparison import Comparison, Interval, Standing, is_biased, noise
 from experiments.stats.estimates import anytime_student
 
 ALONE = (
@@ -22,11 +23,11 @@ def details_of(found: Evidence, has_verdict: bool) -> tuple[str, ...]:
     if not found.order:
         return ()
     if is_alone(found):
-        return ALONE if found.floor is None else (*ALONE, noise_line(found.floor))
+        return ALONE if found.floor is None else (*ALONE, noise_line(found.floor, found.contest.is_virtual))
     return (
         *([observed_order(found.contest, found.order)] if has_verdict else []),
         *grouped(found.comparisons, found.contest.baseline),
-        noise_line(found.floor),
+        noise_line(found.floor, found.contest.is_virtual),
         rule_line(found),
     )
 
@@ -60,11 +61,17 @@ def ratio_text(one: Comparison) -> str:
     return f"×\u00a0{show(one.interval)}{what}"
 
 
-def noise_line(floor: Interval | None) -> str:
-    """Sentence about the A/A control's difference."""
+def noise_line(floor: Interval | None, is_virtual: bool) -> str:
+    """Sentence about the A/A control's difference and what follows from it."""
+    if is_virtual:
+        return "In virtual time no machine favours a run, so there is no noise floor."
     if floor is None or not floor.blocks:
-        return "No A/A pair was run, so the noise of the laboratory is unknown."
-    return f"Noise floor: the same entry run twice differed by ×\u00a0{show(floor)}."
+        return "No A/A pair was run, so a bias of the laboratory would not be seen."
+    said = f"Noise floor: the same entry run twice differed by ×\u00a0{show(floor)}, "
+    if not is_biased(floor):
+        return f"{said}so no bias shows."
+    far = percent(math.exp(noise(floor)))
+    return f"{said}so the laboratory is biased: its differences from others up to {far} are not ranked."
 
 
 def rule_line(found: Evidence) -> str:

@@ -72,9 +72,18 @@ def difference(comparison: Comparison, other: str | None = None) -> str:
     preposition = "" if is_rate else "under "
     word = words[interval.ratio < 1]
     if abs(math.log(interval.ratio)) >= TWICE:
-        shown = f"{times(interval.ratio)} times as {'many' if is_rate and interval.ratio > 1 else words_of_times(word)}"
-        return f"{shown} as {preposition}{name}{times_span(interval)}"
-    return f"{percent(interval.ratio)} {word} than {preposition}{name}{percent_span(interval, words)}"
+        much = "many" if is_rate and interval.ratio > 1 else words_of_times(word)
+        shown, span = f"{times(interval.ratio)} times as {much} as", times_span(interval)
+    else:
+        shown, span = f"{percent(interval.ratio)} {word} than", percent_span(interval, words)
+    if comparison.at_deadline:
+        return f"at least {shown} {preposition}{name}, {deadline_clause(comparison)}"
+    return f"{shown} {preposition}{name}{span}"
+
+
+def deadline_clause(comparison: Comparison) -> str:
+    """Clause that names the one of both entries under which the latency is the deadline: the ratio depends on that."""
+    return f"as failures make it the deadline under {comparison.at_deadline}"
 
 
 def words_of_times(word: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.results.contest import Contest
 from experiments.results.disturbed import faults_of, unless_contradicted
-from experiments.stats.comparison import Comparison, Interval, compare_all, inverted
+from experiments.stats.comparison import Comparison, compare_all, inverted
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 
 MORE_FAILURES = 0.001
@@ -54,7 +54,6 @@ def choose(
     contest: Contest,
     order: Sequence[tuple[str, float]],
     comparisons: Sequence[Comparison],
-    floor: Interval | None,
     runs: Sequence[RunSummary],
 ) -> Choice | None:
     """Choose by the comparisons with the baseline in the deciding measure; None where none of them has a verdict."""
@@ -70,8 +69,8 @@ def choose(
     values = values_per_block(ran, runs, contest.measure)
     ceiling = ceiling_per_block(ran, runs, contest.measure)
     every = compare_all(
-        *(contest.measure, values, labels, floor, contest.seed, contest.method),
-        *(ceiling, contest.control),
+        *(contest.measure, values, labels, contest.seed, contest.method),
+        *(ceiling, contest.control, contest.is_virtual),
     )
     pairs: Mapping[tuple[str, str], Comparison] = {
         **{pair: unless_contradicted(one, runs) for pair, one in every.items()},

@@ -26,6 +26,7 @@ from experiments.printable import PrintableLine, PrintableName
 from experiments.scenario.events import ALL, Event
 from experiments.scenario.load import Load
 from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged
+from experiments.scenario.oracles import is_oracle
 from experiments.scenario.presets import expanded
 from experiments.scenario.table import Blocks, Duration, Model, Requests, Warmup
 from experiments.scenario.thresholds import parse_threshold
@@ -151,6 +152,11 @@ class Entry(Model):
     thresholds: tuple[ThresholdText, ...] = Field(
         default=(), max_length=100, description="for this entry only"
     )
+
+
+def may_win(entry: Entry) -> bool:
+    """Whether an entry competes: no oracle, which no balancer can run, and no repetition for an A/A control."""
+    return entry.repeat_of is None and not is_oracle(entry.policy.name)
 
 
 class Quick(Model):

@@ -2,9 +2,9 @@
 
 The statistical unit is the run, never the request. An entry is compared with the baseline within each block, as
 log(entry / baseline): a ratio has no unit, and conditions common to a block cancel. The interval is Student's over the
-blocks' logarithms. Fewer than `ENOUGH_BLOCKS` blocks give no verdict, and nothing is ranked within the A/A interval.
+blocks' logarithms. Fewer than `ENOUGH_BLOCKS` blocks give no verdict.
 An entry that the A/A control runs twice is represented by the geometric mean of both runs, which has half the variance,
-unless the two differ: then the laboratory is biased, and the repetition is the noise floor only.
+unless the two differ: then the laboratory is biased, and the repetition is the noise floor of that entry's comparisons.
 Where both entries' latency is the deadline in at least half of the blocks, the odds of a miss are compared instead.
 """
 
@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from experiments.stats.ceiling import GOODPUT, Ceiling
 from experiments.stats.estimates import Estimate, Method, logarithms, paired_student
 
 ENOUGH_BLOCKS = 8
 EQUAL_WITHIN = math.log(1.05)
 SIGNIFICANCE = 0.05
-
-RUN_TWICE = math.sqrt(3 / 4)
-"""Noise of a comparison with the mean of two runs, as a part of that with one: variances of 1 + 1/2 and 1 + 1."""
 
 Control = tuple[str, str]
 """Labels of the A/A pair: an entry and its repetition."""
@@ -49,7 +48,8 @@ class Comparison:
     """An entry compared with the baseline in one measure. `p_value` is Holm-adjusted over the entries compared.
 
     `judged_by` is the measure, or `GOODPUT` where the latency of both is the deadline: `interval` is then a ratio of
-    the odds of a miss, of which less is better, as of a latency.
+    the odds of a miss, of which less is better, as of a latency. `at_deadline` is the one of both whose latency, and
+    not the other's, is the deadline in at least half of the blocks: the true ratio is then further from 1.
     """
 
     label: str
@@ -59,6 +59,7 @@ class Comparison:
     p_value: float
     standing: Standing
     judged_by: str = ""
+    at_deadline: str = ""
 
     def __post_init__(self) -> None:
         if not self.judged_by:
@@ -66,12 +67,16 @@ class Comparison:
 
 
 class Judged(NamedTuple):
-    """A pair before adjustment. `is_tied`: the measure is the deadline for both in a block, so they may be unequal."""
+    """A pair before adjustment. `is_tied`: the measure is the deadline for both in a block, so they may be unequal.
+
+    `at_deadline` as of a `Comparison`.
+    """
 
     by: str
     interval: Interval
     p_value: float
     is_tied: bool = False
+    at_deadline: str = ""
 
 
 def paired_interval(
@@ -88,6 +93,17 @@ def as_interval(estimate: Estimate, blocks: int) -> tuple[Interval, float]:
     """Convert an estimate of logarithms to an interval of ratios and its p-value."""
     ratio, low, high = (math.exp(value) for value in estimate[:3])
     return Interval(ratio, low, high, blocks), estimate.p_value
+
+
+def typical(values: Sequence[float]) -> Interval:
+    """Geometric mean of positive values, one per block, with Student's interval: of figures or of ratios."""
+    return as_interval(paired_student(logarithms(values)), len(values))[0]
+
+
+def average(values: Sequence[float]) -> Interval:
+    """The same of values that may be negative: arithmetic mean and interval, in their unit."""
+    found = paired_student(np.asarray(values, dtype=float))
+    return Interval(*found[:3], len(values))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -107,7 +123,7 @@ def standing(
     more_is_better: bool,
     is_tied: bool = False,
 ) -> Standing:
-    """Classify an interval. `floor` is the A/A control's interval, None when the campaign has no pair.
+    """Classify an interval. `floor` is the A/A interval of the pair's entry, None where there is none.
 
     A pair `is_tied` if both are at the deadline in a block; it is not called equal then.
     """
@@ -124,17 +140,14 @@ def standing(
 
 
 def noise(floor: Interval) -> float:
-    """Noise: the largest |log ratio| of the A/A interval, or that of its mean when there is no interval."""
-    ratios = [floor.ratio] if math.isnan(floor.low) else [floor.low, floor.high]
-    return max(abs(math.log(ratio)) for ratio in ratios)
+    """Bias that the A/A pair proves: the distance of its interval from 1, as a logarithm; 0 if that holds 1."""
+    return max(0.0, math.log(floor.low), -math.log(floor.high)) if is_biased(floor) else 0.0
 
 
 def floor_between(floor: Interval | None, control: Control | None, *labels: str) -> Interval | None:
-    """Noise floor of a comparison of `labels`: less than the A/A interval if one of them is the mean of two runs."""
-    if floor is None or control is None or control[0] not in labels or is_biased(floor):
-        return floor
-    ratio, low, high = (end**RUN_TWICE for end in (floor.ratio, floor.low, floor.high))
-    return Interval(ratio, low, high, floor.blocks)
+    """Noise floor of a comparison of `labels`, if the entry that was run twice is one of them and has a bias."""
+    is_theirs = control is not None and control[0] in labels
+    return floor if is_theirs and is_biased(floor) else None
 
 
 def is_biased(floor: Interval | None) -> bool:
@@ -150,33 +163,35 @@ def compare(
     seed: int = 0,
     method: Method = paired_student,
     ceiling: Ceiling | None = None,
+    is_virtual: bool = False,
 ) -> tuple[list[Comparison], Interval | None]:
     """Compare every label in `values` (label -> block -> value > 0) with `baseline`.
 
-    Returns the comparisons in the order of `values`, without the A/A control, and the A/A interval.
+    Returns the comparisons in the order of `values`, without the A/A control, and the A/A interval. `is_virtual`: in
+    virtual time, where no machine can favour a run, so that there is no noise floor.
     """
     floor = paired(values, control[1], control[0], seed, method)[0] if control else None
     labels = [label for label in values if label != baseline and (not control or label != control[1])]
     pairs = [(label, baseline) for label in labels]
-    return compare_pairs(measure, values, pairs, floor, seed, method, ceiling, control), floor
+    return compare_pairs(measure, values, pairs, seed, method, ceiling, control, is_virtual), floor
 
 
 def compare_all(
     measure: str,
     values: dict[str, dict[int, float]],
     labels: Sequence[str],
-    floor: Interval | None,
     seed: int = 0,
     method: Method = paired_student,
     ceiling: Ceiling | None = None,
     control: Control | None = None,
+    is_virtual: bool = False,
 ) -> dict[tuple[str, str], Comparison]:
     """Compare each of `labels` with each other, in both directions; Holm's adjustment is over all pairs.
 
     A claim about the best of them, found in the same blocks, therefore keeps the error rate.
     """
     pairs = list(combinations(labels, 2))
-    forward = compare_pairs(measure, values, pairs, floor, seed, method, ceiling, control)
+    forward = compare_pairs(measure, values, pairs, seed, method, ceiling, control, is_virtual)
     return {(one.label, one.baseline): one for found in forward for one in (found, inverted(found))}
 
 
@@ -184,17 +199,19 @@ def compare_pairs(
     measure: str,
     values: dict[str, dict[int, float]],
     pairs: Sequence[tuple[str, str]],
-    floor: Interval | None,
     seed: int,
     method: Method,
     ceiling: Ceiling | None,
     control: Control | None,
+    is_virtual: bool,
 ) -> list[Comparison]:
     """Compare the pairs (label, baseline) as one family of Holm's adjustment."""
-    floors = {measure: floor}
-    if ceiling is not None and control is not None:
-        floors[GOODPUT] = paired(ceiling.odds, control[1], control[0], seed, method)[0]
-    if not is_biased(floor):
+    floors: dict[str, Interval] = {}
+    if control is not None and not is_virtual:
+        floors[measure] = paired(values, control[1], control[0], seed, method)[0]
+        if ceiling is not None:
+            floors[GOODPUT] = paired(ceiling.odds, control[1], control[0], seed, method)[0]
+    if not is_biased(floors.get(measure)):
         values, ceiling = averaged(values, control), averaged_ceiling(ceiling, control)
     found = [judged(measure, values, *pair, seed, method, ceiling) for pair in pairs]
     adjusted = holm([one.p_value for one in found])
@@ -213,6 +230,7 @@ def compare_pairs(
                 one.is_tied,
             ),
             one.by,
+            one.at_deadline,
         )
         for pair, one, p in zip(pairs, found, adjusted, strict=True)
     ]
@@ -232,7 +250,13 @@ def judged(
     tied = ceiling.tied(label, baseline) if ceiling is not None else set()
     if ceiling is not None and tied and 2 * len(tied) >= interval.blocks:
         return Judged(GOODPUT, *paired(ceiling.odds, label, baseline, seed, method))
-    return Judged(measure, interval, p_value, bool(tied))
+    return Judged(measure, interval, p_value, bool(tied), alone_at(ceiling, interval.blocks, label, baseline))
+
+
+def alone_at(ceiling: Ceiling | None, blocks: int, *labels: str) -> str:
+    """The only one of two labels that is at the ceiling in at least half of the blocks; empty if there is none."""
+    at = [one for one in labels if ceiling is not None and 2 * len(ceiling.blocks.get(one, ())) >= blocks > 0]
+    return at[0] if len(at) == 1 else ""
 
 
 def averaged(values: dict[str, dict[int, float]], control: Control | None) -> dict[str, dict[int, float]]:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.cost.bounds import flatness, in_words, ratios, verdicts
 from benchmarks.cost.plan import Run
+from experiments.stats.comparison import average, typical
 
 OURS, NGINX, HAPROXY, SESSION = "steelyard random", "nginx", "haproxy", "aiohttp session"
 
@@ -48,11 +49,15 @@ def test_figures_not_above_zero_give_no_ratio() -> None:
 def test_void_run_excludes_its_block_only() -> None:
     """A late generator is no fault of the peer."""
     void = Run("half", NGINX, 1, 0, 99.0, 1000, void="the generator was 1.00 ms late itself")
-    made = [*runs("half", ours=[1.1, 50], nginx=[1.0]), void]
-    assert ratios(made, OURS, [NGINX]) == pytest.approx([1.1])
+    made = [
+        *runs("half", ours=[1.1, 50, 1.1], nginx=[1.0]),
+        void,
+        replace(void, block=2, void="", figure=1.0),
+    ]
+    assert ratios(made, OURS, [NGINX]) == pytest.approx([1.1, 1.1])
     (verdict,) = verdicts(made)
     assert verdict.is_met is True
-    assert "over 1 block" in verdict.found
+    assert "over 2 blocks" in verdict.found
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,7 @@ def test_tracing_is_compared_with_its_absence(cost: float, met: bool) -> None:
     [
         ("get", 13.0, {"nginx": [10], "haproxy": [11]}, [True, None]),
         ("get", 13.1, {"nginx": [11], "haproxy": [10]}, [False, None]),
-        ("get", 13.0, {"session": [65]}, [None, True]),
+        ("get", 13.0, {"session": [65.1]}, [None, True]),
         ("get", 13.0, {"session": [64]}, [None, False]),
         ("tls", 13.0, {"haproxy": [10]}, [True]),
         ("http2", 13.0, {"nginx": [10], "haproxy": [11]}, [True]),
@@ -104,14 +109,23 @@ def test_tracing_is_compared_with_its_absence(cost: float, met: bool) -> None:
 )
 def test_bounds(case: str, ours: float, others: dict[str, list[float]], expected: list[bool | None]) -> None:
     """Each bound at its edge and beyond; without the peers of a bound nothing is judged."""
-    assert [verdict.is_met for verdict in verdicts(runs(case, ours=[ours], **others))] == expected
+    twice = {peer: 2 * column for peer, column in others.items()}
+    assert [verdict.is_met for verdict in verdicts(runs(case, ours=[ours, ours], **twice))] == expected
 
 
-def test_the_median_decides_and_the_range_is_shown() -> None:
-    """One slow block of three does not miss a bound."""
-    first, _ = verdicts(runs(ours=[12, 20, 12], nginx=[10, 10, 10]))
-    assert first.is_met
-    assert "1.20–2.00" in first.found
+@pytest.mark.parametrize(
+    ("ours", "met", "shown"),
+    [
+        ([12, 12.2, 12.1, 11.9, 12], True, "1.20 ×, interval 1.19–1.22 over 5 blocks"),
+        ([14, 14.2, 14.1, 13.9, 14], False, "1.40 ×, interval 1.39–1.42"),
+        ([12, 20, 12], None, "1.42 ×, interval"),
+        ([12], None, "1.20 × over 1 block"),
+    ],
+)
+def test_the_interval_decides_and_is_shown(ours: list[float], met: bool | None, shown: str) -> None:
+    """On both sides of a bound, or of a single block, nothing is judged."""
+    first, _ = verdicts(runs(ours=ours, nginx=[10.0] * len(ours)))
+    assert (first.is_met, shown in first.found) == (met, True)
 
 
 def test_invalid_run_misses_the_bound() -> None:
@@ -153,5 +167,5 @@ def test_sizes_with_errors_or_without_a_complete_block() -> None:
 
 
 def test_units_of_figures() -> None:
-    assert in_words([1.251, 1.2, 1.3], "×") == "1.25 ×, 1.20–1.30 over 3 blocks"
-    assert in_words([3437.4], "bytes") == "3437 bytes, 3437–3437 over 1 block"
+    assert in_words(typical([1.251, 1.2, 1.3]), "×") == "1.25 ×, interval 1.13–1.38 over 3 blocks"
+    assert in_words(average([3437.4]), "bytes") == "3437 bytes over 1 block"

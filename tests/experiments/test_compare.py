@@ -139,6 +139,23 @@ def test_few_requests_are_compared_by_the_mean(write: Write, tmp_path: Path) -> 
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["measure"] == "mean"
 
 
+def test_repetition_and_oracles_are_no_entries_of_the_comparison(write: Write, tmp_path: Path) -> None:
+    """They would widen Holm's family, and a slower oracle would fail a build."""
+    scenario = scenario_of(8, 1000, 2)
+    entries = tuple(
+        entry.model_copy(update={"policy": entry.policy.model_copy(update={"name": "oracle-clairvoyant"})})
+        if entry.label == "c"
+        else entry
+        for entry in scenario.entries
+    )
+    before, after = (
+        write("a", entries=entries),
+        write("b", slower={"c": 1.3, "a again": 1.3}, entries=entries),
+    )
+    found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
+    assert (found.return_value, list(rows(tmp_path / "out.json"))) == (0, ["a", "b"])
+
+
 def test_blocks_of_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> None:
     """The variation between blocks remains: 30 % is not significant in eight runs, and the output gives the reason."""
     before, after = write("a"), write("b", slower={"b": 1.3}, seed=2)

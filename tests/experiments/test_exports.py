@@ -131,3 +131,10 @@ def test_without_pyarrow_one_line_names_the_extra(command: list[str], tmp_path: 
         ran.stderr == "experiments: --parquet: pyarrow is not installed: pip install 'steelyard[parquet]'\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_in_summary_json_has_the_keys_that_the_page_lists(reported: Path) -> None:
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| `comparisons[].…`"))
+    summary = json.loads((reported / "summary.json").read_text(encoding="utf-8"))
+    assert list(summary["comparisons"][0]) == re.findall(r"`(\w+)`", row)

@@ -18,7 +18,7 @@ from experiments.results.winner import losing_more
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.stats.comparison import Interval, compare_all, inverted
+from experiments.stats.comparison import compare_all, inverted
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.stats.samples import WorldName
 
@@ -140,7 +140,7 @@ def test_a_difference_within_the_noise_floor_has_no_winner() -> None:
     runs = [replace(run, p99=run.p99 * 1.08) if run.label == "round-robin again" else run for run in runs]
     verdict = verdict_of(runs, scenario_of(("round-robin", "steelyard")))
     assert verdict.winner is None
-    assert "which is within the noise of ±" in verdict.headline
+    assert "no more than the laboratory's bias of" in verdict.headline
 
 
 def test_an_entry_that_fails_more_requests_cannot_win() -> None:
@@ -444,10 +444,18 @@ def test_large_factors_are_told_as_times() -> None:
     assert "are 4.0 times as fast as under round-robin" in headline
 
 
+def test_a_factor_to_an_entry_at_the_deadline_is_at_least_that() -> None:
+    """5 % of the baseline's requests fail, so its p99 is whatever the deadline is configured to be."""
+    runs = runs_of({"round-robin": 30.0, "steelyard": 0.3}, noise=0.0, failed={"round-robin": 50})
+    headline = verdict_of(runs).headline
+    assert "are at least 100 times as fast as under round-robin" in headline
+    assert "as failures make it the deadline under round-robin" in headline
+
+
 def test_a_comparison_seen_from_the_other_side() -> None:
     """Ratio and interval are reciprocal, and ahead becomes behind."""
     values = {"a": {n: 1.0 + n / 100 for n in range(8)}, "b": {n: 2.0 + n / 90 for n in range(8)}}
-    pairs = compare_all("p99", values, ["a", "b"], None)
+    pairs = compare_all("p99", values, ["a", "b"])
     there, back = pairs["a", "b"], pairs["b", "a"]
     assert (there.standing, back.standing) == ("ahead", "behind")
     assert back.interval.ratio == pytest.approx(1 / there.interval.ratio)
@@ -462,6 +470,6 @@ def test_a_runner_up_is_rarely_called_behind_by_chance() -> None:
     for _ in range(300):
         values = {f"e{n}": dict(enumerate(np.exp(rng.normal(0, 0.2, 8)))) for n in range(6)}
         order = sorted(values, key=lambda label: sum(map(np.log, values[label].values())))
-        pair = compare_all("p99", values, order, Interval(1, 1, 1, 8))[order[0], order[1]]
+        pair = compare_all("p99", values, order)[order[0], order[1]]
         wrong += pair.standing == "ahead"
     assert wrong <= 15
