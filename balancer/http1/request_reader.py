@@ -141,5 +141,16 @@ class RequestReader:
             raise RequestRejected(431, "too_many_fields", f"at most {limits.fields} fields")
 
 
+def takes_method(method: bytes) -> bool:
+    """Return whether a method of capitals is one of HTTP/1.1: llhttp, which judges its heads, has a list of them."""
+    try:
+        httptools.HttpRequestParser(None).feed_data(b"%b / HTTP/1.1\r\nHost: a\r\n\r\n" % method)
+    except httptools.HttpParserUpgrade:  # CONNECT
+        return True
+    except httptools.HttpParserError:
+        return False
+    return True
+
+
 def _target_too_long(limit: int) -> RequestRejected:
     return RequestRejected(414, "target_too_long", f"at most {limit} bytes of target")

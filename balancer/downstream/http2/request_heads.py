@@ -18,6 +18,7 @@ from balancer.grpc.call import has_grpc_type
 from balancer.http1 import websocket
 from balancer.http1.client import Client
 from balancer.http1.request_head import HTTP11, Request
+from balancer.http1.request_reader import takes_method
 from balancer.http1.traced_head import heads_for
 
 FieldPairs = tuple[tuple[bytes, bytes], ...]
@@ -125,8 +126,8 @@ class StreamRequestHeads:
             raise RequestRejected(414, "target_too_long", f"at most {limit} bytes of target")
         if _is_target(path) is None:
             raise RequestRejected(400, "malformed_request", "a :path with characters that HTTP forbids")
-        if method not in _USUAL_METHODS and _is_method(method) is None:
-            raise RequestRejected(400, "malformed_request", "a :method with characters that HTTP forbids")
+        if method not in _USUAL_METHODS and (_is_method(method) is None or not takes_method(method)):
+            raise RequestRejected(400, "malformed_request", "a :method that HTTP/1.1 does not have")
         if path[:1] != b"/" and method != b"CONNECT" and not (path == b"*" and method == b"OPTIONS"):
             raise RequestRejected(400, "bad_target", "the :path must begin with a slash")
         self._method, self._path = method, path
