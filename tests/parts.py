@@ -30,8 +30,8 @@ REST = ("tests", *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "workers"
 INSTALLATION = "tests/deploy/test_installation.py"
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
-    "transports", "http2", "http2_engine", "engine_storms", "floods", "buffered_requests", "buffered_responses",
-    "trace_context", "traced_requests", "grpc", "route_table",
+    "transports", "http2", "http2_engine", "engine_storms", "floods", "legal_clients", "buffered_requests",
+    "buffered_responses", "small_parts", "trace_context", "traced_requests", "grpc", "route_table",
 )  # fmt: skip
 
 GRACE = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, IPvAnyNetwork
 
 from balancer.config.section import Section
 
@@ -22,4 +22,8 @@ class Http2Config(Section):
         ge=65_535,
         le=1 << 26,
         description="bytes of a request body that a client may send ahead of its worker, per stream",
+    )
+    flood_exempt: tuple[IPvAnyNetwork, ...] = Field(
+        default=(),
+        description="networks whose addresses are shared by many clients: none is refused HTTP/2 after floods",
     )

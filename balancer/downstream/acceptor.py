@@ -14,7 +14,6 @@ from balancer.downstream.connection_balance import PAUSE, ConnectionBalance
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.errors import ListenFailed
 from balancer.exchange.proxy import Proxy
-from balancer.networks import unmapped
 
 BACKLOG = 4096
 """Maximum connections in the kernel's accept queue; net.core.somaxconn caps it."""
@@ -179,22 +178,11 @@ class Acceptor:
         except OSError:  # descriptors are exhausted outside this process; try again when one of ours is free
             self._pause()
             return False
-        if self._proxy.resets and self._is_refused(address[0]):
-            client.close()
-            return True
         client.setblocking(False)
         task = self._loop.create_task(self._arrive(client, address[0]))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
         self._note()
-        return True
-
-    def _is_refused(self, address: str) -> bool:
-        """Return whether a client has flooded its connections of HTTP/2: refused before it costs a handshake."""
-        proxy = self._proxy
-        if not proxy.resets.refuses(unmapped(address).encode(), proxy.cached_time):
-            return False
-        proxy.counts.http2_floods += 1
         return True
 
     async def _arrive(self, client: socket.socket, address: str) -> None:

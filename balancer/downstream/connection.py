@@ -21,6 +21,7 @@ from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.client_connection import (
     HELD_BY_BODY,
     HELD_BY_PIPELINE,
+    HELD_BY_SMALL_PARTS,
     HELD_BY_UPGRADE,
     ClientConnection,
 )
@@ -241,21 +242,22 @@ class DownstreamConnection(ClientConnection):
         body = cast(Body, self._body)
         self.idle_since = self._proxy.cached_time
         try:
-            pieces = body.feed(data)
+            piece = body.feed(data)
         except BodyTooLarge as error:
             self._reject(RequestRejected(413, "body_too_large", str(error)))
             return b""
         except MalformedBody as error:
             self._reject(RequestRejected(400, "malformed_body", str(error)))
             return b""
-        for piece in pieces:
-            if self._answering is not None:
-                self._answering.request_body(piece)
+        if piece and self._answering is not None:
+            self._answering.request_body(piece)
         if body.is_ended:
             self._body = None
             if self._answering is not None:
                 self._reader = self._reader if self._keeps_alive else None
                 self._answering.request_ended(body.trailers)
+        elif body.small_parts:
+            self.bound_small_parts(body.small_parts)
         return body.rest
 
     def eof_received(self) -> bool:
@@ -322,8 +324,12 @@ class DownstreamConnection(ClientConnection):
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
-        timeouts = self._proxy.timeouts
+        timeouts, body = self._proxy.timeouts, self._body
         quiet = now - self.idle_since
+        if body is not None and body.small_parts:
+            body.small_parts = self.count_down_small_parts(body.small_parts)
+        elif self.is_held & HELD_BY_SMALL_PARTS:
+            self.unhold(HELD_BY_SMALL_PARTS)
         if self._linger_until is not None:
             self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
@@ -393,7 +399,7 @@ class DownstreamConnection(ClientConnection):
             self.transport.close()
         elif not self.transport.is_closing():
             self._linger_until = self._proxy.cached_time + self._proxy.timeouts.linger
-            self.unhold(HELD_BY_BODY | HELD_BY_PIPELINE | HELD_BY_UPGRADE)
+            self.unhold(HELD_BY_BODY | HELD_BY_PIPELINE | HELD_BY_UPGRADE | HELD_BY_SMALL_PARTS)
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, head: bytes) -> None:

@@ -167,6 +167,7 @@ class Proxy:
         self.adds_forwarded = config.adds_forwarded
         self.allowed_methods = config.allowed_methods
         self._trusted = config.trusted_proxies
+        self._flood_exempt = config.flood_exempt
         self.tunnels.idle, self.tunnels.stall = config.timeouts.tunnel_idle, config.timeouts.body_idle
         self.pools.apply(config.pools)
         self.pools.tls = config.upstream_tls
@@ -246,6 +247,10 @@ class Proxy:
     def trusts(self, address: str) -> bool:
         """Return whether forwarding fields from this peer are believed."""
         return is_within(address, self._trusted)
+
+    def exempts(self, address: bytes) -> bool:
+        """Return whether a client may go on in HTTP/2 after floods: many may share its address."""
+        return bool(self._flood_exempt) and is_within(address.decode(), self._flood_exempt)
 
     def client_of(self, address: bytes, authority: bytes, proto: bytes, version: bytes = HTTP11) -> Client:
         """Return what the requests of a connection from `address` have in common."""

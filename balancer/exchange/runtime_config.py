@@ -76,6 +76,7 @@ class RuntimeConfig:
     pools: PoolLimits
     network_routes: RoutesPlan
     trusted_proxies: tuple[Network, ...]
+    flood_exempt: tuple[Network, ...]
     proxy_protocol: tuple[Network, ...]
     internal_names: tuple[str, ...]
     internal_fields: InternalFields | None
@@ -130,6 +131,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         pools=settings.pool_limits,
         network_routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
         trusted_proxies=settings.trusted_proxies,
+        flood_exempt=settings.http2.flood_exempt,
         proxy_protocol=settings.proxy_protocol,
         internal_names=names,
         internal_fields=internal,

@@ -43,12 +43,12 @@ class Backlog:
 
 
 class Bodies:
-    """Bodies of one connection. `waiting`: streams with a part that the library does not have yet. `given`: bytes that
-    it has got, ever."""
+    """Bodies of one connection. `waiting`: streams with a part that the library does not have yet. `given` and `parts`:
+    bytes that it has got, ever, and in how many parts."""
 
     def __init__(self, session: Any) -> None:
         self.waiting: dict[int, Backlog] = {}
-        self.given = 0
+        self.given = self.parts = 0
         self._session = session
 
     def send(self, stream_id: int, data: bytes, is_last: bool) -> None:
@@ -76,6 +76,7 @@ class Bodies:
             self.waiting.pop(stream_id, None)
             return
         self.given += len(data)
+        self.parts += 1
 
     def send_trailers(self, stream_id: int, fields: Fields) -> None:
         """End a message with trailers."""

@@ -35,17 +35,22 @@ from balancer.http2.events import (
     STREAM_CLOSED,
     TRAILERS,
     Event,
+    join_data,
     name_of,
 )
 from balancer.http2.library import DenialOfService, LibraryError, new_session
 from balancer.http2.limits import (
     ASSUMED,
-    BYTES_PER_UPDATE,
+    BYTES_PER_FRAME,
+    FRAMES_PER_HEAD,
+    FRAMES_PER_PART,
     LAST_ID,
     LEAVING,
     LONGEST_FRAME,
     LOST_LIMIT,
+    MOST_ALLOWED,
     PIECE,
+    SMALL,
     UNLIMITED,
     WINDOW,
     Limits,
@@ -58,7 +63,8 @@ class Engine:
 
     `is_closed`: the connection is over; only `data_to_send` is left. `is_blocked`, set by the owner: the transport's
     buffer is full, so nothing is framed for it meanwhile. `is_leaving`: a GOAWAY has been sent or received. `resets`:
-    streams reset by the peer, ever. `stream_limit`: MAX_CONCURRENT_STREAMS of the peer. `has_connect`: it takes
+    streams that ended early by the peer's reset or fault, ever. `small_frames`: frames received that advance little or
+    nothing, counted down by the owner. `stream_limit`: MAX_CONCURRENT_STREAMS of the peer. `has_connect`: it takes
     extended CONNECT (RFC 8441).
     """
 
@@ -66,7 +72,7 @@ class Engine:
         self.is_closed = False
         self.is_blocked = False
         self.is_leaving = False
-        self.resets = 0
+        self.resets = self.small_frames = 0
         self.stream_limit = ASSUMED
         self.has_connect = False
         self._is_server = is_server
@@ -79,9 +85,11 @@ class Engine:
         self._open: dict[int, int] = {}  # streams that the peer has not ended -> bytes not acknowledged yet
         self._unwanted: dict[int, None] = {}  # answered streams whose request is not read to its end
         self._last_id = 0  # of the peer's streams
+        self._own_resets: set[int] = set()  # streams that are being reset from here
         self._recent_resets = 0
-        self._idle_frames = 0
-        self._sent = 0  # bytes of bodies that had been sent when idle frames were counted
+        self._idle_frames = 0  # below 0: those that progress allows in advance
+        self._sent = self._parts = 0  # of bodies, what has been sent when progress was counted
+        self._small_data = 0  # events in this read
         self._lost = 0  # bytes of the connection's window that may be lost
         settings |= {4: limits.stream_window, 6: limits.header_list}
         self._session: Any = new_session(is_server, limits, settings, WINDOW)
@@ -107,7 +115,8 @@ class Engine:
             reset, self._reset = self._reset, set()
             self._settle_resets(reset)
         events, self._events = self._events, []
-        return events
+        small, self._small_data = self._small_data, 0
+        return join_data(events) if small > 1 else events
 
     def events(self) -> list[Event]:
         """Return events that sending has caused: ask after `data_to_send` when the transport is no longer blocked, and
@@ -148,11 +157,13 @@ class Engine:
                     reset.add(stream_id)
                     self._count_lost(stream_id)
                     self._events.append((RESET, stream_id, value or INTERNAL_ERROR, False))
+                    if not flag and stream_id not in self._own_resets:
+                        self.count_fault()
+                self._own_resets.discard(stream_id)
                 self._forget(stream_id)
                 self._bodies.waiting.pop(stream_id, None)
             elif kind == RESET:
-                self._recent_resets += 1
-                self.resets += 1
+                self.count_fault()
                 reset.add(stream_id)
                 self._events.append(event)
             elif kind == OUTPUT:
@@ -165,7 +176,7 @@ class Engine:
             self.terminate(ENHANCE_YOUR_CALM, self._flood_in_words())
 
     def _on_head(self, stream_id: int, has_ended: bool) -> None:
-        self._idle_frames = 0
+        self._idle_frames -= FRAMES_PER_HEAD
         if self._is_server:
             self._last_id = stream_id
             if not has_ended:
@@ -178,8 +189,11 @@ class Engine:
         if owed is None:
             self._return(stream_id, len(data))  # of a stream that was reset from here meanwhile
             return
+        if len(data) < SMALL:
+            self.small_frames += 1
+            self._small_data += 1
         if data:
-            self._idle_frames = 0
+            self._idle_frames -= 1
         elif not has_ended:
             self._idle_frames += 1
             return  # it says nothing, and may come before the head of the response
@@ -194,6 +208,7 @@ class Engine:
 
     def _on_other(self, event: Any, kind: int, stream_id: int, value: Any) -> None:
         self._idle_frames += 1
+        self.small_frames += 1
         if kind == TRAILERS:
             self._forget(stream_id)
             self._events.append(event)
@@ -254,22 +269,31 @@ class Engine:
             return True
         if self._idle_frames <= limits.idle_frames:
             return False
-        sent = self._bodies.given - self._session.queued_in_all
-        has_progress = sent - self._sent >= limits.idle_frames * BYTES_PER_UPDATE
-        self._sent = sent
-        if has_progress:
-            self._idle_frames = 0
-        return not has_progress
+        bodies = self._bodies
+        sent, parts = bodies.given - self._session.queued_in_all, bodies.parts
+        self._idle_frames -= (parts - self._parts) * FRAMES_PER_PART + (sent - self._sent) // BYTES_PER_FRAME
+        self._sent, self._parts = sent, parts
+        return self._idle_frames > limits.idle_frames
 
     def _flood_in_words(self) -> str:
         if self._is_server and self._recent_resets > self._limits.resets:
-            return f"more than {self._limits.resets} streams reset at once"
-        return f"more than {self._limits.idle_frames} frames in a row without progress"
+            return f"more than {self._limits.resets} streams reset at once, or ended by the client's fault"
+        return f"more than {self._limits.idle_frames} frames without progress in a second"
 
     def tick(self) -> None:
         """Begin the limits on floods anew."""
-        self._idle_frames = 0
+        self._idle_frames = min(0, max(self._idle_frames, -MOST_ALLOWED * self._limits.idle_frames))
         self._recent_resets = max(0, self._recent_resets - self._limits.resets_per_tick)
+
+    def count_fault(self) -> None:
+        """Count a stream that has ended early by the peer's reset, or by its fault (CVE-2023-44487, CVE-2025-8671)."""
+        self._recent_resets += 1
+        self.resets += 1
+
+    @property
+    def has_many_resets(self) -> bool:
+        """Whether the peer has its part in what the resets of many connections are together."""
+        return self._recent_resets * 10 > self._limits.resets
 
     @property
     def is_worn(self) -> bool:
@@ -349,6 +373,9 @@ class Engine:
         self._forget(stream_id)
         self._bodies.waiting.pop(stream_id, None)
         try:
+            if self._is_server:
+                self._session.stream_window(stream_id)  # raises an error if the stream is no more
+                self._own_resets.add(stream_id)
             self._session.reset(stream_id, code)
         except LibraryError:
             return

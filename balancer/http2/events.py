@@ -48,12 +48,35 @@ INTERNAL_ERROR: Final = 2
 REFUSED_STREAM: Final = 7
 CANCEL: Final = 8
 ENHANCE_YOUR_CALM: Final = 11
+HTTP_1_1_REQUIRED: Final = 13
 
 _CODES: Final = (
     *("NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT"),
     *("STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR"),
     *("CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"),
 )
+
+
+def join_data(events: list[Event]) -> list[Event]:
+    """Join the DATA events of each stream to one, in the place of its first: what follows has a cost per event."""
+    joined: list[Event] = []
+    places: dict[int, int] = {}
+    parts: dict[int, list[bytes]] = {}
+    for event in events:
+        kind, stream_id, data, has_ended = event
+        if kind != DATA:
+            joined.append(event)
+        elif stream_id not in places:
+            places[stream_id], parts[stream_id] = len(joined), [data]
+            joined.append(event)
+        else:
+            parts[stream_id].append(data)
+            if has_ended:
+                joined[places[stream_id]] = (DATA, stream_id, b"", True)
+    for stream_id, place in places.items():
+        if len(parts[stream_id]) > 1:
+            joined[place] = (DATA, stream_id, b"".join(parts[stream_id]), joined[place][3])
+    return joined
 
 
 def name_of(code: int) -> str:

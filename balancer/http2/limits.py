@@ -27,8 +27,19 @@ LARGEST_HEAD: Final = 1 << 20
 HARD: Final = 4
 """A header list larger than this multiple of the advertised size ends the connection."""
 
-BYTES_PER_UPDATE: Final = 100
-"""Bytes sent per idle frame that count as progress: WINDOW_UPDATE frames of a receiver."""
+FRAMES_PER_HEAD: Final = 10
+FRAMES_PER_PART: Final = 4
+BYTES_PER_FRAME: Final = 16
+"""Idle frames that the peer may send for each head, idle frames for each part of a body that it gets (WINDOW_UPDATE of
+stream and connection, PING, and one to spare), and bytes that it gets for each further one. A window of 64 bytes, with
+two WINDOW_UPDATE frames for each, is twice as much; a window of one byte is a flood (CVE-2019-9511)."""
+
+MOST_ALLOWED: Final = 64
+"""Multiple of `idle_frames` up to which progress allows idle frames in advance: the client that acknowledges what it
+got in many seconds may do so at once."""
+
+SMALL: Final = 64
+"""Bytes of a frame DATA below which it counts as small."""
 
 LAST_ID: Final = 2**31 - 2**20
 LOST_LIMIT: Final = WINDOW // 4
@@ -51,8 +62,8 @@ class Limits:
 
     `streams`: MAX_CONCURRENT_STREAMS for the peer. `stream_window` in bytes: how much of a body the peer may send
     before `acknowledge`. `header_list`: advertised size of a header list in bytes, with 32 for each field (§ 6.5.2).
-    `idle_frames`: frames without progress of a message, in a row and between two ticks. `resets`: streams that the peer
-    may reset at once, and `resets_per_tick` from then on.
+    `idle_frames`: frames without progress of a message between two ticks, beyond those that progress allows. `resets`:
+    streams that may end early at once by the peer's reset or fault, and `resets_per_tick` from then on.
     """
 
     streams: int = 100

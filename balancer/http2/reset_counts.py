@@ -1,7 +1,7 @@
-"""Count the streams that each client resets, over all its connections (Rapid Reset, CVE-2023-44487). Pure.
+"""Count the streams that each client resets or breaks, over all its connections (CVE-2023-44487, CVE-2025-8671). Pure.
 
 The engine limits the resets and other floods of one connection. A client that opens another connection instead is
-limited here.
+refused HTTP/2 here for a while. Others may have the same address (NAT), so nothing else is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 MOST: Final = 2000
-"""Resets of one client at once beyond which its connections are ended: twice those of one connection."""
+"""Resets of one client at once beyond which it is refused HTTP/2: twice those of one connection."""
 
 FLOOD: Final = MOST // 2
 """Resets that count at least for a connection which was ended because of a flood of any kind."""
@@ -17,11 +17,9 @@ FLOOD: Final = MOST // 2
 PER_SECOND: Final = 66.0
 """Resets of one client in a second that are not counted: twice those of one connection."""
 
-ATTEMPT: Final = 20
-LARGEST: Final = MOST + 30 * PER_SECOND
-"""Resets that count for a connection which is refused, and the count up to which they do: a client that reconnects more
-than three times a second stays refused until 30 s after its last attempt. If all clients of a flood were let in at the
-same time once their counts have fallen, their first reads would delay others."""
+REFUSAL: Final = 10.0
+"""Seconds for which a client is refused HTTP/2, however often it tries. Its count has fallen by a third of `MOST` then,
+so the next connection that ends by a flood begins the next refusal."""
 
 CLIENTS: Final = 4096
 """Clients that are remembered; beyond it those whose resets came first are forgotten."""
@@ -32,27 +30,24 @@ class ResetCounts:
 
     def __init__(self) -> None:
         self._counts: dict[bytes, tuple[float, float]] = {}  # count, and when it was that
+        self._refused_until: dict[bytes, float] = {}  # of clients in `_counts`
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def add(self, address: bytes, number: int, now: float) -> bool:
-        """Count resets of a client. Returns whether they are too many."""
+        """Count resets of a client. Returns whether it is refused from now on, or already."""
         count = self._count(address, now) + number
         if address not in self._counts and len(self._counts) >= CLIENTS:
             self._forget(now)
-        self._counts[address] = count, now
-        return count > MOST
+        self._counts[address] = min(count, MOST), now
+        if count > MOST and not self.refuses(address, now):
+            self._refused_until[address] = now + REFUSAL
+        return self.refuses(address, now)
 
     def refuses(self, address: bytes, now: float) -> bool:
-        """Return whether a client that opens a connection has reset too many streams; if so, the attempt counts too."""
-        if address not in self._counts:
-            return False
-        count = self._count(address, now)
-        if count <= MOST:
-            return False
-        self._counts[address] = min(count + ATTEMPT, LARGEST), now
-        return True
+        """Return whether a client may not use HTTP/2 now."""
+        return now < self._refused_until.get(address, 0.0)
 
     def _count(self, address: bytes, now: float) -> float:
         count, at = self._counts.get(address, (0.0, now))
@@ -64,3 +59,5 @@ class ResetCounts:
         if len(kept) >= CLIENTS:
             kept = dict(list(kept.items())[CLIENTS // 4 :])
         self._counts = kept
+        ends = self._refused_until
+        self._refused_until = {address: ends[address] for address in kept if address in ends}

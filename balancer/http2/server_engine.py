@@ -48,7 +48,9 @@ class ServerEngine(Engine):
                 self._session.respond(stream_id, made, data, is_last)
             except LibraryError:
                 return
-            self._bodies.given += len(data)
+            if data:
+                self._bodies.given += len(data)
+                self._bodies.parts += 1
 
     def discard(self, stream_id: int) -> None:
         """Read no more of a request; called after the last part of its response, which is sent first."""

@@ -325,7 +325,8 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         body, sink = self._body, self._sink
         if body is None or sink is None:
             return
-        for piece in body.feed(data):
+        piece = body.feed(data)
+        if piece:
             sink.response_body(piece)
         if self._sink is None:
             return

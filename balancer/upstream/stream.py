@@ -182,9 +182,9 @@ class UpstreamStream(UpstreamRequest):
         body, stream = self._framed, self._stream
         if body is None or stream is None:
             return
-        for piece in body.feed(data):
-            for at in range(0, len(piece), PIECE):
-                stream.send(piece[at : at + PIECE])
+        piece = body.feed(data)
+        for at in range(0, len(piece), PIECE):
+            stream.send(piece[at : at + PIECE])
         if body.is_ended:
             self._framed = None
             stream.send_end(body.trailers)

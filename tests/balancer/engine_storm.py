@@ -27,7 +27,7 @@ from balancer.http2.events import (
     TRAILERS,
 )
 from balancer.http2.events import Event as EngineEvent
-from balancer.http2.limits import Limits
+from balancer.http2.limits import SMALL, Limits
 from balancer.http2.sendable import UnsendableFields
 from balancer.http2.server_engine import ServerEngine
 from tests.balancer import frames
@@ -257,8 +257,19 @@ class EngineStorm:
                 self._end(stream)
             elif kind < RESET and stream not in self._over:
                 self._hear_message(kind, stream, value, flag)
+        short = [stream for kind, stream, value, _ in events if kind == DATA and len(value) < SMALL]
+        assert len(short) == len(set(short)), "small frames of one read that are not one event"
+        self._check_limits()
         assert self.engine.is_closed or not self._has_closed
         assert self.engine.is_closed == self._has_closed or not events
+
+    def _check_limits(self) -> None:
+        """What an open connection has done stays within the limits on floods."""
+        engine = self.engine
+        if not engine.is_closed:
+            assert engine._idle_frames <= LIMITS.idle_frames
+            assert not self.is_server or engine._recent_resets <= LIMITS.resets
+        assert len(engine._own_resets) <= LIMITS.streams
 
     def _hear_message(self, kind: int, stream: int, value: Any, flag: bool) -> None:
         if kind in (HEAD, OVERSIZED):

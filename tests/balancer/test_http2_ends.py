@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, NO_ERROR
+from balancer.downstream.http2.connection import Http2Connection
+from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
 from balancer.http2.limits import Limits
-from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, ResetCounts
+from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, REFUSAL, ResetCounts
 from tests.balancer import frames
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Script, Stage, Wire, answering_after, response
-from tests.balancer.frames import END_HEADERS, block, frame, frames_of, head, rst
+from tests.balancer.conftest import Script, Stage, Wire, answering_after, get, response
+from tests.balancer.frames import END_HEADERS, block, frame, head, rst
 from tests.balancer.http2_client import Answer, Http2Client, RawClient, fields, http2_client, raw_client
 
 NAME = "a.example"
@@ -302,17 +303,76 @@ async def test_rapid_reset_over_several_connections(stage: Stage) -> None:
         stage.proxy.cached_time += 0.01
         client.wire.leave()
         await stage.eventually(lambda: not stage.proxy.downstreams)
-    assert await seen_when_refused(stage) == []
+    assert await is_refused(stage)
     assert stage.proxy.counts.http2_floods == 1
-    stage.jump(30.0)
+    stage.jump(REFUSAL)
     assert (await (await http2_client(stage)).ask()).status == 200
 
 
-async def seen_when_refused(stage: Stage) -> list[tuple[int, int, int, bytes]]:
-    """What a client gets that is refused before its first byte is read: nothing."""
-    wire = await stage.client()
-    await wire.closed()
-    return list(frames_of(wire.received))
+async def is_refused(stage: Stage) -> bool:
+    """Whether a new connection is told to use HTTP/1.1."""
+    client = await raw_client(stage)
+    await client.send(head(1, *fields()))
+    while not {frames.GOAWAY, frames.HEADERS} & {kind for kind, *_ in client.seen}:
+        client._take(await client.wire.some())
+    client.wire.leave()
+    if frames.HEADERS in {kind for kind, *_ in client.seen}:
+        return False
+    assert await client.goaway() == HTTP_1_1_REQUIRED
+    return True
+
+
+async def floods(stage: Stage, times: int = 3) -> None:
+    for _ in range(times):
+        client = await raw_client(stage)
+        await client.send(frame(frames.PING, b"12345678") * 1100)
+        assert await client.goaway() == ENHANCE_YOUR_CALM
+        await client.end()
+
+
+async def test_floods_cost_others_of_the_address_nothing_but_http2(stage: Stage) -> None:
+    """And that for a stated time, however often the client tries; what is open stays open."""
+    await stage.serve(await stage.worker(response()))
+    plain, neighbour = await stage.client(), await http2_client(stage)
+    await floods(stage)
+    begun = stage.clock.at
+    while stage.clock.at < begun + REFUSAL:
+        assert await is_refused(stage)
+        assert (await plain.ask(get())).status == 200
+        assert (await stage.ask(get())).status == 200
+        assert (await stage.ask(get(b"/-/live"))).status == 200
+        neighbour.engine.reset(neighbour.request(), CANCEL)
+        neighbour.flush()
+        assert (await neighbour.ask()).status == 200
+        stage.advance(0.25)
+    assert not await is_refused(stage)
+    await floods(stage, 1)
+    assert await is_refused(stage)
+
+
+async def test_addresses_that_are_exempt_are_not_refused(stage: Stage) -> None:
+    """Each of their connections has its limits; a reload applies the networks."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, http2={"flood_exempt": ["127.0.0.0/8"]})
+    await floods(stage, 5)
+    assert not await is_refused(stage)
+    await stage.reload(http2={"flood_exempt": ["10.0.0.0/8"]})
+    await floods(stage)
+    assert await is_refused(stage)
+
+
+async def test_bodies_that_are_too_large_count_as_resets(stage: Stage) -> None:
+    """Each costs a worker a connection, and the client some bytes."""
+    await stage.serve(await stage.worker(response()), limits={"body": 10})
+    client = await raw_client(stage)
+    for stream in (1, 3):
+        await client.send(head(stream, *fields(method=b"POST"), flags=END_HEADERS))
+        await stage.eventually(lambda: stage.state().in_flight == 1)
+        await client.send(frame(frames.DATA, bytes(11), stream))
+        await client.until(frames.HEADERS, stream)
+    (downstream,) = stage.proxy.downstreams
+    assert isinstance(downstream, Http2Connection)
+    assert downstream.engine.resets == 2
 
 
 async def test_floods_of_continuation_over_several_connections(stage: Stage) -> None:
@@ -327,7 +387,7 @@ async def test_floods_of_continuation_over_several_connections(stage: Stage) -> 
         await client.send(flood)
         assert await client.goaway() == ENHANCE_YOUR_CALM
         await client.end()
-    assert await seen_when_refused(stage) == []
+    assert await is_refused(stage)
     assert stage.proxy.counts.http2_floods == 4
     assert (await other.ask()).status == 200
     assert (await (await http2_client(stage, source="127.0.0.2")).ask()).status == 200
@@ -341,7 +401,7 @@ async def test_connection_that_is_refused_behind_a_proxy_counts_once(stage: Stag
     await client.send(
         b"PROXY TCP4 203.0.113.7 127.0.0.1 56324 80\r\n" + frames.PREFACE + frame(frames.SETTINGS)
     )
-    assert await client.goaway() == ENHANCE_YOUR_CALM
+    assert await client.goaway() == HTTP_1_1_REQUIRED
     await client.end()
     assert stage.proxy.counts.http2_floods == 1
 
@@ -351,7 +411,8 @@ def test_reset_counts_are_bounded_and_fall() -> None:
     assert not counts.add(b"a", MOST, 0.0)
     assert counts.add(b"a", 1, 0.0)
     assert counts.refuses(b"a", 0.0)
-    assert not counts.refuses(b"a", 1.0)
+    assert counts.refuses(b"a", REFUSAL - 0.1)
+    assert not counts.refuses(b"a", REFUSAL)
     assert not counts.refuses(b"b", 0.0)
     for number in range(2 * CLIENTS):
         counts.add(b"%d" % number, 1000, 1.0)
@@ -360,12 +421,18 @@ def test_reset_counts_are_bounded_and_fall() -> None:
     assert counts.refuses(b"last", 100.0) is False
 
 
-def test_a_client_that_goes_on_reconnecting_stays_refused() -> None:
-    """Until half a minute after its last attempt, however many there were."""
+def test_a_client_that_floods_whenever_it_may_is_mostly_refused() -> None:
+    """Attempts do not count; a flood in each second that is allowed is one in ten seconds."""
     counts = ResetCounts()
     counts.add(b"a", MOST + 1, 0.0)
-    assert all(counts.refuses(b"a", attempt / 4) for attempt in range(1000))
-    assert not counts.refuses(b"a", 999 / 4 + 30.0)
+    allowed = [second for second in range(600) if not counts.refuses(b"a", second)]
+    assert allowed == [*range(int(REFUSAL), 600)]
+    floods = 0
+    for second in range(600):
+        if not counts.refuses(b"a", second):
+            floods += 1
+            counts.add(b"a", 1000, second)
+    assert floods <= 600 / REFUSAL
 
 
 # --- tunnels

@@ -29,7 +29,15 @@ from balancer.http2.events import (
     TRAILERS,
     Event,
 )
-from balancer.http2.limits import LONGEST_FRAME, PIECE, WINDOW, Limits
+from balancer.http2.limits import (
+    BYTES_PER_FRAME,
+    FRAMES_PER_HEAD,
+    FRAMES_PER_PART,
+    LONGEST_FRAME,
+    PIECE,
+    WINDOW,
+    Limits,
+)
 from balancer.http2.sendable import UnsendableFields
 from balancer.http2.server_engine import ServerEngine
 from tests.balancer import frames
@@ -709,18 +717,17 @@ def test_floods(kind: str, is_at_once: bool) -> None:
 
 
 def test_progress_is_no_flood() -> None:
-    """A message, a part of one, or a body that is sent meanwhile begins the count anew, as a tick does."""
+    """A message and each part of one allow further frames, and a tick begins the count anew."""
     server = lone_server()
     server.receive(
         frame(frames.SETTINGS, struct.pack("!HI", 4, 2**31 - 1)) + FLOODS["window of the connection"]
     )
     server.receive(frame(frames.WINDOW_UPDATE, struct.pack("!I", 2**30)))
     pings = FLOODS["ping"] * (LIMITS.idle_frames - 5)
-    server.receive(pings + head(1, *POST, flags=END_HEADERS))
-    for _ in range(3):
-        server.receive(pings + frame(frames.DATA, b"x", 1))
+    server.receive(pings + head(1, *POST, flags=END_HEADERS) + FLOODS["ping"] * FRAMES_PER_HEAD)
+    for _ in range(100):
+        server.receive(FLOODS["ping"] + frame(frames.DATA, b"x", 1))
         server.data_to_send()
-    server.receive(pings)
     server.tick()
     server.receive(pings)
     assert not server.is_closed
@@ -745,7 +752,101 @@ def test_flood_of_windows_of_one_byte() -> None:
         server.receive(FLOODS["window of a stream"])
         server.data_to_send()
         count += 1
-    assert count <= LIMITS.idle_frames + 1
+    assert count <= LIMITS.idle_frames + FRAMES_PER_HEAD + FRAMES_PER_PART + 1 + count // BYTES_PER_FRAME
+
+
+ENEMIES = {
+    "pings between bytes": (FLOODS["ping"] * 20 + frame(frames.DATA, b"x", 1), 1),
+    "pings between requests": (FLOODS["ping"] * 20, FRAMES_PER_HEAD),
+    "windows between bytes": (FLOODS["window of a stream"] * 20 + frame(frames.DATA, b"x", 1), 1),
+}
+
+
+@pytest.mark.parametrize("kind", ENEMIES)
+def test_progress_allows_no_multiple_of_itself(kind: str) -> None:
+    """Frames without progress stay bounded by the limit and by what progress allows."""
+    flood, allowed = ENEMIES[kind]
+    server = lone_server()
+    server.receive(head(1, *POST, flags=END_HEADERS))
+    rounds = 0
+    while not server.is_closed:
+        rounds += 1
+        server.receive(flood + head(2 * rounds + 1, *GET) * (allowed == FRAMES_PER_HEAD))
+        server.respond(2 * rounds + 1, OK, is_last=True)
+        server.data_to_send()
+    assert (rounds - 2) * (20 - allowed) <= LIMITS.idle_frames + FRAMES_PER_HEAD
+
+
+def window(stream: int, size: int) -> bytes:
+    return frame(frames.WINDOW_UPDATE, struct.pack("!I", size), stream)
+
+
+FIVE = (*POST, (b"content-length", b"5"))
+FAULTS: dict[str, Callable[[int], tuple[bytes, bytes]]] = {
+    "content-length exceeded": lambda stream: (
+        head(stream, *FIVE, flags=END_HEADERS),
+        frame(frames.DATA, bytes(10), stream),
+    ),
+    "content-length not reached": lambda stream: (
+        head(stream, *FIVE, flags=END_HEADERS),
+        frame(frames.DATA, b"x", stream, 1),
+    ),
+    "malformed trailers": lambda stream: (
+        head(stream, *POST, flags=END_HEADERS),
+        head(stream, (b"x", b"a\r\nb")),
+    ),
+    "malformed head": lambda stream: (b"", head(stream, *GET, (b"X", b"y"))),
+    "reset": lambda stream: (head(stream, *GET), rst(stream)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_streams_that_end_by_the_clients_fault_are_counted(fault: str) -> None:
+    """Whichever side resets them (CVE-2025-8671): as many as the client may reset itself."""
+    server = lone_server()
+    count = 0
+    while not server.is_closed and count < 1000:
+        begin, end = FAULTS[fault](2 * count + 1)
+        server.receive(begin)
+        server.data_to_send()
+        server.receive(end)
+        count += 1
+    assert count == server.resets == LIMITS.resets + 1
+    assert goaway_of(server)[1] == ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize("code", [NO_ERROR, PROTOCOL_ERROR, CANCEL])
+def test_streams_that_are_reset_from_here_are_not_counted(code: int) -> None:
+    server = lone_server()
+    for stream in range(1, 1001, 2):
+        server.receive(head(stream, *POST, flags=END_HEADERS))
+        server.reset(stream, code)
+        server.data_to_send()
+        server.receive(window(stream, 1) * (stream % 10 == 1))
+        server.reset(stream, code)  # again, when it is no more
+        server.tick()
+    assert (server.is_closed, server.resets) == (False, 0)
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+def test_small_frames_of_a_read_are_one_event_for_each_stream(is_server: bool) -> None:
+    """Streams in turns, too; the order within a stream stays."""
+    engine: Engine = lone_server() if is_server else lone_client()
+    if isinstance(engine, ClientEngine):
+        engine.request(GET, is_last=True)
+        engine.data_to_send()
+    begin, before = POST if is_server else OK, engine.small_frames
+    mixed = b"".join(frame(frames.DATA, b"%d" % stream, stream) for _ in range(20) for stream in (1, 3))
+    ends = frame(frames.DATA, b"!", 1, 1) + head(3, (b"a", b"b"))
+    heads = [head(stream, *begin, flags=END_HEADERS) for stream in (1, 3)]
+    assert engine.receive(b"".join(heads) + mixed + ends) == [
+        (HEAD, 1, tuple(begin), False),
+        (HEAD, 3, tuple(begin), False),
+        (DATA, 1, b"1" * 20 + b"!", True),
+        (DATA, 3, b"3" * 20, False),
+        (TRAILERS, 3, ((b"a", b"b"),), True),
+    ]
+    assert engine.small_frames - before == 42
 
 
 @pytest.mark.parametrize("fields", [[(b"X", b"y")], [(b"connection", b"close")], [(b"x", b"a\r\nb: c")]])

@@ -31,5 +31,4 @@ class AdminTransport(StreamTransport):
             response = incoming_response(head + b"\r\n")
             self._stream.send(self._stream.fields_of(response.status, response.block), b"", is_last=False)
             body = self._body = body_of(response.framing, response.length)
-        for piece in body.feed(given) if given else ():
-            super().write(piece)
+        super().write(body.feed(given))

@@ -24,6 +24,7 @@ from balancer.http2.events import (
     DATA,
     ENHANCE_YOUR_CALM,
     HEAD,
+    HTTP_1_1_REQUIRED,
     NO_ERROR,
     OVERSIZED,
     PROTOCOL_ERROR,
@@ -112,8 +113,8 @@ class Http2Connection(ClientConnection):
         proxy.counts.connections += 1
         proxy.counts.http2_connections += 1
         proxy.downstreams[self] = None
-        if not client.is_trusted and proxy.resets.refuses(client.address, proxy.now()):
-            self._end(ENHANCE_YOUR_CALM, "too many streams of this client were reset")
+        if proxy.resets and proxy.resets.refuses(client.address, proxy.now()):
+            self._end(HTTP_1_1_REQUIRED, "too many streams of this client were reset")
         else:
             self.write(self.engine.data_to_send())
 
@@ -146,6 +147,7 @@ class Http2Connection(ClientConnection):
             for stream in unstarted:
                 stream.start()
         self._is_reading = False
+        self.bound_small_parts(engine.small_frames)
         if self._flush_is_due or engine.has_answers or self._watched or self._ended or self._left_at:
             self._flush()
 
@@ -326,7 +328,9 @@ class Http2Connection(ClientConnection):
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             engine.tick()
-        if engine.resets > self._resets and self._count_resets(now):
+        if engine.small_frames:
+            engine.small_frames = self.count_down_small_parts(engine.small_frames)
+        if engine.resets > self._resets and self._count_resets(now) and engine.has_many_resets:
             self._end(ENHANCE_YOUR_CALM, "too many streams of this client were reset")
             return
         for stream in list(self._streams.values()):
@@ -392,7 +396,7 @@ class Http2Connection(ClientConnection):
     def _closed(self, code: int, *, lingers: bool = False) -> None:
         """Send the last bytes and close. If it `lingers`, drop input until the client closes, too: what comes after a
         close is answered by a reset, which discards what the client has not read (RFC 9112 § 9.6)."""
-        if code == ENHANCE_YOUR_CALM:
+        if code in (ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED):
             self._proxy.counts.http2_floods += 1
         elif code >= PROTOCOL_ERROR:
             self._proxy.counts.http2_violations += 1
@@ -407,8 +411,8 @@ class Http2Connection(ClientConnection):
                 self.transport.close()
 
     def _count_resets(self, now: float, at_least: int = 0) -> bool:
-        """Count the resets since the last call for the client. Returns whether they are too many."""
+        """Count the resets since the last call for the client. Returns whether it is refused HTTP/2 for now."""
         number, self._resets = max(at_least, self.engine.resets - self._resets), self.engine.resets
-        if not number or self.client.is_trusted:
+        if not number or self.client.is_trusted or self._proxy.exempts(self.client.address):
             return False
         return self._proxy.resets.add(self.client.address, number, now)
