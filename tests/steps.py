@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 
-def steps(do: Callable[[], None]) -> int:
+def steps(do: Callable[[], object]) -> int:
     """Number of executed lines, loop iterations included; compiled modules are not counted."""
     count = 0
 
