@@ -54,6 +54,7 @@ HOT = [
     "balancer/http1/chunks.py",
     "balancer/downstream/pipelined.py",
     "balancer/http1/client.py",
+    "balancer/http1/cookies.py",
     "balancer/exchange/client_connection.py",
     "balancer/exchange/client_stream.py",
     "balancer/exchange/stream_attempt.py",

@@ -9,10 +9,21 @@ import re
 from ipaddress import IPv6Address
 from typing import Final
 
-_ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _SLASHES: Final = re.compile(rb"/{2,}")
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
+_DIGITS: Final = "0123456789ABCDEFabcdef"
+_DECODED: Final = {
+    f"%{high}{low}".encode(): bytes((code,))
+    if (code := int(high + low, 16)) in _UNRESERVED
+    else b"%%%02X" % code
+    for high in _DIGITS
+    for low in _DIGITS
+}
+"""Each code of a byte, in every case, and what it is replaced by. A function called for each of the 2,700 codes that a
+path may have would take a millisecond."""
+
+_split_codes: Final = re.compile(rb"(%[0-9A-Fa-f]{2})").split
 
 MAX_HOST_BYTES: Final = 255
 """Longest name that DNS carries (RFC 1035 § 2.3.4), and that RFC 3986 § 3.2.2 asks producers of URLs to keep to."""
@@ -40,13 +51,11 @@ def normalized(path: bytes) -> bytes:
     """
     if b"%" not in path and b"//" not in path and b"/." not in path:
         return path
-    path = _SLASHES.sub(b"/", _ENCODED.sub(_decoded, path))
+    if b"%" in path:
+        parts = _split_codes(path)
+        path = b"".join(map(_DECODED.get, parts, parts))
+    path = _SLASHES.sub(b"/", path)
     return _without_dots(path) if b"/." in path else path
-
-
-def _decoded(match: re.Match[bytes]) -> bytes:
-    code = int(match[1], 16)
-    return bytes((code,)) if code in _UNRESERVED else match[0].upper()
 
 
 def _without_dots(path: bytes) -> bytes:

@@ -6,10 +6,10 @@ id: without the key it reveals no endpoint and cannot be forged; an unknown toke
 
 from __future__ import annotations
 
-import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from balancer.http1.cookies import CookieSearch
 from balancer.http1.fields import Find, first_value_of
 from balancer.http1.internal_fields import InternalFields
 from policies.policy import Policy
@@ -40,26 +40,22 @@ class Stickiness:
         placement: Placement = ByToken(self._token) if self._config.cookie else ByRendezvous()
         return Sticky(policy, placement, counts)
 
-    def key(self, request: Request) -> str | None:
-        """Return the affinity key for `RequestFacts.key`, None if the request has none."""
-        key = self.key_in(request.raw)
-        return key.decode("latin-1") if key is not None else None
-
     def key_in(self, head: bytes) -> bytes | None:
         """Return the affinity key in the bytes of a request head, None if there is none."""
         match = self._find(head)
         return match[1] if match is not None else None
 
     def key_of(self, request: Request, client: Client) -> str | None:
-        """Return the affinity key of a request; has the signature of `KeyOf`."""
-        return self.key(request)
+        """Return the affinity key of a request, None if it has none; has the signature of `KeyOf`."""
+        key = self.key_in(request.raw)
+        return key.decode("latin-1") if key is not None else None
 
     def cookie(self, request: Request, client: Client, endpoint_id: str) -> bytes:
         """Return the Set-Cookie line for a response of this endpoint, b"" if the client has that cookie already."""
         if self._config.cookie is None:
             return b""
         token = self._token(endpoint_id)
-        if self.key(request) == token:
+        if request.key_by(self.key_of, client) == token:
             return b""
         is_secure = client.proto == b"https" if self._config.secure is None else self._config.secure
         line = f"Set-Cookie: {self._config.cookie}={token}{self._attributes}{'; Secure' if is_secure else ''}\r\n"
@@ -99,11 +95,8 @@ def _attributes(config: StickyConfig) -> str:
 
 
 def _cookie(name: bytes) -> Find:
-    """Return a search for the affinity token among a request's cookies (RFC 6265 § 4.2.1)."""
-    token = rb"[0-9a-f]{%d}" % (2 * TOKEN_BYTES)
-    return re.compile(
-        rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=(%b)[ \t]*[;\r]" % (re.escape(name), token)
-    ).search
+    """Return a search for the affinity token among a request's cookies."""
+    return CookieSearch(name, rb"([0-9a-f]{%d})(?=[ \t]*(?:;|$))" % (2 * TOKEN_BYTES)).search
 
 
 def _field(name: bytes) -> Find:

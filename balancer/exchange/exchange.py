@@ -161,7 +161,7 @@ class Exchange:
         method, target = request.method, request.target
         # GET is the common case, and decoding costs more than comparing.
         name = "GET" if method == b"GET" else method.decode()
-        key = None if proxy.key_of is None else proxy.key_of(request, self.downstream.client)
+        key = None if proxy.key_of is None else request.key_by(proxy.key_of, self.downstream.client)
         facts = RequestFacts(
             name, target.decode("latin-1"), proxy.home_region, key, self.attempts, self.tried
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from balancer.http1.fields import first_value_of
+from balancer.http1.cookies import CookieSearch
+from balancer.http1.fields import Find, first_value_of
 
 if TYPE_CHECKING:
     from balancer.config.key import KeyConfig
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
 """The first address of X-Forwarded-For: the client as the first proxy saw it."""
+
+_OF_COOKIE = rb"[ \t]*([^; \t][^;]*)"
+"""The value of a cookie that is not empty, with white space behind it."""
 
 
 def key_of(config: KeyConfig) -> KeyOf | None:
@@ -28,19 +32,14 @@ def key_of(config: KeyConfig) -> KeyOf | None:
     if config.by is None or config.name is None:
         return None
     name = config.name.encode()
-    return _found(_cookie(name) if config.by == "cookie" else first_value_of(name))
+    is_cookie = config.by == "cookie"
+    return _found(CookieSearch(name, _OF_COOKIE).search if is_cookie else first_value_of(name).search)
 
 
-def _cookie(name: bytes) -> re.Pattern[bytes]:
-    return re.compile(rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=([^;\r]*[^;\r \t])" % re.escape(name))
-
-
-def _found(pattern: re.Pattern[bytes]) -> KeyOf:
-    search = pattern.search
-
+def _found(search: Find) -> KeyOf:
     def key(request: Request, client: Client) -> str | None:
         match = search(request.raw)
-        return match[1].decode("latin-1") if match is not None else None
+        return match[1].rstrip(b" \t").decode("latin-1") if match is not None else None
 
     return key
 

@@ -29,8 +29,19 @@ _LOOKED_AT: Final = REFUSED_METHODS | {b"OPTIONS"}
 """Methods that need more than their fields parsed."""
 
 
+KeyOf = Callable[["Request", Client], "str | None"]
+"""Returns the key of a request, as [key] or [sticky] configures it; None if the request has none."""
+
+
 class Request:
-    """A parsed request: `head` is sent to the worker, `id` is its X-Request-ID, `raw` is the head as received."""
+    """A parsed request: `head` is sent to the worker, `id` is its X-Request-ID, `raw` is the head as received.
+
+    `path` is the normalized path while routes are in use.
+    """
+
+    path = b""
+    _key: str | None = None
+    _keyed_by: KeyOf | None = None  # what has found `_key`
 
     def __init__(
         self, method: bytes, target: bytes, head: bytes, request_id: bytes, fields: RequestFields, raw: bytes
@@ -42,13 +53,16 @@ class Request:
         self.fields = fields
         self.raw = raw
 
+    def key_by(self, key_of: KeyOf, client: Client) -> str | None:
+        """Return the key that `key_of` finds; further calls for the same one do not search again."""
+        if self._keyed_by != key_of:
+            self._key = key_of(self, client)
+            self._keyed_by = key_of
+        return self._key
+
     def another_head(self) -> bytes:
         """Return the head for a further attempt, a retry or a hedge."""
         return self.head
-
-
-KeyOf = Callable[[Request, Client], "str | None"]
-"""Returns the key of a request, as [key] or [sticky] configures it; None if the request has none."""
 
 
 class RequestHeads:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from balancer.http1.fields import PROTO, found, host_of, lines_of, scheme_of
+from balancer.http1.fields import PROTO, Values, found, host_of, lines_of, scheme_of
 from balancer.http1.request_head import Request
-from balancer.urls import host_in, normalized
+from balancer.urls import host_in
 
 if TYPE_CHECKING:
     from balancer.config.routes import AnswerConfig, RedirectConfig, RouteConfig
@@ -18,14 +19,40 @@ if TYPE_CHECKING:
 
 ANY: Final = b"*"
 
-Condition = tuple[re.Pattern[bytes], bytes]
-"""Lines of a field, and the value that one of them must have, or `ANY`."""
+_NO_LINES: Final = re.compile(rb"\n(:):()")
+"""Matches no head: no name of a field begins with a colon."""
+
+
+class FieldValues:
+    """Values of the fields that routes have conditions on, of one request: searched at most once, if a route asks."""
+
+    def __init__(self, lines: re.Pattern[bytes], head: bytes) -> None:
+        self._lines = lines
+        self._head = head
+        self._values: Values | None = None
+
+    def has(self, name: bytes, wanted: bytes) -> bool:
+        """Return whether a field of this name, in lower case, has the value `wanted`, or any if that is `ANY`."""
+        values = self._values
+        if values is None:
+            self._values = values = {}
+            for found_name, value, _ in found(self._lines, self._head):
+                values.setdefault(found_name, []).append(value)
+        of_name = values.get(name)
+        return of_name is not None and (wanted == ANY or wanted in of_name)
+
+
+def lines_asked_for(routes: Iterable[Route]) -> re.Pattern[bytes]:
+    """Return an expression for the lines of all fields that the conditions of `routes` name."""
+    names = {re.escape(name) for route in routes for name, _ in route.fields}
+    return lines_of(b"|".join(sorted(names))) if names else _NO_LINES
 
 
 class Route:
     """A route to the pool of `proxy`, or, if that is None, one that is answered here.
 
-    `limiter` has its rate limits; `mirror` copies its requests.
+    `limiter` has its rate limits; `mirror` copies its requests. `fields` are its conditions on fields: a name in lower
+    case, and the value that one of the fields must have, or `ANY`.
     """
 
     def __init__(
@@ -43,22 +70,22 @@ class Route:
         self.rank = (len(config.headers), bool(config.methods), config.scheme is not None)
         self._methods = frozenset(method.encode() for method in config.methods)
         self._scheme = (config.scheme or "").encode()
-        self._fields: tuple[Condition, ...] = tuple(
-            (lines_of(re.escape(name.encode())), value.encode()) for name, value in config.headers.items()
-        )
-        self.is_plain = not (self._methods or self._scheme or self._fields)
+        self.fields = tuple((name.lower().encode(), value.encode()) for name, value in config.headers.items())
+        self.is_plain = not (self._methods or self._scheme or self.fields)
         self._prefix = (config.prefix or "").removesuffix("/").encode()
         self._rewrites = config.strip_prefix or config.replace_prefix is not None
         self._replacement = (config.replace_prefix or "").removesuffix("/").encode()
 
-    def matches(self, request: Request) -> bool:
+    def matches(self, request: Request, values: FieldValues) -> bool:
         """Return whether a request with this route's host and path meets its other conditions."""
         if self._methods and request.method not in self._methods:
             return False
-        head = request.head
-        if self._scheme and scheme_of(head) != self._scheme:
+        if self._scheme and scheme_of(request.head) != self._scheme:
             return False
-        return all(_has(head, lines, wanted) for lines, wanted in self._fields)
+        for name, wanted in self.fields:  # noqa: SIM110 - a generator costs more than the search
+            if not values.has(name, wanted):
+                return False
+        return True
 
     def rewrite(self, request: Request) -> None:
         """Remove or replace the prefix of the request, if that is configured and its target is a path. The worker gets
@@ -66,8 +93,8 @@ class Route:
         """
         if not (self._rewrites and request.target.startswith(b"/")):  # OPTIONS * and CONNECT have no path
             return
-        path, mark, query = request.target.partition(b"?")
-        path = self._replacement + normalized(path)[len(self._prefix) :]
+        _, mark, query = request.target.partition(b"?")
+        path = self._replacement + request.path[len(self._prefix) :]
         target = b"%b%b%b" % (path if path.startswith(b"/") else b"/" + path, mark, query)
         head = request.head
         begin, end = head.find(b"\r\n"), head.find(PROTO)
@@ -81,10 +108,6 @@ class Route:
             return _fixed(self.answer)
         assert self.redirect is not None  # a route without a pool redirects or answers
         return _redirected(self.redirect, request)
-
-
-def _has(head: bytes, lines: re.Pattern[bytes], wanted: bytes) -> bool:
-    return any(wanted in (ANY, value) for _, value, _ in found(lines, head))
 
 
 def _fixed(answer: AnswerConfig) -> tuple[int, bytes, bytes]:

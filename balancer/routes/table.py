@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
-from balancer.routes.route import Route
+from balancer.routes.route import FieldValues, Route, lines_asked_for
 from balancer.urls import MAX_AUTHORITY_BYTES, host_in, normalized
 
 if TYPE_CHECKING:
@@ -41,25 +41,25 @@ class PathRoutes:
         routes.append(route)
         routes.sort(key=lambda each: each.rank, reverse=True)
 
-    def find(self, path: bytes, request: Request) -> Route | None:
+    def find(self, path: bytes, request: Request, values: FieldValues) -> Route | None:
         """Return the most specific route for the path that matches the request."""
-        route = _first(self._exact.get(path), request)
+        route = _first(self._exact.get(path), request, values)
         if route is not None:
             return route
         end = len(path)
         if end > self._longest:
             end = path.rfind(b"/", 0, self._longest + 1)
         while end >= 0:
-            route = _first(self._prefixes.get(path[:end]), request)
+            route = _first(self._prefixes.get(path[:end]), request, values)
             if route is not None or not end:
                 return route
             end = path.rfind(b"/", 0, end)
         return None
 
 
-def _first(routes: list[Route] | None, request: Request) -> Route | None:
+def _first(routes: list[Route] | None, request: Request, values: FieldValues) -> Route | None:
     for route in routes or ():
-        if route.is_plain or route.matches(request):
+        if route.is_plain or route.matches(request, values):
             return route
     return None
 
@@ -88,7 +88,9 @@ class RouteTable:
         self._longest_suffix = 0
         self._others = PathRoutes()
         self._places: dict[bytes, list[PathRoutes]] = {}
-        for config, route in routes:
+        listed = list(routes)
+        self._lines = lines_asked_for(route for _, route in listed)
+        for config, route in listed:
             self._of(config.host).add(config, route)
             self.is_in_use = True
 
@@ -108,12 +110,14 @@ class RouteTable:
         if mark >= 0:
             path = path[:mark]
         path = normalized(path) if path.startswith(b"/") else b""  # OPTIONS * and CONNECT have none
+        request.path = path
         host = host_of(request.head)
         places = self._places.get(host)
         if places is None:
             places = self._places_of(host)
+        values = FieldValues(self._lines, request.head)
         for routes in places:
-            route = routes.find(path, request)
+            route = routes.find(path, request, values)
             if route is not None:
                 return route
         return None

@@ -25,6 +25,9 @@ _NO_SPAN: Final = b"0" * 16
 MOST_MEMBERS: Final = 32
 """Maximum members of a tracestate (§ 3.3.1.3.1); a longer one is discarded."""
 
+MOST_COMMAS: Final = 4 * MOST_MEMBERS
+"""Commas of a tracestate that is looked at: some members may be empty, but not thousands of them."""
+
 _MEMBER: Final = (
     rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 )
@@ -57,6 +60,8 @@ def state_of(values: Iterable[bytes]) -> bytes:
     Fields are combined in their order (RFC 9110 § 5.3); empty members and white space around members are dropped.
     """
     state = b",".join(values)
+    if state.count(b",") > MOST_COMMAS:
+        return b""
     if _STATE.fullmatch(state) is None:  # usually it has no white space and no empty member
         state = b",".join([member for piece in state.split(b",") if (member := piece.strip(b" \t"))])
         if _STATE.fullmatch(state) is None:

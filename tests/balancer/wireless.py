@@ -301,6 +301,15 @@ class AdminStub:
         transport.close()
 
 
+def table_of(value: Any) -> Any:
+    """A table from a tuple of pairs, a list of tables from a tuple of those; others as they are."""
+    if not (isinstance(value, tuple) and all(isinstance(each, tuple) for each in value)):
+        return value
+    if all(isinstance(each[0], str) for each in value):
+        return {name: table_of(inner) for name, inner in value}
+    return [table_of(each) for each in value]
+
+
 @lru_cache(maxsize=64)
 def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
     """Validated settings, cached because validation takes longer than a run."""
@@ -312,7 +321,7 @@ def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
         "endpoints": endpoints,
         "health_checks": checks,
     }
-    tables = {name: dict(value) if isinstance(value, tuple) else value for name, value in options}
+    tables = {name: table_of(value) for name, value in options}
     mirror = tables.pop("mirror", None)
     if mirror is not None:
         endpoint = {"id": "m0", "address": f"http://{MIRROR}:80", "region": "r"}

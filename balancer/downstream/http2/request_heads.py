@@ -23,6 +23,15 @@ from balancer.http1.traced_head import heads_for
 
 FieldPairs = tuple[tuple[bytes, bytes], ...]
 
+MAX_REPEATED_BYTES: Final = 4096
+"""Bytes of long fields that a head may have more than once: as many as the table of HPACK holds (RFC 7541 § 4.2).
+
+A field that the client has sent once costs it a byte each time it refers to it. Without repetition a head takes at most
+the table from there; with it, 20 bytes would become a head of 32 KiB. Clients do not repeat long fields in a head."""
+
+LONG: Final = 256
+"""Bytes of a name or a value from which on it counts."""
+
 _OF_ONE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding")
 )
@@ -157,8 +166,13 @@ class StreamRequestHeads:
             _check(b"host", authority)
             lines.append(b"Host: %b\r\n" % authority)
         cookies: list[bytes] = []
-        hosts = 0
+        hosts = repeated = 0
+        seen: set[tuple[bytes, bytes]] = set()
         for name, value in others:
+            if len(value) > LONG or len(name) > LONG:
+                repeated += _repeated_bytes(name, value, seen)
+                if repeated > MAX_REPEATED_BYTES:
+                    raise _repetitive()
             _check(name, value)
             if name == b"cookie":  # § 8.2.3
                 cookies.append(value)
@@ -186,10 +200,27 @@ class StreamRequestHeads:
         return b"".join(lines)
 
 
+def _repeated_bytes(name: bytes, value: bytes, seen: set[tuple[bytes, bytes]]) -> int:
+    """Return the bytes of a long field, or of its long name, that are in `seen`, and put it there."""
+    repeated = 0
+    for part in ((name, value), (name, b"")):
+        size = len(part[1]) or len(name)
+        if size > LONG:
+            if part in seen:
+                repeated += size
+            seen.add(part)
+    return repeated
+
+
 def _check(name: bytes, value: bytes) -> None:
     """Refuse what would be something else in HTTP/1.1, whatever the engine has found."""
     if _is_name(name) is None or _is_value(value) is None:
         raise RequestRejected(400, "malformed_request", "a field with characters that HTTP forbids")
+
+
+def _repetitive() -> RequestRejected:
+    detail = f"at most {MAX_REPEATED_BYTES} bytes of fields that the head has already"
+    return RequestRejected(431, "head_too_large", detail)
 
 
 def _for_log(method: bytes, path: bytes) -> bytes:
