@@ -70,6 +70,13 @@ class NoRoute(ForwardingError):
     reason = "no_route"
 
 
+class AmbiguousPath(ForwardingError):
+    """Workers may take the path of the request for another one, which another route may match."""
+
+    status = 400
+    reason = "ambiguous_path"
+
+
 class RateLimited(ForwardingError):
     """A rate limit is used up. `fields` are the lines RateLimit-Policy and RateLimit of the response."""
 

@@ -96,7 +96,8 @@ class NamedPools:
             limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
             mirror = front.mirrors.by_route.get(route.conditions)
             routes.append((route, Route(route, pool.proxy if pool is not None else None, limiter, mirror)))
-        self.routes.replace(routes, has_default=bool(config.endpoints) or config.discovery.is_configured)
+        has_default = bool(config.endpoints) or config.discovery.is_configured
+        self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
 
     def share(self) -> None:
         """Share the front's access log, tracing and time, decisions about connections, limit of descriptors, and bound

@@ -42,7 +42,7 @@ from balancer.config.rate_limits import RateLimitConfig, check_rate_limits
 from balancer.config.record import RecordConfig
 from balancer.config.routes import RouteConfig, check_routes
 from balancer.config.section import Name
-from balancer.config.sections import HeadersConfig, HttpConfig, LogConfig, TlsConfig
+from balancer.config.sections import HeadersConfig, HttpConfig, LogConfig, NormaliseConfig, TlsConfig
 from balancer.config.shared import SharedConfig
 from balancer.config.sources import FileNames, Layer, merge, one_source, with_policies
 from balancer.config.tracing import TracingConfig
@@ -95,6 +95,7 @@ class Settings(PoolSettings):
     )
     tls: TlsConfig | None = None
     http: HttpConfig = HttpConfig()
+    normalise: NormaliseConfig = NormaliseConfig()
     http2: Http2Config = Http2Config()
     admission: AdmissionConfig = AdmissionConfig()
     headers: HeadersConfig = HeadersConfig()

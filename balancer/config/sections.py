@@ -63,6 +63,18 @@ class HttpConfig(Section):
     )
 
 
+class NormaliseConfig(Section):
+    """Parts of a path that workers read in different ways: whether a request that has them is refused where a route
+    matches by path."""
+
+    encoded_slash: Literal["refuse", "keep"] = Field(default="refuse", description="%2F within a path")
+    backslash: Literal["refuse", "keep"] = Field(
+        default="refuse", description="backslash or %5C within a path"
+    )
+    nul: Literal["refuse", "keep"] = Field(default="refuse", description="%00 within a path")
+    semicolon: Literal["refuse", "keep"] = Field(default="refuse", description="semicolon within a path")
+
+
 class LimitsConfig(Section):
     """Limits on memory and file descriptors."""
 

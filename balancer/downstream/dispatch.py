@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from balancer.errors import NoRoute
+from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.logged_exchange import LoggedExchange
 from balancer.exchange.traced_exchange import TracedExchange
@@ -46,13 +46,16 @@ def handler_of(
     mirror: Mirror | None = None
     limiter = proxy.limiter
     if routes is not None and routes.is_in_use:
-        route = routes.find(request)
+        try:
+            route = routes.find(request)
+        except AmbiguousPath as error:
+            route, handler = None, OwnResponse(proxy, downstream, request, error)
         if route is not None:
             limiter = route.limiter
         if route is not None and route.proxy is not None:
             proxy, mirror = route.proxy, route.mirror
             route.rewrite(request)
-        elif route is not None or not routes.has_default:
+        elif handler is None and (route is not None or not routes.has_default):
             handler = OwnResponse(proxy, downstream, request, route or NO_ROUTE)
     if limiter is not None:
         refusal = limiter.refusal(request, downstream.client)

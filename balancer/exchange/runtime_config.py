@@ -24,7 +24,7 @@ from balancer.config.queue import AdmissionConfig, QueueConfig
 from balancer.config.rate_limits import RateLimitConfig
 from balancer.config.record import RecordConfig
 from balancer.config.routes import RouteConfig
-from balancer.config.sections import LogConfig
+from balancer.config.sections import LogConfig, NormaliseConfig
 from balancer.config.sticky import StickyConfig
 from balancer.config.tracing import TracingConfig
 from balancer.exchange.admission import AdmissionRules, admission_rules
@@ -95,6 +95,7 @@ class RuntimeConfig:
     tracing: TracingConfig
     token: bytes | None
     routes: tuple[RouteConfig, ...]
+    normalise: NormaliseConfig
     rate_limits: tuple[RateLimitConfig, ...]
     named: Mapping[str, RuntimeConfig]  # of the named pools
 
@@ -150,6 +151,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         tracing=settings.tracing,
         token=token.get_secret_value().encode() if token is not None else None,
         routes=settings.routes,
+        normalise=settings.normalise,
         rate_limits=settings.rate_limits,
         named={name: runtime_config_of(settings.of_pool(name)) for name in settings.pools},
     )

@@ -6,9 +6,12 @@ the path up to the longest prefix: the routes bound its time, the request does n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from balancer.config.sections import NormaliseConfig
+from balancer.errors import AmbiguousPath
 from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
 from balancer.routes.route import FieldValues, Route, lines_asked_for
@@ -17,6 +20,14 @@ from balancer.urls import MAX_AUTHORITY_BYTES, host_in, normalized
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
 
+
+AMBIGUOUS: Final = {
+    "encoded_slash": rb"%2[Ff]",
+    "backslash": rb"\\|%5[Cc]",
+    "nul": rb"%00",
+    "semicolon": rb";",
+}
+"""Parts of a path that some workers decode, take for a slash, or end the path or a segment at."""
 
 REMEMBERED: Final = 1024
 """Hosts whose routes are remembered."""
@@ -29,9 +40,11 @@ class PathRoutes:
         self._exact: dict[bytes, list[Route]] = {}
         self._prefixes: dict[bytes, list[Route]] = {}
         self._longest = 0
+        self.by_path = False
 
     def add(self, config: RouteConfig, route: Route) -> None:
         """Add a route; of several for a path, the one with most conditions comes first."""
+        self.by_path |= config.path is not None or (config.prefix or "/") != "/"
         if config.path is not None:
             routes = self._exact.setdefault(config.path.encode(), [])
         else:
@@ -79,6 +92,7 @@ class RouteTable:
         routes: Iterable[tuple[RouteConfig, Route]],
         *,
         has_default: bool,
+        normalise: NormaliseConfig | None = None,
     ) -> None:
         """Replace all routes; applies from the next request on."""
         self.has_default = has_default
@@ -88,6 +102,7 @@ class RouteTable:
         self._longest_suffix = 0
         self._others = PathRoutes()
         self._places: dict[bytes, list[PathRoutes]] = {}
+        self._ambiguous = _ambiguous(normalise or NormaliseConfig())
         listed = list(routes)
         self._lines = lines_asked_for(route for _, route in listed)
         for config, route in listed:
@@ -104,7 +119,8 @@ class RouteTable:
         return self._hosts.setdefault(host.encode(), PathRoutes())
 
     def find(self, request: Request) -> Route | None:
-        """Return the most specific route that matches the request."""
+        """Return the most specific route that matches the request. Raises `AmbiguousPath` if one of its host matches by
+        path, and workers may take its path for another one."""
         path = request.target
         mark = path.find(b"?")
         if mark >= 0:
@@ -115,12 +131,20 @@ class RouteTable:
         places = self._places.get(host)
         if places is None:
             places = self._places_of(host)
+        if b"%" in path or b";" in path or b"\\" in path:
+            self._check(path, places)
         values = FieldValues(self._lines, request.head)
         for routes in places:
             route = routes.find(path, request, values)
             if route is not None:
                 return route
         return None
+
+    def _check(self, path: bytes, places: list[PathRoutes]) -> None:
+        found = None if self._ambiguous is None else self._ambiguous.search(path)
+        if found is not None and any(routes.by_path for routes in places):
+            part = found[0].decode()
+            raise AmbiguousPath(f"the path contains {part}, which workers read in different ways")
 
     def _places_of(self, authority: bytes) -> list[PathRoutes]:
         """Return the routes by path for a host, those of the most specific host first, and remember them."""
@@ -138,3 +162,8 @@ class RouteTable:
         if len(authority) <= MAX_AUTHORITY_BYTES:
             self._places[authority] = places
         return places
+
+
+def _ambiguous(normalise: NormaliseConfig) -> re.Pattern[bytes] | None:
+    refused = [part for key, part in AMBIGUOUS.items() if getattr(normalise, key) == "refuse"]
+    return re.compile(b"|".join(refused)) if refused else None

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.config.routes import AnswerConfig, RouteConfig
+from balancer.config.sections import NormaliseConfig
 from balancer.http1.client import Client
 from balancer.http1.request_head import Request
 from balancer.routes.route import Route
@@ -122,7 +123,8 @@ CASES = [
 def table_of(names: list[str]) -> RouteTable:
     table = RouteTable()
     configs = {name: RouteConfig(answer=AnswerConfig(body=name), **ROUTES[name]) for name in names}
-    table.replace([(config, Route(config, None)) for config in configs.values()], has_default=True)
+    pairs = [(config, Route(config, None)) for config in configs.values()]
+    table.replace(pairs, has_default=True, normalise=NormaliseConfig(encoded_slash="keep", nul="keep"))
     return table
 
 
