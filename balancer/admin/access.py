@@ -41,10 +41,13 @@ def is_admitted(head: bytes, entrance: Entrance, token: bytes | None) -> bool:
     absent.
     """
     values: Values = {}
+    target = head.split(b" ", 2)[1]
     for name, value, _ in found(_FIELDS, head[head.find(b"\r\n") : -2]):
         values.setdefault(name, []).append(value)
     if token is not None:
         return has_token(values.get(b"authorization", []), token)
+    if not target.startswith(b"/"):  # the authority of an absolute target replaces Host (RFC 9112 § 3.2.2)
+        values[b"host"] = [target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]]
     return entrance is Entrance.LISTEN and is_from_this_machine(values)
 
 

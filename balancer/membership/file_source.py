@@ -19,7 +19,7 @@ from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of
 from balancer.config.sources import FileNames
 
-Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int, int]
 
 
 class FileSource:
@@ -65,7 +65,7 @@ class FileSource:
         except OSError as error:
             self._seen = self._taken = None
             raise self._cannot_read(error) from None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
     def _read(self) -> tuple[EndpointConfig, ...]:
         try:

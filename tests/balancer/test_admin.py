@@ -307,6 +307,25 @@ async def test_admin_listen_accepts_loopback_hosts(stage: Stage, host: bytes) ->
     assert (await client.ask(local(b"/-/status", host=b"Host: " + host))).status == 200
 
 
+@pytest.mark.parametrize(
+    ("authority", "host", "expected"),
+    [
+        (b"localhost", b"localhost", 200),
+        (b"127.0.0.1:80", b"evil.example", 200),
+        (b"evil.example", b"localhost", 404),
+        (b"evil.example:80", b"127.0.0.1", 404),
+    ],
+)
+async def test_admin_listen_judges_the_authority_of_an_absolute_target(
+    stage: Stage, authority: bytes, host: bytes, expected: int
+) -> None:
+    """It replaces Host (RFC 9112 § 3.2.2)."""
+    await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
+    client = await stage.listen_client()
+    head = b"GET http://%b/-/status HTTP/1.1\r\nHost: %b\r\n\r\n" % (authority, host)
+    assert (await client.ask(head)).status == expected
+
+
 # --- bodies
 
 

@@ -262,3 +262,22 @@ def test_invalid_configuration(keys: Any, named: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings(discovery=keys)
     assert all(fragment in first_problem(caught.value, Settings) for fragment in named)
+
+
+async def test_file_of_the_same_size_and_time_is_read(stage: Stage, tmp_path: Path) -> None:
+    """Its time of change (ctime) cannot be set back."""
+    path = tmp_path / "endpoints.toml"
+    path.write_text(table(1111, "a"))
+    os.utime(path, ns=(10**18, 10**18))
+    await serve(stage, path)
+    before = path.stat()
+    path.write_text(table(2222, "b"))
+    os.utime(path, ns=(10**18, 10**18))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
+        before.st_size,
+        before.st_mtime_ns,
+        before.st_ino,
+    )
+    poll(stage, 2)
+    assert known(stage) == ["b"]
