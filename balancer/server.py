@@ -306,7 +306,7 @@ class Server:
         grace = proxy.timeouts.shutdown
         proxy.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
         for downstream in proxy.downstreams:
-            downstream.idle_since = proxy.cached_time  # the idle time starts now
+            downstream.idle_since = proxy.now()  # the idle time starts now
         if self._owns_sockets and not is_patient:
             self.listening.admin.remove()
         self._admin.close()

@@ -196,7 +196,7 @@ class DownstreamConnection(ClientConnection):
             request = reader.read(data)
             if request is None:
                 if not has_begun:  # the head timeout starts with its first byte
-                    self.idle_since = self._proxy.cached_time
+                    self.idle_since = self._proxy.now()
                     self.head_at = self.came_at or self._proxy.now()
                 return b""
             if not has_begun:
@@ -240,7 +240,7 @@ class DownstreamConnection(ClientConnection):
     def _read_body(self, data: bytes) -> bytes:
         """Feed the request body. Returns the bytes that follow it."""
         body = cast(Body, self._body)
-        self.idle_since = self._proxy.cached_time
+        self.idle_since = self._proxy.now()
         try:
             piece = body.feed(data)
         except BodyTooLarge as error:
@@ -282,6 +282,7 @@ class DownstreamConnection(ClientConnection):
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
+        self._unsent = -1  # the next sweep starts to measure, whatever an earlier pause left here
         if self._answering is not None:
             self._answering.pause_response()
 
@@ -302,6 +303,7 @@ class DownstreamConnection(ClientConnection):
         has_body = request.fields.has_body
         if has_body:
             self._body = reader.body(request, proxy.limits.body)
+            self.idle_since = proxy.now()  # the wait for the body starts
             self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = handler  # sent with the body in this read
             return
@@ -313,7 +315,7 @@ class DownstreamConnection(ClientConnection):
     def exchange_ended(self, stays: bool) -> None:
         """Continue after a response was sent in full: next request, lingering close, or close."""
         self._answering = None
-        self.idle_since = self._proxy.cached_time
+        self.idle_since = self._proxy.now()
         if not stays or self._reader is None:
             if self.pending_upgrade is None or not self.pending_upgrade.withdraw(stays):
                 self._finish()
@@ -398,7 +400,7 @@ class DownstreamConnection(ClientConnection):
         if not may_be_sending and self._linger_until is None:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._linger_until = self._proxy.cached_time + self._proxy.timeouts.linger
+            self._linger_until = self._proxy.now() + self._proxy.timeouts.linger
             self.unhold(HELD_BY_BODY | HELD_BY_PIPELINE | HELD_BY_UPGRADE | HELD_BY_SMALL_PARTS)
             self.transport.write_eof()
 

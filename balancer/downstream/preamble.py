@@ -80,7 +80,7 @@ class HandshakingConnections:
 
 
 class HandshakingConnection(asyncio.Protocol):
-    """Protocol of a connection until HTTP begins. `since` is the cached time of its accept."""
+    """Protocol of a connection until HTTP begins. `since` is the time of its accept."""
 
     __slots__ = ("_arrivals", "_header", "_is_introduced", "_tls", "_transport", "since")
 
@@ -91,7 +91,7 @@ class HandshakingConnection(asyncio.Protocol):
         self._is_introduced = is_introduced
         self._header = b""
         self._tls: TlsTransport | None = None
-        self.since = arrivals.proxy.cached_time
+        self.since = arrivals.proxy.now()
 
     def abort(self) -> None:
         """Abort the connection and count it as failed."""

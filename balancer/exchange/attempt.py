@@ -152,7 +152,7 @@ class Attempt:
         self.connection = ON_REUSED if upstream.idle_since else ON_NEW
         if upstream.read_size and upstream.read_size != downstream.client.read_size:
             upstream.set_read_size(downstream.client.read_size)
-        exchange.active_at = exchange.proxy.cached_time
+        exchange.active_at = self.sent_at
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
         head = self.head or request.head
         if kept is None:
@@ -218,7 +218,7 @@ class Attempt:
             block = self._fields_of(exchange, response)
         head = self._framed_head(exchange, response, block)
         self.status = response.status
-        self.first_byte_at = now
+        self.first_byte_at = exchange.active_at = now
         self.assignment.answered(now)
         return head
 
@@ -245,7 +245,7 @@ class Attempt:
 
     def _send_interim(self, exchange: Exchange, response: Response) -> None:
         """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""
-        exchange.active_at = exchange.proxy.cached_time
+        exchange.active_at = exchange.proxy.now()
         fields = self._fields_of(exchange, response)
         if not exchange.request.fields.is_http10:
             self.has_sent_interim = True
@@ -269,7 +269,7 @@ class Attempt:
         """Collect bytes of the response body, without framing; `response_paused` sends them."""
         exchange = cast("Exchange", self.exchange)
         self.bytes_out += len(data)
-        exchange.active_at = exchange.proxy.cached_time
+        exchange.active_at = exchange.proxy.now()
         self._out.append(chunk(data) if self._to_client is CHUNKED else data)
 
     def response_paused(self) -> None:

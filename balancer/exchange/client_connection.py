@@ -87,7 +87,7 @@ class ClientConnection(asyncio.Protocol):
         self.is_held = 0
         self.is_write_paused = self.has_ended = self.is_stream = False
         self.head_at = self.came_at = 0.0
-        self.idle_since = proxy.cached_time
+        self.idle_since = proxy.now()
         self.pending_upgrade: PendingUpgrade | None = None
         self.charge: Charge | None = None
         self.call: GrpcCall | None = None
@@ -175,6 +175,7 @@ class ClientConnection(asyncio.Protocol):
         """Remove `reason`; reading resumes if it was the last."""
         was_held, self.is_held = self.is_held, self.is_held & ~reason
         if was_held and not self.is_held and not self.transport.is_closing():
+            self.idle_since = self._proxy.now()  # while it was held, it could send nothing
             self.transport.resume_reading()
 
     def bound_small_parts(self, number: int) -> None:

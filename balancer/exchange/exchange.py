@@ -111,7 +111,7 @@ class Exchange:
 
     def start(self) -> None:
         """Start the exchange: all earlier requests of the connection have been answered."""
-        self._started_at = self.proxy.cached_time
+        self._started_at = self.proxy.now()
         if self.proxy.admission is not None and not self._is_admitted(self.proxy.admission):
             return
         if self.is_complete or not receive_whole(self):
@@ -129,7 +129,7 @@ class Exchange:
     def request_body(self, data: bytes) -> None:
         """Forward bytes of the request body, without framing."""
         self._bytes_in += len(data)
-        self.active_at = self.proxy.cached_time
+        self.active_at = self.proxy.now()
         self._send_body(chunk(data) if self.request.fields.framing is CHUNKED else data)
 
     def request_ended(self, trailers: bytes) -> None:
@@ -269,7 +269,7 @@ class Exchange:
         """Resume reading from the worker after the client has caught up."""
         upstream = self._upstream
         if upstream is not None:
-            self.active_at = self.proxy.cached_time
+            self.active_at = self.proxy.now()
             upstream.resume_reading()
 
     # --- ends of an attempt

@@ -89,7 +89,8 @@ class Proxy:
     The proxy of the pool without a name owns the client connections; `named` are the proxies of the named pools, which
     share its time and its decisions about connections. `name` is that of the pool.
 
-    `cached_time` is the cached time of the last sweep: precise enough for timeouts of seconds, and free to read.
+    `cached_time` is the time of the last sweep. It is free to read, but up to a sweep behind: an instant from which a
+    timeout is measured is read from `now`, or the timeout would be early.
     `date_line` is the Date field of the last sweep, added to a response without one (RFC 9110 § 6.6.1).
     `keeps_alive`: downstream connections are kept alive after a response. `idle_limit` is how many seconds an idle
     one is kept. `buffering` is None while buffering is off.
@@ -136,7 +137,7 @@ class Proxy:
             ClientConnection, None
         ] = {}  # in order of arrival; a set would be in order of addresses
         self.on_client_left: Callable[[], None] | None = None
-        self.tunnels = Tunnels(self.cached_time, config.timeouts.tunnel_idle, config.timeouts.body_idle)
+        self.tunnels = Tunnels(clock.now, config.timeouts.tunnel_idle, config.timeouts.body_idle)
         self.queue = RequestQueue(router, clock.now, config.limits.queue, config.timeouts.queue)
         self.retries = config.retries
         self.pools = Pools(

@@ -58,7 +58,7 @@ class StreamAttempt(Attempt):
         return b""
 
     def _send_interim(self, exchange: Exchange, response: Response) -> None:
-        exchange.active_at = exchange.proxy.cached_time
+        exchange.active_at = exchange.proxy.now()
         self.has_sent_interim = True
         stream = cast(ClientStream, exchange.downstream)
         stream.send_interim(stream.fields_of(response.status, self._fields_of(exchange, response)))

@@ -101,7 +101,7 @@ class Tunnel:
         self._on_end = on_end
         self._client = Relay(self, self._downstream)
         self._worker = Relay(self, self._upstream)
-        self._active_at = tunnels.cached_time
+        self._active_at = tunnels.now()
         self._is_closing = False
         self._seen_unsent = (-1, -1)
         self._left = 2
@@ -146,7 +146,7 @@ class Tunnel:
 
     def pass_on(self, side: Relay, data: bytes) -> None:
         """Write data received at `side` to the other side."""
-        self._active_at = self._tunnels.cached_time
+        self._active_at = self._tunnels.now()
         transport = self._other(side).transport
         transport.write(data)
         if len(data) >= READ:
@@ -161,7 +161,7 @@ class Tunnel:
 
     def resume(self, side: Relay) -> None:
         """Resume reading from the other side, unless that has ended."""
-        self._active_at = self._tunnels.cached_time
+        self._active_at = self._tunnels.now()
         if self._other(side).has_ended:
             return
         if side is self._client:
@@ -197,7 +197,7 @@ class Tunnel:
         """Close both sides after sending what is buffered."""
         if not self._is_closing:
             self._is_closing = True
-            self._active_at = self._tunnels.cached_time
+            self._active_at = self._tunnels.now()
         self._client.transport.close()
         self._worker.transport.close()
 
@@ -225,8 +225,8 @@ class Tunnels:
     closing.
     """
 
-    def __init__(self, now: float, idle: float, stall: float) -> None:
-        self.cached_time = now
+    def __init__(self, now: Callable[[], float], idle: float, stall: float) -> None:
+        self.now = now
         self.idle = idle
         self.stall = stall
         self._open: dict[Tunnel, None] = {}  # in order of opening
@@ -261,7 +261,6 @@ class Tunnels:
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of all tunnels; called by the sweep."""
-        self.cached_time = now
         for tunnel in self:
             tunnel.check(now, self.idle, self.stall)
 

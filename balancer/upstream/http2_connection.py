@@ -82,7 +82,7 @@ class Http2Session(asyncio.Protocol):
         self._may_be_closed = False  # the kernel holds unread data, possibly a FIN
         self._has_new_limit = False  # set by the read being parsed
         self._is_reading = self._is_flush_due = False
-        self._heard_at = self._ticked_at = pool.pools.cached_time
+        self._heard_at = self._ticked_at = pool.pools.now()
         self._pinged_at: float | None = None
 
     # --- MultiplexedConnection
@@ -162,7 +162,7 @@ class Http2Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_gone:
             return
-        self._heard_at = self._pool.pools.cached_time
+        self._heard_at = self._pool.pools.now()
         if not self._has_begun:
             self._has_begun = True
             if data.startswith(b"HTTP/"):

@@ -202,7 +202,7 @@ class Http2Connection(ClientConnection):
     def _open(self, stream_id: int) -> Http2Stream:
         proxy = self._proxy
         self._is_begun = True
-        self.idle_since = proxy.cached_time
+        self.idle_since = proxy.now()
         proxy.counts.http2_streams += 1
         stream = Http2Stream(proxy, self, stream_id)
         self._streams[stream_id] = stream
@@ -247,7 +247,7 @@ class Http2Connection(ClientConnection):
             return
         if stream.is_long:
             self._ended[stream.id] = stream
-        self.idle_since = self._proxy.cached_time
+        self.idle_since = self._proxy.now()
         if streams or self._is_reading or self._flush_is_due:
             self.flush_soon()
         else:

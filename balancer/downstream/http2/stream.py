@@ -143,7 +143,7 @@ class Http2Stream(ClientStream):
             if data:
                 self._tunnel.arrived(data)
         elif self._handler is not None and self.expects_body:
-            self.idle_since = self._proxy.cached_time
+            self.idle_since = self._proxy.now()
             self._received += size
             limit = self._body_limit
             if limit is not None and self._received > limit:
@@ -259,7 +259,7 @@ class Http2Stream(ClientStream):
                 self._handler.resume_response()
         elif unsent > high:
             self.is_write_paused, self._seen_unsent = True, unsent
-            self.idle_since = self._proxy.cached_time
+            self.idle_since = self._proxy.now()
             if transport is not None:
                 transport.get_protocol().pause_writing()
             elif self._handler is not None:

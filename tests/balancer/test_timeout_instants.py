@@ -1,0 +1,160 @@
+"""No timeout is early, and none later than its sweep: for every key and any phase between its start and the sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import isclose
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.clock import SWEEP_PERIOD
+from tests.balancer.wireless import Peer, Wireless
+
+LIMIT = 2.0
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
+UPGRADE = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+SWITCHED = b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+Case = Callable[[Wireless, Peer], Iterator[None]]
+"""Plays up to the start of the timeout; time passes at the `yield`."""
+
+
+def partial_head(stage: Wireless, client: Peer) -> Iterator[None]:
+    yield
+    client.send(GET[:9])
+
+
+def idle_after_a_response(stage: Wireless, client: Peer) -> Iterator[None]:
+    client.send(GET)
+    yield
+    stage.workers[0].send(OK)
+
+
+def head_without_body(stage: Wireless, client: Peer) -> Iterator[None]:
+    yield
+    client.send(POST)
+
+
+def body_in_pieces(stage: Wireless, client: Peer) -> Iterator[None]:
+    client.send(POST)
+    yield
+    client.send(b"x")
+
+
+def request(stage: Wireless, client: Peer) -> Iterator[None]:
+    yield
+    client.send(GET)
+
+
+def upload(stage: Wireless, client: Peer) -> Iterator[None]:
+    client.send(POST)
+    yield
+    client.send(b"123456789")
+
+
+def response_head(stage: Wireless, client: Peer) -> Iterator[None]:
+    client.send(GET)
+    yield
+    stage.workers[0].send(HEAD)
+
+
+def response_in_pieces(stage: Wireless, client: Peer) -> Iterator[None]:
+    client.send(GET)
+    stage.turn()
+    stage.workers[0].send(HEAD)
+    yield
+    stage.workers[0].send(b"x" * 100)
+
+
+def tunnel(stage: Wireless, client: Peer) -> Iterator[None]:
+    client.send(UPGRADE)
+    stage.turn()
+    stage.workers[0].send(SWITCHED)
+    yield
+    client.send(b"x")
+
+
+def malformed(stage: Wireless, client: Peer) -> Iterator[None]:
+    yield
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nBad Field: x\r\n\r\n")
+
+
+def queued(stage: Wireless, client: Peer) -> Iterator[None]:
+    stage.client().send(GET)
+    yield
+    client.send(GET)
+
+
+CASES: list[tuple[str, Case, dict[str, Any]]] = [
+    ("head", partial_head, {}),
+    ("keep_alive", idle_after_a_response, {}),
+    ("request_idle", head_without_body, {}),
+    ("request_idle", body_in_pieces, {}),
+    ("first_byte", request, {}),
+    ("first_byte", upload, {}),
+    ("attempt", request, {}),
+    ("total", request, {}),
+    ("queue", queued, {"limits": (("in_flight", 1),)}),
+    ("body_idle", response_head, {}),
+    ("body_idle", response_in_pieces, {}),
+    ("tunnel_idle", tunnel, {}),
+    ("linger", malformed, {}),
+]
+
+
+class Sweeps:
+    """Lets time pass with a sweep every `period` seconds, the first one `phase` seconds from the start.
+
+    A timer of the event loop is always a little late, so sweeps are never an exact `SWEEP_PERIOD` apart.
+    """
+
+    def __init__(self, stage: Wireless, phase: float, period: float) -> None:
+        self._stage = stage
+        self._due = phase
+        self._period = period
+
+    def wait(self, seconds: float) -> None:
+        while self._due <= seconds:
+            self._stage.advance(self._due)
+            seconds -= self._due
+            self._due = self._period
+        self._stage.loop.advance(seconds)
+        self._due -= seconds
+
+
+@pytest.mark.parametrize(("key", "case", "options"), CASES)
+@settings(max_examples=25, deadline=None)
+@given(
+    phase=st.floats(0.0, SWEEP_PERIOD),
+    earlier=st.floats(0.0, 1.9),
+    lateness=st.floats(0.001, SWEEP_PERIOD / 2),
+)
+def test_timeouts_are_never_early(
+    key: str, case: Case, options: dict[str, Any], phase: float, earlier: float, lateness: float
+) -> None:
+    with Wireless(2, timeouts=((key, LIMIT),), retries=1, **options) as stage:
+        period = SWEEP_PERIOD + lateness
+        sweeps, client = Sweeps(stage, phase, period), stage.client()
+        for _ in case(stage, client):
+            stage.turn()
+            sweeps.wait(earlier)
+        stage.turn()
+        started, before = stage.loop.now(), state_of(stage, client)
+        while state_of(stage, client) == before:
+            sweeps.wait(SWEEP_PERIOD / 8)
+            assert stage.loop.now() < started + 2 * LIMIT
+        elapsed = stage.loop.now() - started
+        assert elapsed > LIMIT or isclose(elapsed, LIMIT)
+        assert elapsed < LIMIT + period + SWEEP_PERIOD / 8 + 1e-6
+        stage.leave()
+
+
+def state_of(stage: Wireless, client: Peer) -> tuple[int, bool, int]:
+    """What a timeout changes: bytes at the client, whether it is connected, connections to workers."""
+    return len(client.received), client.is_open, len(stage.workers)
