@@ -73,7 +73,7 @@ class AdminApplication:
         self._page = PageRoutes(control_plane, channel)
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
-        self._clients: set[AdminConnection] = set()
+        self._clients: dict[AdminConnection, None] = {}  # in order of arrival
         self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
@@ -195,15 +195,21 @@ class AdminApplication:
         return is_admitted(head, entrance, self.token)
 
     def enter(self, client: AdminConnection) -> bool:
-        """Register one more connection to `admin.listen`; return False at the limit."""
+        """Register one more connection to `admin.listen`; at the limit the oldest that waits for its client gives way.
+        Return False if none does.
+        """
         if len(self._clients) >= CLIENT_LIMIT:
-            return False
-        self._clients.add(client)
+            oldest = next((each for each in self._clients if each.is_waiting), None)
+            if oldest is None:
+                return False
+            self.leave(oldest)
+            oldest.abort()
+        self._clients[client] = None
         return True
 
     def leave(self, client: AdminConnection) -> None:
         """Remove a connection that closed, or was admitted and handed over."""
-        self._clients.discard(client)
+        self._clients.pop(client, None)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class AdminConnection(DownstreamConnection):
-    """A client connection to `admin.listen`; beyond `application.CLIENT_LIMIT` of them a new one is reset."""
+    """A client connection to `admin.listen`; of more than `application.CLIENT_LIMIT` the oldest one that waits for its
+    client is reset. Before its first byte `timeouts.head` applies.
+    """
 
     __slots__ = ("_application",)
 
@@ -33,6 +35,20 @@ class AdminConnection(DownstreamConnection):
     def connection_lost(self, error: Exception | None) -> None:
         self._application.leave(self)
         super().connection_lost(error)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next step is its client's: no request of it is being answered."""
+        return self._answering is None
+
+    def check(self, now: float) -> None:
+        is_silent = not (self._is_begun or self.transport.is_closing()) and not (
+            self._reader is not None and self._reader.head
+        )
+        if is_silent and now - self.idle_since > self._proxy.timeouts.head:
+            self.abort()
+        else:
+            super().check(now)
 
     def detach(self) -> asyncio.Transport:
         """Return the transport for another protocol and stop counting this connection."""

@@ -245,13 +245,27 @@ async def test_limits_of_admin_listen(stage: Stage) -> None:
     assert (await slow.response()).status == 408
     await slow.close()
     await stage.eventually(lambda: not stage.proxy.downstreams)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /-/status HTTP/1.1\r\nHost:"], ids=["silent", "slow"])
+async def test_clients_that_ask_nothing_keep_no_others_out(stage: Stage, sent: bytes) -> None:
+    """At the limit the oldest gives way; the others last as long as a head may take, and not as an idle connection."""
+    await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0", "token": TOKEN})
     clients = [await stage.listen_client() for _ in range(CLIENT_LIMIT)]
+    for client in clients:
+        if sent:
+            await client.send(sent)
     await stage.eventually(lambda: len(stage.proxy.downstreams) == CLIENT_LIMIT)
-    with pytest.raises(ConnectionError):
-        await (await stage.listen_client()).ask(get(b"/-/live"))
-    await clients.pop().close()
+    for _ in range(3):
+        holder = await stage.listen_client()
+        assert (await holder.ask(get(b"/-/live"))).status == 200
+        await holder.close()
     await stage.eventually(lambda: len(stage.proxy.downstreams) < CLIENT_LIMIT)
-    assert (await (await stage.listen_client()).ask(get(b"/-/live"))).status == 200
+    stage.advance(stage.proxy.timeouts.head + 1)
+    if sent:
+        assert (await clients[-1].response()).status == 408
+        stage.advance(stage.proxy.timeouts.linger + 1)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
 # --- processes and programs
