@@ -268,6 +268,9 @@ def main() -> None:
     """Entry point: a user error is one line for each problem on stderr and exit code 2."""
     try:
         cli.main(standalone_mode=False, prog_name="balancer")
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help, as it is
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         fail(error.format_message())
     except ConfigError as error:

@@ -32,7 +32,7 @@ ENTRIES = (
     Entry("live", "experiments.commands.live", "Compare policies on a running balancer."),
     Entry("what-if", "experiments.commands.what_if", "Simulate recorded traffic under other conditions."),
     Entry("from-log", "experiments.commands.from_log", "A report from an access log."),
-    Entry("reproduce", "experiments.reproduce.command", "Reproduce results of five published sources."),
+    Entry("reproduce", "experiments.reproduce.command", "Reproduce results of published sources."),
 )
 
 REPLACED = {
@@ -50,6 +50,7 @@ REPLACED = {
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
 )
+@click.version_option(package_name="steelyard", prog_name="experiments", message="%(prog)s %(version)s")
 def cli() -> None:
     """Compare routing policies on running processes or in simulation, and report."""
 

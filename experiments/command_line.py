@@ -73,6 +73,9 @@ def run_command_line(group: click.Group, name: str) -> None:
     """Run the group with this process's arguments and exit with its code; errors are one line on standard error."""
     try:
         code = group.main(prog_name=name, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help, as it is
+        code = error.exit_code
     except click.ClickException as error:
         code = _complain(name, error.format_message(), error.exit_code)
     except ExperimentError as error:
@@ -80,7 +83,7 @@ def run_command_line(group: click.Group, name: str) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in LAB:
             raise
-        code = _complain(name, f"needs {error.name}: pip install 'steelyard[lab]'", 2)
+        code = _complain(name, f"needs {error.name}: pip install '.[lab]' in the checkout", 2)
     except (click.Abort, KeyboardInterrupt):
         code = STOPPED
     sys.exit(code or 0)

@@ -176,6 +176,23 @@ def test_readme_shows_commands() -> None:
     assert len(list(command_lines(text_of("README.md")))) >= 5
 
 
+def test_nothing_is_to_be_installed_by_the_name_of_the_project() -> None:
+    """No release exists, so the name in an index of packages would be that of whoever registers it."""
+    files = [
+        path
+        for package in (*PACKAGES_WITH_COMMANDS, "policies", "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in (*files, *PAGES, EXAMPLE, ROOT / "Dockerfile", ROOT / "Makefile")
+        for found in re.finditer(
+            r"steelyard\[\w+\]|pip3? install [^\n`]*\bsteelyard\b", path.read_text(encoding="utf-8")
+        )
+    ]
+    assert not wrong
+
+
 def test_make_targets_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     for page in PAGES:
@@ -188,6 +205,22 @@ def test_ci_is_a_strict_script() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert "set -euo pipefail" in script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("package", [*PACKAGES_WITH_COMMANDS, "balancer endpoints"])
+def test_a_group_without_a_command_shows_its_help_in_lines(package: str) -> None:
+    """And fails; `--version` names the program."""
+    name, *inner = package.split()
+    ran = subprocess.run(
+        [sys.executable, "-m", name, *inner], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert len((ran.stdout + ran.stderr).splitlines()) > 8
+    assert "\nCommands:\n" in ran.stdout + ran.stderr
+    ran = subprocess.run(
+        [sys.executable, "-m", name, "--version"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout.startswith(f"{name} {version('steelyard')}")) == (0, True)
 
 
 # --- documents

@@ -66,7 +66,8 @@ Examples:
 """
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.version_option(package_name="steelyard", prog_name="workers", message="%(prog)s %(version)s")
 def cli() -> None:
     """Emulated regional workers.
 
@@ -198,6 +199,9 @@ def main() -> None:
     """Entry point of the console script. Exits with 0, or with the code of the error that it prints in one line."""
     try:
         code = cli.main(prog_name="workers", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help, as it is
+        code = error.exit_code
     except click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
     except WorkersError as error:

@@ -63,4 +63,4 @@ def aligned(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:.3g}"
+    return "–" if seconds is None else f"{seconds * 1000:.0f}" if seconds >= 0.1 else f"{seconds * 1000:.3g}"

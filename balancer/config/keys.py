@@ -13,6 +13,11 @@ from balancer.config.positions import Place
 Table = type[BaseModel]
 
 
+NEAR = 0.7
+"""Least similarity (0..1) of a suggested key to the given one: `health_checks` for `helth_checks` has 0.96, and
+`home_region` for `compression` 0.64."""
+
+
 def parts_of(annotation: Any) -> Iterator[Any]:
     """Yield the annotation and everything that it is composed of, without the keys of tables."""
     yield annotation
@@ -97,7 +102,7 @@ def suggestion(table: Table, place: Place) -> str:
     known = list(around.model_fields) if around is not None else []
     if name.lower() in known:
         return f"; keys are in lower case: '{name.lower()}'"
-    close = get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    close = get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=NEAR)
     if close:
         return f"; did you mean '{close[0]}'?"
     elsewhere = [dotted(each) for each in keys_of(table) if each[-1] == name]

@@ -43,7 +43,7 @@ class SharedConfig(Section):
         if not is_good or parts.query or parts.fragment or parts.path not in ("", "/", "/0"):
             raise ValueError("must be redis://host:port or rediss://host:port, without a path or a query")
         if find_spec("hiredis") is None:
-            raise ValueError("needs hiredis, which is not installed: pip install 'steelyard[shared]'")
+            raise ValueError("needs hiredis, which is not installed: pip install '.[shared]' in the checkout")
         return url
 
     @property

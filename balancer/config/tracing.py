@@ -50,7 +50,9 @@ class TracingConfig(Section):
         if not is_good or parts.query or parts.fragment or "@" in parts.netloc or not endpoint.isprintable():
             raise ValueError("must be http://host:port or https://host:port, with or without a path")
         if not _has_exporter():
-            raise ValueError("needs OpenTelemetry, which is not installed: pip install 'steelyard[otel]'")
+            raise ValueError(
+                "needs OpenTelemetry, which is not installed: pip install '.[otel]' in the checkout"
+            )
         return endpoint if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{DEFAULT_PATH}"
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ Transport = Literal["native", "http2", "curl", "aiohttp"]
 def check_installed(transport: Transport) -> None:
     """Check that the dependencies of a transport are installed. Raises ValueError."""
     if transport == "curl" and find_spec("pycurl") is None:
-        raise ValueError("'curl' needs pycurl, which is not installed: pip install 'steelyard[curl]'")
+        raise ValueError("'curl' needs pycurl, which is not installed: pip install '.[curl]' in the checkout")
 
 
 def transports_of(endpoints: Iterable[EndpointConfig]) -> dict[str, str]:

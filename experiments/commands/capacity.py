@@ -34,6 +34,7 @@ from experiments.terminal import (
     STOPPED,
     clock,
     console_here,
+    in_ms,
     print_stopped,
     require_writable,
     signals_interrupt,
@@ -193,7 +194,7 @@ class Searches:
 
 def line_of(trial: Trial, prefix: str) -> Text:
     """Text such as `[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or the missed conditions."""
-    numbers = f"p99 {trial.p99 * 1e3:.4g} ms, {100 * trial.errors:.2f} % errors"
+    numbers = f"p99 {in_ms(trial.p99)}, {100 * trial.errors:.2f} % errors"
     if trial.unusable:
         return Text(f"{prefix}{trial.rate:.4g}/s cannot be judged: {trial.unusable}", style="yellow")
     if trial.passed:

@@ -32,6 +32,7 @@ from experiments.stats.run_summary import counted
 from experiments.terminal import (
     BOUND_MISSED,
     console_here,
+    in_ms,
     plain_table,
     print_verdict,
     require_writable,
@@ -209,7 +210,7 @@ def in_unit(measure: str, value: float) -> str:
     """Format a rate per second or a time in milliseconds."""
     if math.isnan(value):
         return "–"
-    return f"{value:.1f}/s" if measure == "throughput" else f"{value * 1e3:.4g} ms"
+    return f"{value:.1f}/s" if measure == "throughput" else in_ms(value)
 
 
 def matching(found: Sequence[Contrast]) -> str:

@@ -73,7 +73,7 @@ SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not
 
 
 PARQUET = click.option(
-    "--parquet", is_flag=True, help="Write tables and requests as Parquet too; needs steelyard[parquet]."
+    "--parquet", is_flag=True, help="Write tables and requests as Parquet too; needs the extra `parquet`."
 )
 
 

@@ -91,7 +91,7 @@ def comparison_row(kind: str, one: Comparison, decides: str) -> tuple[object, ..
 def require_parquet() -> None:
     """Raise `BadInputError` unless pyarrow is installed."""
     if importlib.util.find_spec("pyarrow") is None:
-        raise BadInputError("--parquet: pyarrow is not installed: pip install 'steelyard[parquet]'")
+        raise BadInputError("--parquet: pyarrow is not installed: pip install '.[parquet]' in the checkout")
 
 
 def write_parquet(table: DataTable, directory: Path) -> None:

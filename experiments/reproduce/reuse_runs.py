@@ -70,7 +70,7 @@ class Transport:
     def why_absent(self) -> str:
         """Reason why it cannot take part; empty if it can."""
         missing = self.transport == "curl" and find_spec("pycurl") is None
-        return "pycurl is not installed: pip install 'steelyard[curl]'" if missing else ""
+        return "pycurl is not installed: pip install '.[curl]' in the checkout" if missing else ""
 
 
 NEW_CONNECTIONS = Transport("new connection each time", keep_alive=False)

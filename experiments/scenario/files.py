@@ -100,6 +100,7 @@ def first_complaint(error: ValidationError, model: type[BaseModel] = Scenario) -
     complaint: Any = error.errors()[0]
     place = ".".join(str(part) for part in complaint["loc"])
     message = complaint["msg"].removeprefix("Value error, ")
+    message = "is needed" if complaint["type"] == "missing" else message
     allowed = f"; known: {', '.join(model.model_fields)}" if is_stray_key(complaint) else ""
     return f"{place}: {message}{allowed}" if place else message
 

@@ -197,7 +197,7 @@ class Scenario(Model):
     )
     balancer: BalancerTable = Field(
         default={},
-        description="tables of the balancer's configuration: retries, hedging, ejection, checks, …",
+        description="tables of the balancer's configuration: retries, hedging, health_checks, …",
     )
     balancers: int = Field(
         default=1, ge=1, le=1000, description="that share the load evenly, all in home_region"

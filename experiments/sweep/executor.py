@@ -112,7 +112,7 @@ def dask() -> Any:
         return import_module("distributed")
     except ImportError:
         raise BadInputError(
-            "--scheduler needs Dask, which is not installed: pip install 'steelyard[sweep]'"
+            "--scheduler needs Dask, which is not installed: pip install '.[sweep]' in the checkout"
         ) from None
 
 

@@ -57,6 +57,7 @@ id = "b"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("compression = 1\n" + ENDPOINT, "balancer.toml:1: compression: is not a known key"),
         ("polcy = 1\n" + ENDPOINT, "balancer.toml:1: polcy: is not a known key; did you mean 'policy'?"),
         (
             'Policy = "random"\n' + ENDPOINT,

@@ -70,7 +70,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     code, output = checked(tmp_path, 'url = "redis://:hush@h"')
     assert code == 2
     [line] = output.splitlines()
-    assert "pip install 'steelyard[shared]'" in line
+    assert "pip install '.[shared]' in the checkout" in line
     assert "hush" not in line
 
 

@@ -234,7 +234,7 @@ def test_absent_packages_are_named() -> None:
         "except ValueError as error: print(error)"
     )
     ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'steelyard[otel]'" in ran.stdout
+    assert "pip install '.[otel]' in the checkout" in ran.stdout
 
 
 def test_opentelemetry_is_imported_only_for_the_export() -> None:

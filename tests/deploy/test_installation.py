@@ -185,7 +185,7 @@ def test_missing_laboratory_is_one_line_whose_remedy_works(compiled: Installed, 
     for command in (SHORT_RUN, SHORT_SWEEP):
         done = environment.run(*command, "--out", str(tmp_path / "absent"))
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "experiments: needs numpy: pip install 'steelyard[lab]'\n"
+        assert done.stderr == "experiments: needs numpy: pip install '.[lab]' in the checkout\n"
     assert not (tmp_path / "absent").exists()
     program, verb, *words = shlex.split(done.stderr.partition("numpy: ")[2])
     assert (program, verb) == ("pip", "install")

@@ -68,4 +68,4 @@ def test_missing_extra_is_one_line(
             click.Group("experiments", callback=missing, invoke_without_command=True), "experiments"
         )
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "experiments: needs numpy: pip install 'steelyard[lab]'\n"
+    assert capsys.readouterr().err == "experiments: needs numpy: pip install '.[lab]' in the checkout\n"

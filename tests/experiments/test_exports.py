@@ -33,7 +33,7 @@ def documented(file: str) -> list[str]:
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory, make_results: Callable[..., Scenario]) -> Path:
     """Eight blocks with failures, and their report with Parquet files."""
-    pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'steelyard[parquet]')")
+    pytest.importorskip("pyarrow", reason="no pyarrow here (pip install '.[parquet]' in the checkout)")
     directory = tmp_path_factory.mktemp("exported") / "results"
     make_results(directory, blocks=8, requests=60, failures=0.02)
     write_report(directory, parquet=True)
@@ -128,7 +128,8 @@ def test_without_pyarrow_one_line_names_the_extra(command: list[str], tmp_path: 
     )
     assert ran.returncode == 2
     assert (
-        ran.stderr == "experiments: --parquet: pyarrow is not installed: pip install 'steelyard[parquet]'\n"
+        ran.stderr
+        == "experiments: --parquet: pyarrow is not installed: pip install '.[parquet]' in the checkout\n"
     )
     assert list(tmp_path.iterdir()) == []
 

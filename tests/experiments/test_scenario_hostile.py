@@ -267,3 +267,9 @@ def play(scenario: Scenario, name: str) -> None:
     load = chosen.load_of(chosen.entries[0])
     if load.planned <= SHORT and len(chosen.workers) <= SHORT // 10 and load.duration <= 60:
         simulate(chosen, chosen.entries[0], 0, 0, 1)
+
+
+@pytest.mark.parametrize("key", ["home_region", "baseline", "question", "regions"])
+def test_a_missing_key_is_named_in_plain_words(key: str) -> None:
+    document = {name: value for name, value in BASE.items() if name != key}
+    assert complaint(document) == f"{key}: is needed"

@@ -132,7 +132,7 @@ def test_missing_dask_is_one_line_with_the_extra_to_install(tmp_path: Path) -> N
     )
     assert ran.returncode == 2
     assert "--scheduler" in ran.stderr
-    assert "steelyard[sweep]" in ran.stderr
+    assert "'.[sweep]' in the checkout" in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "a.sqlite").exists()
 
