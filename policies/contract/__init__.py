@@ -11,6 +11,7 @@ from policies.contract.rules import (
     RecoverySignal,
     avoids_failing,
     avoids_starvation,
+    ends_rejections,
     ends_with_failures,
     repeats_itself,
     respects_slow_start,
@@ -44,6 +45,7 @@ RULES = (
     spares_a_cold_endpoint,
     avoids_failing,
     ends_with_failures,
+    ends_rejections,
     returns_in_time,
     respects_slow_start,
 )
@@ -69,6 +71,7 @@ __all__ = [
     "begins_by_weight",
     "check",
     "endpoints",
+    "ends_rejections",
     "ends_with_failures",
     "evens_out",
     "finds_the_idle",

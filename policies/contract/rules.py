@@ -151,3 +151,28 @@ def avoids_failing(make: PolicyMaker) -> None:
     trial.closed_loop(24, 10)
     share = trial.picked()[f"{REGION}-0"] / trial.picked().total()
     require(share <= 0.2, f"an endpoint that fails every request got {share:.1%} of them")
+
+
+def ends_rejections(make: PolicyMaker) -> None:
+    """After a burst of three times the capacity, no request is rejected from 30 s on at a load of 60 or 75 %."""
+    for rate in (48.0, 60.0):
+        trial = Trial(make, endpoints(*[1] * 4), _one_at_a_time())
+        trial.open_loop(rate, 10)
+        trial.open_loop(240, 10)
+        trial.open_loop(rate, 90)
+        late = sum(at >= 50 for at in trial.rejected_at)
+        require(not late, f"{late / (60 * rate):.1%} of a load of {rate / 80:.0%} was rejected after a burst")
+
+
+def _one_at_a_time() -> Answer:
+    """Endpoints that serve one request at a time, in 50 ms on average. Clients leave a queue after 2 s."""
+    rng, idle_at = Random(6), dict[str, float]()
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        ends_at = max(now, idle_at.get(state.id, 0.0)) + rng.expovariate(20.0)
+        if ends_at - now >= 2.0:
+            return 2.0, OutcomeKind.ABANDONED
+        idle_at[state.id] = ends_at
+        return ends_at - now, OutcomeKind.OK
+
+    return answer

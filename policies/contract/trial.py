@@ -13,6 +13,7 @@ from random import Random
 
 from policies.contract.broken import ContractBroken
 from policies.endpoint.state import EndpointState
+from policies.errors import Overloaded
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
 from policies.loading.construction import maker_of
@@ -52,7 +53,7 @@ def steady(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
 
 class Trial:
     """A router with a policy and simulated endpoints, and a log: `picked` counts requests, `log` has (sent at, id,
-    latency)."""
+    latency), `rejected_at` when the policy rejected requests of an open loop."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Trial:
         )
         self.facts = RequestFacts(region=REGION)
         self.log: list[tuple[float, str, float]] = []
+        self.rejected_at: list[float] = []
         self._answer = answer
         self._rng = Random(seed + 2)
         self._ends: list[tuple[float, int, Assignment | None, OutcomeKind]] = []
@@ -116,11 +118,15 @@ class Trial:
             self._tick_until(self._ends[0][0])
             self.clock.time, _, assignment, kind = heapq.heappop(self._ends)
             if assignment is None:
-                self.send()
+                try:
+                    self.send()
+                except Overloaded:
+                    self.rejected_at.append(self.clock.time)
                 continue
             status = 200 if kind is OutcomeKind.OK else None
             sent_at, now = assignment.routed_at, self.clock.time
-            self.router.settle(assignment, Outcome(kind, status, sent_at, now, now))
+            first_byte_at = None if status is None else now
+            self.router.settle(assignment, Outcome(kind, status, sent_at, first_byte_at, now))
             after_answer()
         self._tick_until(until)
         self.clock.time = until

@@ -21,7 +21,7 @@ def test_broken_rule_is_named_and_ends_with_1(tmp_path: Path, capsys: pytest.Cap
     assert f"{path}, version " in heading
     assert "stays within the set             kept" in output
     assert "begins anywhere                  BROKEN: 100% of the balancers" in output
-    assert "of 9 rules." in output
+    assert "of 10 rules." in output
 
 
 def test_policy_that_fails_at_every_pick_is_tried_a_hundred_times(
@@ -40,7 +40,7 @@ def test_policy_that_fails_at_every_pick_is_tried_a_hundred_times(
 
 def test_policy_of_the_table_keeps_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["round-robin"]) == 0
-    assert capsys.readouterr().out.endswith("It keeps all 9 rules.\n")
+    assert capsys.readouterr().out.endswith("It keeps all 10 rules.\n")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from policies import contract
 from policies.contract import ContractBroken
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
-from policies.facts import Outcome, RequestFacts
+from policies.errors import Overloaded
+from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.policy import Policy, PolicyMaker
 from policies.two_choices import relative_load
 
@@ -197,6 +198,24 @@ class Clique(TwoChoices):
         return self.rng.choice([state for state in available if state.id in self._known] or available)
 
 
+class Latch(TwoChoices):
+    """Rejects what would wait, until ten seconds after the last client that left, or the last rejection."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._until = 0.0
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        if outcome.kind is OutcomeKind.ABANDONED:
+            self._until = now + 10
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        if now < self._until and all(state.in_flight for state in available):
+            self._until = now + 10
+            raise Overloaded()
+        return super().pick(facts, available, now)
+
+
 BALANCES: Rule = partial(contract.keeps_the_fullest_low, most=12.5)
 FINDS_IDLE: Rule = partial(contract.finds_the_idle, least=1.0)
 WEIGHS: Rule = partial(contract.respects_weights, within=0.02)
@@ -214,6 +233,7 @@ CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
     (Hidden, TwoChoices, contract.repeats_itself, "the same seed gave two different runs"),
     (Straying, TwoChoices, contract.stays_within_the_set, "fallback picks"),
     (Grudge, TwoChoices, contract.ends_with_failures, "an endpoint that is back from its ejection got"),
+    (Latch, TwoChoices, contract.ends_rejections, "of a load of 60% was rejected after a burst"),
     (Sulk, TwoChoices, contract.returns_in_time, "an endpoint that is well by"),
     (Clique, TwoChoices, contract.respects_slow_start, "a new endpoint got"),
 ]

@@ -9,7 +9,7 @@ import pytest
 from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.least_cost import FULL
-from policies.overload.shedding import FEW, LASTS, LOST, Shedding
+from policies.overload.shedding import FEW, LOST, MOST, Shedding
 from tests.policies.test_steelyard import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
@@ -30,7 +30,7 @@ class Queue:
         self.router, self.clock = router(*members, explore=0.0, **options)
         measure(self.router, self.clock, 30, **latencies)
         for _ in range(4):  # answers of far away are then no longer the longest
-            self.clock.time += LASTS
+            self.clock.time += 10.0
             measure(self.router, self.clock, 2, near=SERVICE)
         self.requests = deque(self.router.route(TO_NEAR) for _ in range(waiting))
 
@@ -70,7 +70,7 @@ def overloaded(kind: OutcomeKind = ABANDONED, failed: int = int(FEW) + 1, **opti
 @pytest.mark.parametrize("kind", [ABANDONED, TIMEOUT])
 def test_requests_that_would_wait_are_rejected_after_some_have_failed_in_a_queue(kind: OutcomeKind) -> None:
     queue = overloaded(kind)
-    assert queue.send() is None
+    assert {queue.send() for _ in range(50)} == {None}
     while queue.requests:
         queue.clock.time += SERVICE
         queue.end(1, OK)
@@ -78,13 +78,27 @@ def test_requests_that_would_wait_are_rejected_after_some_have_failed_in_a_queue
     assert [queue.send() for _ in range(9)][-1] is None
 
 
-def test_shedding_ends_after_a_time_without_rejections() -> None:
+def test_shedding_ends_once_free_time_has_made_up_for_the_rejections() -> None:
     queue = overloaded()
-    for _ in range(2):
-        queue.clock.time += LASTS - 1.0
-        assert queue.send() is None
-    queue.clock.time += LASTS + 1.0
-    assert queue.send() == "near"
+    assert [queue.send() for _ in range(200)] == [None] * 200
+    while queue.requests:
+        queue.clock.time += SERVICE
+        queue.end(1, OK)
+    for idle, sends in ((0.5 * MOST, False), (MOST, True)):
+        queue.clock.time += idle
+        accepted = [queue.send() for _ in range(9)]
+        assert (None not in accepted) is sends
+        while queue.requests:
+            queue.clock.time += SERVICE
+            queue.end(1, OK)
+
+
+def test_what_must_be_made_up_for_is_bounded() -> None:
+    """However long an overload lasts."""
+    shedding = Shedding()
+    for _ in range(10_000):
+        shedding.reject(100.0)
+    assert shedding.backlog == MOST * 100.0
 
 
 def test_few_failures_may_be_chance() -> None:
@@ -175,7 +189,7 @@ def test_share_of_failures_decides() -> None:
             now += 0.1
             shedding.requests += round(1.0 / share)
             shedding.lose(now)
-        assert (now < shedding.until) is rejects
+        assert (shedding.backlog > 0.0) is rejects
 
 
 def test_the_error_says_that_waiting_for_an_endpoint_does_not_help() -> None:
