@@ -27,7 +27,7 @@ from experiments.run.world import Interrupted, NoObserver, World
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.supported import require_live
+from experiments.scenario.supported import require_live, require_simulated
 from experiments.scenario.thresholds import parse_threshold
 from experiments.stats.estimates import logarithms, paired_student
 from experiments.terminal import (
@@ -128,10 +128,9 @@ def capacity(
 
 
 def runnable(scenario: str, given: Overrides, simulated: bool) -> Scenario:
-    """Scenario with the overrides. Raises `BadInputError`, also when it needs the simulator and is to be measured."""
+    """Scenario with the overrides. Raises `BadInputError`, also when the chosen world lacks a feature."""
     chosen = overridden(load_scenario(scenario), given)
-    if not simulated:
-        require_live(chosen)
+    (require_simulated if simulated else require_live)(chosen)
     return chosen
 
 

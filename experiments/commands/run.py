@@ -19,7 +19,7 @@ from experiments.commands.options import (
 )
 from experiments.errors import BadInputError
 from experiments.scenario.files import DEFAULT
-from experiments.scenario.supported import require_live
+from experiments.scenario.supported import require_live, require_simulated
 
 EPILOG = """\b
 Examples:
@@ -71,8 +71,7 @@ def run(
         require_parquet()
     seconds = 0.0 if patience is None else duration("--patience", patience)
     chosen = chosen_scenario(scenario, policies, options)
-    if not simulated:
-        require_live(chosen)
+    (require_simulated if simulated else require_live)(chosen)
     directory = out or new_directory(chosen.name)
     with live_page(page) as shown:
         world = world_of(simulated, shown)

@@ -5,6 +5,7 @@ Every error in a file becomes one line that names the file and the field.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -57,8 +58,19 @@ def load_scenario(name_or_path: str) -> Scenario:
         scenario = Scenario.model_validate(document(name_or_path))
     except ValidationError as error:
         raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
+    for complaint in unread_keys(scenario):
+        raise BadInputError(f"{name_or_path}: {complaint}")
     require_plain_labels(name_or_path, [entry.label for entry in scenario.entries])
     return scenario
+
+
+def unread_keys(scenario: Scenario) -> Iterator[str]:
+    """Yield a message for every key that no run of the scenario would read."""
+    for key, instead in scenario.load.unread.items():
+        yield f"load.{key}: is not read with {instead}; leave it out"
+    for number, entry in enumerate(scenario.entries):
+        if entry.batch is not None and scenario.load.mode == "open":
+            yield f"entries.{number}.batch: is not read with mode = 'open'; leave it out"
 
 
 def is_scenario(name: str) -> bool:

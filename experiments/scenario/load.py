@@ -24,6 +24,17 @@ NEEDED: dict[Arrivals, tuple[str, ...]] = {
 """Keys that each kind of arrivals requires."""
 
 
+READ: dict[Arrivals, tuple[str, ...]] = {
+    "poisson": ("rate",),
+    "constant": ("rate",),
+    "burst": ("rate", "peak", "start", "lasts", "every"),
+    "mmpp": ("rate", "peak", "lasts", "every"),
+    "ramp": ("rate", "peak"),
+    "replay": ("file",),
+}
+"""Keys that each kind of arrivals reads."""
+
+
 class Load(Model):
     """How requests are sent: `closed` keeps `batch` outstanding, `open` sends at fixed instants.
 
@@ -74,6 +85,19 @@ class Load(Model):
             return f"replay of {self.file}"
         peak = f" to {self.peak:g}" if self.peak and self.arrivals in NEEDED else ""
         return f"{self.rate:g}{peak} requests/s, {self.arrivals}"
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Keys that have other values than their defaults and are not read, with what the load is instead."""
+        is_closed, default = self.mode == "closed", Load()
+        read = ("batch", "requests") if is_closed else ("duration", "arrivals", *READ[self.arrivals])
+        keys = [key for key in type(self).model_fields if key != "mode" and key not in read]
+        other = ("batch", "requests")
+        return {
+            key: f"mode = {self.mode!r}" if is_closed or key in other else f"arrivals = {self.arrivals!r}"
+            for key in keys
+            if getattr(self, key) != getattr(default, key)
+        }
 
     @property
     def mean_rate(self) -> float:

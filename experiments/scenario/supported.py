@@ -1,6 +1,6 @@
-"""Checks that a scenario can run on real processes, made before it starts.
+"""Checks that a scenario can run on real processes or in the simulator, made before it starts.
 
-Every key of a scenario is either implemented by live runs or rejected here.
+Every key of a scenario is either implemented by the runs for which it is meant or rejected here.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.errors import BadInputError
+from experiments.scenario.balancer_keys import complaint_about
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.places import TLS, places_of
-from experiments.scenario.scenario import Region, Scenario
+from experiments.scenario.scenario import Entry, Region, Scenario
+from policies.registry import reads_reports
 
 ONLY_SIMULATED = "only the simulator can do that: experiments run --simulated"
 
@@ -22,6 +24,34 @@ def require_live(scenario: Scenario) -> None:
     """Raise `BadInputError` for the first feature that only the simulator supports."""
     for complaint in complaints(scenario):
         raise BadInputError(f"{scenario.name}: {complaint}")
+
+
+def require_simulated(scenario: Scenario) -> None:
+    """Raise `BadInputError` for the first setting that the simulator would ignore."""
+    entries = scenario.entries
+    if scenario.balancers == 1 and scenario.staleness and not any(reads_reports_of(one) for one in entries):
+        raise BadInputError(
+            f"{scenario.name}: staleness: is not read with one balancer whose policy reads no reports; leave it out"
+        )
+    for entry in entries:
+        require_simulated_entry(scenario, entry)
+        if scenario.balancers == 1 and scenario.mechanisms_of(entry).shared.enabled:
+            raise BadInputError(
+                f"{scenario.name}: entry {entry.label}: balancer.shared.enabled: is not read with balancers = 1; "
+                "leave it out"
+            )
+
+
+def require_simulated_entry(scenario: Scenario, entry: Entry) -> None:
+    """Raise `BadInputError` for the first setting of the entry's balancer that the simulator would ignore."""
+    complaint = complaint_about(scenario.balancer_settings(entry))
+    if complaint is not None:
+        raise BadInputError(f"{scenario.name}: entry {entry.label}: {complaint}")
+
+
+def reads_reports_of(entry: Entry) -> bool:
+    """Return whether the entry's policy reads the reports of workers."""
+    return not is_oracle(entry.policy.name) and reads_reports(entry.policy.model_dump())
 
 
 def complaints(scenario: Scenario) -> Iterator[str]:

@@ -257,6 +257,12 @@ class SimulatedBalancer:
         outcome = Outcome(kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report)
         self._settle(assignment, outcome)
 
+    def tick(self, now: float) -> None:
+        """Run the router's periodic work, and note the total of requests for the retry budget."""
+        self.router.tick()
+        if self._budget is not None:
+            self._budget.note(self.requests, now)
+
     # --- failures
 
     def _returned_otherwise(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:

@@ -48,7 +48,7 @@ class Tick(Event):
 
     def fire(self, now: float) -> None:
         router = self._balancer.router
-        router.tick()
+        self._balancer.tick(now)
         if router.health.counts.out[None]:
             for state in router.states:
                 if state.record.ends_by_check(is_answered=self._asks):

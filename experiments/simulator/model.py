@@ -141,7 +141,8 @@ class Mechanisms:
     @property
     def need_ticks(self) -> bool:
         """Whether any mechanism needs a tick per second."""
-        return self.ejection is not None or self.checks.asks or self.slow_start > 0
+        is_budgeted = self.retries is not None and self.retries.share > 0
+        return self.ejection is not None or self.checks.asks or self.slow_start > 0 or is_budgeted
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from math import inf
 from typing import Any, Final
 
 from experiments.scenario.mechanisms import Mechanisms as Tables
-from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import Entry, Region, Scenario
+from experiments.scenario.supported import reads_reports_of, require_simulated_entry
 from experiments.scenario.timeline import timeline
 from experiments.simulator.model import (
     CheckModel,
@@ -24,7 +24,6 @@ from experiments.simulator.model import (
     WorkerModel,
 )
 from policies.health.active_checks import CheckRules
-from policies.registry import reads_reports
 from workers.service import parse_profile
 
 OVERHEAD: Final = 0.0005
@@ -34,7 +33,10 @@ over some thousand measured requests; a busy machine adds milliseconds.
 
 
 def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool = False) -> Model:
-    """Model of `entry` under the seed of a block: the scenario itself, or its emulation on loopback."""
+    """Model of `entry` under the seed of a block: the scenario itself, or its emulation on loopback.
+
+    Raises `BadInputError` for a setting of the balancer that is not simulated."""
+    require_simulated_entry(scenario, entry)
     scale = scenario.time_scale
     return Model(
         workers=tuple(
@@ -50,7 +52,7 @@ def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool =
         home=scenario.home_region,
         mechanisms=mechanisms_of(scenario.mechanisms_of(entry)),
         steps=timeline(scenario, seed),
-        reports=not is_oracle(entry.policy.name) and reads_reports(entry.policy.model_dump()),
+        reports=reads_reports_of(entry),
     )
 
 

@@ -19,6 +19,7 @@ from experiments.errors import BadInputError
 from experiments.scenario.files import first_complaint, load_scenario
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import DESCRIPTIVE, Entry, Scenario
+from experiments.scenario.supported import require_simulated_entry
 from experiments.sweep.grid import POLICY_KNOB, Competitor, Grid
 from experiments.sweep.knobs import (
     Setting,
@@ -69,6 +70,8 @@ def cells_of(grid: Grid, code: str) -> list[Cell]:
         for scenario, around in scenarios_of(grid)
         for entry, within in entries_of(grid, scenario)
     ]
+    for scenario, entry, _ in pairs:
+        require_simulated_entry(scenario, entry)
     bases = [(content_of(scenario, entry), scenario, entry, setting) for scenario, entry, setting in pairs]
     require_different([content for content, *_ in bases], grid)
     return [

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
+from experiments.scenario.balancer_keys import MEANINGLESS
 from experiments.scenario.files import first_complaint
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import Scenario
@@ -74,12 +75,24 @@ def with_setting(scenario: Scenario, setting: Setting) -> Scenario:
     try:
         for knob, value in setting:
             set_knob(raw, knob, value)
-        return Scenario.model_validate(raw)
+        changed = Scenario.model_validate(raw)
+        for knob, _ in setting:
+            require_read(changed, knob)
+        return changed
     except BadInputError as error:
         raise BadInputError(f"{scenario.name}: {error}") from None
     except ValidationError as error:
         applied = ", ".join(f"{knob} = {value!r}" for knob, value in setting)
         raise BadInputError(f"knobs: {applied} in {scenario.name}: {first_complaint(error)}") from None
+
+
+def require_read(scenario: Scenario, knob: str) -> None:
+    """Check that the knob is a key that simulated runs of the scenario read. Raises `BadInputError`."""
+    table, _, key = knob.partition(".")
+    if table == "balancer" and key in MEANINGLESS:
+        raise BadInputError(f"knobs.{knob}: decides nothing in virtual time: {MEANINGLESS[key]}")
+    if table == "load" and key in scenario.load.unread:
+        raise BadInputError(f"knobs.{knob}: is not read with {scenario.load.unread[key]}")
 
 
 def set_knob(raw: Any, knob: str, value: Any) -> None:

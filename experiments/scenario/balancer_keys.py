@@ -1,0 +1,122 @@
+"""What a simulated run does with each key of the table `[balancer]`: simulates it, has no use for it, or refuses it.
+
+Every key is in exactly one of the three tables; a test compares them with the models of the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from experiments.scenario.mechanisms import Mechanisms
+
+SIMULATED: Final = frozenset(
+    {
+        "retries",
+        *("retry.share", "retry.per_second", "retry.statuses"),
+        *("hedging.enabled", "hedging.quantile", "hedging.share", "hedging.minimum"),
+        *(
+            "health_checks.path",
+            "health_checks.status",
+            "health_checks.interval",
+            "health_checks.fast_interval",
+        ),
+        *("health_checks.timeout", "health_checks.rise", "health_checks.fall"),
+        *("outlier_detection.failures", "outlier_detection.success_rate", "outlier_detection.window"),
+        *("outlier_detection.min_requests", "outlier_detection.latency"),
+        *("outlier_detection.base_time", "outlier_detection.max_time"),
+        "panic.threshold",
+        *("slow_start.window", "slow_start.minimum"),
+        *("pool.idle_timeout", "pool.risk"),
+        *("limits.queue", "limits.in_flight"),
+        "queue.order",
+        *("concurrency.adaptive", "concurrency.initial", "concurrency.minimum", "concurrency.maximum"),
+        "concurrency.tolerance",
+        *("timeouts.connect", "timeouts.first_byte", "timeouts.attempt", "timeouts.queue"),
+        *("shared.enabled", "shared.every", "shared.delay"),
+    }
+)
+
+NO_BODIES: Final = "requests have no body, and responses are short"
+NO_HEADS: Final = "requests are not written as bytes"
+NO_CLIENTS: Final = "clients' connections are not simulated"
+NO_HEADERS: Final = "clients send no such field"
+
+MEANINGLESS: Final[Mapping[str, str]] = {
+    "retry.body": NO_BODIES,
+    "retry.idempotency_key": "every request is a GET, which is idempotent",
+    "retry.grpc_statuses": "no request is an RPC",
+    "limits.head": NO_HEADS,
+    "limits.fields": NO_HEADS,
+    "limits.target": NO_HEADS,
+    "limits.body": NO_BODIES,
+    "limits.buffer": NO_BODIES,
+    "queue.timeout_header": NO_HEADERS,
+    "queue.start_header": NO_HEADERS,
+    "queue.start_timeout": NO_HEADERS,
+    "timeouts.body_idle": NO_BODIES,
+    "timeouts.head": NO_HEADS,
+    "timeouts.request_idle": NO_BODIES,
+    "timeouts.keep_alive": NO_CLIENTS,
+    "timeouts.tunnel_idle": "no request opens a tunnel",
+    "timeouts.linger": NO_CLIENTS,
+    "timeouts.shutdown": "the balancer does not shut down during a run",
+}
+"""Keys that cannot change the requests of a run, with the reason."""
+
+REFUSED: Final[Mapping[str, str]] = {
+    "health_checks.grpc": "workers answer checks at health_checks.path",
+    "health_checks.first_connect": "no connection is opened before the warm-up",
+    "pool.max_age": "connections have no age",
+    "pool.max_requests": "connections do not count requests",
+    "pool.preconnect": "no spare connections are kept",
+    "pool.heartbeat": "no spare connections are kept",
+    "pool.heartbeat_method": "no spare connections are kept",
+    "pool.max_backoff": "connects are not delayed after failures",
+    "limits.clients": "clients' connections are not simulated",
+    "timeouts.total": "first_byte and attempt bound a request",
+}
+"""Keys that change runs on real processes but are not simulated, with what the simulator does instead."""
+
+CHECKED_PATH: Final = "/healthz"
+"""Path at which workers answer checks without taking a slot."""
+
+
+def keys_of(model: type[BaseModel] = Mechanisms, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted key of every value of `model`, also in its tables."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from keys_of(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def complaint_about(settings: Mapping[str, Any]) -> str | None:
+    """Return why a simulated run refuses these settings of `[balancer]`: the first key that it would ignore.
+
+    A value that is the key's default is accepted: it is the same as to leave the key out."""
+    used, default = Mechanisms.model_validate(settings), Mechanisms()
+    for key, instead in REFUSED.items():
+        if key_in(settings, key) and value_at(used, key) != value_at(default, key):
+            return f"balancer.{key} is not simulated ({instead}); leave it out, or measure real processes"
+    path = used.health_checks.path
+    if path not in (None, CHECKED_PATH):
+        return f"balancer.health_checks.path must be {CHECKED_PATH!r}, which workers answer, got {path!r}"
+    return None
+
+
+def key_in(settings: Mapping[str, Any], key: str) -> bool:
+    """Return whether the settings state the key."""
+    table, dot, name = key.partition(".")
+    inner = settings.get(table)
+    return table in settings and (not dot or (isinstance(inner, Mapping) and name in inner))
+
+
+def value_at(model: BaseModel, key: str) -> Any:
+    """Return the value of a dotted key."""
+    value: Any = model
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value

@@ -1,0 +1,273 @@
+"""Every key of `[balancer]` is simulated, meaningless in virtual time, or refused, and what the table says is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.__main__ import cli
+from experiments.errors import BadInputError
+from experiments.results.plan import plan_block
+from experiments.scenario.balancer_keys import MEANINGLESS, REFUSED, SIMULATED, keys_of
+from experiments.scenario.files import unread_keys
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import require_simulated
+from experiments.simulator.run import simulate
+from experiments.sweep.cells import cells_of
+from experiments.sweep.grid import Grid
+from tests.command_line import run_in_process
+
+KEYS = list(keys_of())
+FULL = {"limits": {"in_flight": 1}}
+"""One request at a time, half of what arrives: the wait queue grows."""
+
+CHECKS = {"health_checks": {"path": "/healthz", "interval": 1.0, "fast_interval": 0.5}}
+ADAPTIVE = {"concurrency": {"adaptive": True, "initial": 2, "minimum": 1, "maximum": 6}}
+HEDGING = {"hedging": {"enabled": True}}
+EJECTED = {"outlier_detection": {"failures": 2, "base_time": 0.5}}
+BY_RATE = {"outlier_detection": {"failures": 0, "window": 6.0}}
+
+VARIED: dict[str, tuple[dict[str, Any], object, object]] = {
+    "retries": ({}, 2, 0),
+    "retry.share": ({"retry": {"per_second": 0.0}}, 0.2, 0.0),
+    "retry.per_second": ({"retry": {"share": 0.0}}, 10.0, 0.0),
+    "retry.statuses": ({}, [502, 503], [500]),
+    "hedging.enabled": ({}, False, True),
+    "hedging.quantile": (HEDGING, 0.95, 0.6),
+    "hedging.share": (HEDGING, 0.05, 0.001),
+    "hedging.minimum": (HEDGING, 0.01, 3.0),
+    "health_checks.path": ({}, None, "/healthz"),
+    "health_checks.status": (CHECKS, 200, 503),
+    "health_checks.interval": (CHECKS, 1.0, 5.0),
+    "health_checks.fast_interval": (CHECKS, 0.5, 1.0),
+    "health_checks.timeout": (CHECKS, 1.0, 0.001),
+    "health_checks.rise": (CHECKS, 2, 6),
+    "health_checks.fall": (CHECKS, 3, 1),
+    "outlier_detection.failures": ({}, 5, 1),
+    "outlier_detection.success_rate": (BY_RATE, 0.8, 0.0),
+    "outlier_detection.window": (BY_RATE, 30.0, 1.0),
+    "outlier_detection.min_requests": (BY_RATE, 5, 500),
+    "outlier_detection.latency": ({}, 0.0, 1.5),
+    "outlier_detection.base_time": ({}, 30.0, 1.0),
+    "outlier_detection.max_time": (EJECTED, 300.0, 0.5),
+    "panic.threshold": (CHECKS, 0.0, 1.0),
+    "slow_start.window": ({}, 0.0, 5.0),
+    "slow_start.minimum": ({"slow_start": {"window": 5.0}}, 0.1, 0.9),
+    "pool.idle_timeout": ({}, 30.0, 0.3),
+    "pool.risk": ({}, 0.01, 0.0),
+    "limits.queue": (FULL, 10_000, 3),
+    "limits.in_flight": ({}, 4, 2),
+    "queue.order": (FULL, "fifo", "adaptive"),
+    "concurrency.adaptive": ({"concurrency": {"initial": 2, "minimum": 1, "maximum": 6}}, False, True),
+    "concurrency.initial": (ADAPTIVE, 2, 5),
+    "concurrency.minimum": (ADAPTIVE, 1, 2),
+    "concurrency.maximum": (ADAPTIVE, 2, 9),
+    "concurrency.tolerance": (ADAPTIVE, 1.1, 3.0),
+    "timeouts.connect": ({}, 2.0, 0.005),
+    "timeouts.first_byte": ({}, 25.0, 0.4),
+    "timeouts.attempt": ({}, None, 0.3),
+    "timeouts.queue": (FULL, 30.0, 0.2),
+    "shared.enabled": ({"shared": {}}, False, True),
+    "shared.every": ({"shared": {"enabled": True}}, 0.02, 0.5),
+    "shared.delay": ({"shared": {"enabled": True}}, 0.001, 0.5),
+}
+"""Simulated key -> other settings, and two values with which the runs of `scenario` differ."""
+
+BY_TURNS = ("outlier_detection.success_rate", "outlier_detection.min_requests")
+"""Keys that show only where a worker in trouble gets as many requests as the others."""
+
+OTHER: dict[str, object] = {
+    "retry.body": 1,
+    "retry.idempotency_key": True,
+    "retry.grpc_statuses": ["UNAVAILABLE"],
+    "limits.head": 1024,
+    "limits.fields": 8,
+    "limits.target": 64,
+    "limits.body": 1,
+    "limits.buffer": 1024,
+    "queue.timeout_header": "X-Timeout",
+    "queue.start_header": "X-Start",
+    "queue.start_timeout": 1.0,
+    "timeouts.body_idle": 1.0,
+    "timeouts.head": 1.0,
+    "timeouts.request_idle": 1.0,
+    "timeouts.keep_alive": 1.0,
+    "timeouts.tunnel_idle": 1.0,
+    "timeouts.linger": 1.0,
+    "timeouts.shutdown": 1.0,
+    "health_checks.grpc": "",
+    "health_checks.first_connect": False,
+    "pool.max_age": 1.0,
+    "pool.max_requests": 5,
+    "pool.preconnect": 1,
+    "pool.heartbeat": "/healthz",
+    "pool.heartbeat_method": "GET",
+    "pool.max_backoff": 0.0,
+    "limits.clients": 5,
+    "timeouts.total": 1.0,
+}
+"""Key that is not simulated -> a value other than its default."""
+
+
+def setting(key: str, value: object, others: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Settings of `[balancer]` with the key; None leaves it out."""
+    tables = {name: dict(table) for name, table in (others or {}).items()}
+    table, dot, name = key.partition(".")
+    if value is None:
+        return tables
+    return tables | {table: tables.get(table, {}) | {name: value} if dot else value}
+
+
+def scenario(settings: dict[str, Any], **rest: object) -> Scenario:
+    """Three workers with every kind of trouble, at 60 % of their capacity, and two balancers."""
+    troubles = (
+        {"at": 2.0, "lasts": 2.0, "target": "near-0", "kind": "slow", "value": 10.0},
+        {"at": 5.0, "lasts": 3.0, "target": "near-1", "kind": "down"},
+        {"at": 9.0, "lasts": 4.0, "target": "near-2", "kind": "fail", "value": 0.7},
+        {"at": 14.0, "lasts": 2.0, "target": "near-0", "kind": "hang", "value": 1.0},
+        {"at": 17.0, "lasts": 2.0, "target": "near-1", "kind": "unhealthy"},
+        {"at": 21.0, "lasts": 2.0, "target": "near-0", "kind": "slow", "value": 5.0},
+    )
+    document: dict[str, Any] = {
+        "name": "troubles",
+        "question": "Does the key change the run?",
+        "baseline": "one",
+        "home_region": "near",
+        "timeout": 3.0,
+        "warmup": 5,
+        "balancers": 2,
+        "load": {"mode": "open", "rate": 90.0, "duration": 24.0},
+        "regions": [{"name": "near", "workers": 3, "rtt": 0.01, "idle_timeout": 1.0}],
+        "events": troubles,
+        "balancer": settings,
+        "entries": [{"label": "one", "policy": "least-in-flight"}],
+    }
+    return Scenario.model_validate(document | rest)
+
+
+def figures(settings: dict[str, Any], policy: str = "least-in-flight") -> list[tuple[float, int, int]]:
+    """Latency, kind and attempts of every request of a simulated run."""
+    given = scenario(settings, entries=[{"label": "one", "policy": policy}])
+    samples = simulate(given, given.entries[0], 0, 0, plan_block(given, 0)[0].seed).samples
+    columns = (samples.latency.tolist(), samples.kind.tolist(), samples.attempts.tolist())
+    return list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_is_in_one_table(key: str) -> None:
+    """A new key needs a row in `experiments/scenario/balancer_keys.py`."""
+    assert (key in SIMULATED) + (key in MEANINGLESS) + (key in REFUSED) == 1
+
+
+def test_tables_have_no_other_keys() -> None:
+    assert {*SIMULATED, *MEANINGLESS, *REFUSED} == {*KEYS}
+    assert {*VARIED} == {*SIMULATED}
+    assert {*OTHER} == {*MEANINGLESS, *REFUSED}
+
+
+@pytest.mark.parametrize("key", sorted(SIMULATED))
+def test_simulated_key_changes_a_run(key: str) -> None:
+    others, one, other = VARIED[key]
+    policy = "round-robin" if key in BY_TURNS else "least-in-flight"
+    assert figures(setting(key, one, others), policy) != figures(setting(key, other, others), policy)
+
+
+@pytest.mark.parametrize("key", MEANINGLESS)
+def test_knob_over_a_meaningless_key_is_refused(key: str) -> None:
+    """It would give every cell twice, under two names. A scenario may state it."""
+    assert figures(setting(key, OTHER[key])) == figures({})
+    grid = {"name": "g", "scenarios": ["steady"], "policies": ["random"], "seeds": 1}
+    knobs = {f"balancer.{key}": [OTHER[key]]}
+    with pytest.raises(BadInputError, match=rf"^steady: knobs\.balancer\.{key}: decides nothing"):
+        cells_of(Grid.model_validate(grid | {"knobs": knobs}), "")
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_key_that_is_not_simulated_is_refused_by_name(key: str) -> None:
+    """By a run, by an entry alone, and as a knob of a sweep; with its default it is accepted."""
+    settings = setting(key, OTHER[key])
+    given = scenario({}, entries=[{"label": "one", "policy": "random", "balancer": settings}])
+    message = rf"entry \S+: balancer\.{key} is not simulated \("
+    with pytest.raises(BadInputError, match=message):
+        require_simulated(given)
+    with pytest.raises(BadInputError, match=message):
+        simulate(given, given.entries[0], 0, 0, 1)
+    grid = {"name": "g", "scenarios": ["steady"], "policies": ["random"], "seeds": 1}
+    with pytest.raises(BadInputError, match=message):
+        cells_of(Grid.model_validate(grid | {"knobs": {f"balancer.{key}": [OTHER[key]]}}), "")
+
+
+def test_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    """Before anything is written; what the key should be is named."""
+    text = Path("experiments/scenarios/steady.toml").read_text("utf-8")
+    for key, complaint in (
+        (
+            "timeouts = { total = 5.0 }",
+            "balancer.timeouts.total is not simulated (first_byte and attempt bound a",
+        ),
+        ("health_checks = { path = '/' }", "balancer.health_checks.path must be '/healthz'"),
+        ("shared = { enabled = true }", "balancer.shared.enabled: is not read with balancers = 1"),
+    ):
+        file = tmp_path / "mine.toml"
+        file.write_text(f"{text}\n[balancer]\n{key}\n", "utf-8")
+        ran = run_in_process(
+            cli, "experiments", "run", str(file), "--simulated", "--out", str(tmp_path / "out")
+        )
+        assert ran.returncode == 2
+        assert complaint in ran.stderr
+        assert ran.stderr.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+
+def test_staleness_that_nothing_reads_is_refused() -> None:
+    given = scenario({}, balancers=1, staleness=0.5)
+    with pytest.raises(BadInputError, match=r"staleness: is not read with one balancer"):
+        require_simulated(given)
+    require_simulated(scenario({}, balancers=2, staleness=0.5))
+
+
+@pytest.mark.parametrize(
+    ("load", "key"),
+    [
+        ({"mode": "open", "rate": 9.0, "batch": 7}, "batch"),
+        ({"mode": "open", "rate": 9.0, "requests": 7}, "requests"),
+        ({"mode": "open", "rate": 9.0, "peak": 20.0}, "peak"),
+        ({"mode": "open", "rate": 9.0, "arrivals": "constant", "every": 3.0}, "every"),
+        ({"mode": "open", "rate": 9.0, "arrivals": "ramp", "peak": 20.0, "lasts": 3.0}, "lasts"),
+        (
+            {
+                "mode": "open",
+                "rate": 9.0,
+                "arrivals": "mmpp",
+                "peak": 20.0,
+                "lasts": 1.0,
+                "every": 3.0,
+                "start": 2.0,
+            },
+            "start",
+        ),
+        ({"mode": "open", "rate": 9.0, "arrivals": "replay", "file": "x"}, "rate"),
+        ({"mode": "open", "rate": 9.0, "file": "x"}, "file"),
+        ({"mode": "closed", "rate": 9.0}, "rate"),
+        ({"mode": "closed", "duration": 9.0}, "duration"),
+        ({"mode": "closed", "arrivals": "constant"}, "arrivals"),
+    ],
+)
+def test_key_of_the_load_that_is_not_read_is_refused(load: dict[str, Any], key: str) -> None:
+    (complaint,) = unread_keys(scenario({}, load=load, events=[]))
+    assert complaint.startswith(f"load.{key}: is not read with ")
+
+
+def test_batch_of_an_entry_of_an_open_loop_is_refused() -> None:
+    entries = [{"label": "one", "policy": "random", "batch": 3}]
+    assert list(unread_keys(scenario({}, entries=entries))) == [
+        "entries.0.batch: is not read with mode = 'open'; leave it out"
+    ]
+
+
+def test_knob_over_a_key_of_the_load_that_is_not_read_is_refused() -> None:
+    grid = {"name": "g", "scenarios": ["steady"], "policies": ["random"], "seeds": 1}
+    with pytest.raises(BadInputError, match=r"knobs\.load\.batch: is not read with mode = 'open'"):
+        cells_of(Grid.model_validate(grid | {"knobs": {"load.batch": [50, 60]}}), "")
