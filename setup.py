@@ -73,6 +73,8 @@ HOT = [
     "balancer/rate_limits/limiter.py",
     "balancer/rate_limits/request_source.py",
     "balancer/rate_limits/shared_buckets.py",
+    "balancer/exchange/client_bounds.py",
+    "balancer/exchange/client_usage.py",
     "balancer/exchange/exchange.py",
     "balancer/exchange/body_buffer.py",
     "balancer/exchange/buffering.py",

@@ -113,6 +113,20 @@ class QueueFull(Unserved):
     reason = "queue_full"
 
 
+class BytesExhausted(Unserved):
+    """Requests that wait take all the memory that their client, or all clients, may use."""
+
+    reason = "bytes_exhausted"
+
+
+class TooManyRequests(ForwardingError):
+    """The client has too many requests in flight and waiting, or too many tunnels. Other clients are served."""
+
+    status = 429
+    reason = "client_busy"
+    retry_after = 1
+
+
 class QueueTimeout(Unserved):
     """Every endpoint stayed full for the maximum time in the wait queue."""
 

@@ -110,7 +110,7 @@ class NamedPools:
             proxy.keeps_alive, proxy.is_draining = front.keeps_alive, front.is_draining
             proxy.cached_time, proxy.date_line = front.cached_time, front.date_line
             proxy.tracing = front.tracing
-            proxy.share_buffers(front.buffer_budget)
+            proxy.share_buffers(front)
             if proxy.access_log is not front.access_log:
                 one.set_access_log(front.access_log)
         for pools in group:

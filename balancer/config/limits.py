@@ -28,7 +28,8 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits in bytes, except the numbers of `fields`, `queue`, `in_flight` and `clients`; None: no bound."""
+    """Limits in bytes, except the numbers of `fields`, `queue`, `in_flight`, `client_requests` and `clients`; None: no
+    bound."""
 
     head: int = 32_768
     fields: int = 100
@@ -37,6 +38,8 @@ class Limits:
     buffer: int = 65_536
     queue: int = 10_000
     in_flight: int | None = None
+    client_requests: int = 10_000
+    pending: int = 67_108_864
     clients: int | None = None
 
     @property

@@ -84,6 +84,16 @@ class LimitsConfig(Section):
         ge=1,
         description="maximum requests in flight at all endpoints; more wait in the queue. None: no limit",
     )
+    client_requests: int = Field(
+        default=10_000,
+        ge=1,
+        description="maximum requests of one client address, of IPv6 one /64, in flight and waiting; otherwise 429",
+    )
+    pending: int = Field(
+        default=67_108_864,
+        ge=1 << 20,
+        description="maximum bytes of requests that wait, and of large heads in flight, per process; otherwise 503",
+    )
     head: int = Field(
         default=32_768, ge=1024, le=1 << 20, description="maximum bytes of a request head, otherwise 431"
     )

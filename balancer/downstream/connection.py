@@ -96,6 +96,7 @@ class DownstreamConnection(ClientConnection):
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
         self.client = client = proxy.client_of(*ends_of(transport), proto)
         self._reader = RequestReader(client, proxy.limits, proxy.fresh_id)
+        self.usage = proxy.usages.connected(client.address)
         proxy.counts.connections += 1
         proxy.downstreams[self] = None
 
@@ -213,7 +214,7 @@ class DownstreamConnection(ClientConnection):
         if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
             return False
         protocol, proxy = self._begin_http2(), self._proxy
-        proxy.downstreams.pop(self, None)
+        self._depart()
         proxy.counts.connections -= 1  # the same one
         self._reader = None
         self.transport.set_protocol(protocol)
@@ -271,8 +272,14 @@ class DownstreamConnection(ClientConnection):
         self.has_ended = True
         return True
 
+    def _depart(self) -> None:
+        """Count as no connection any more; a detached one may be lost later."""
+        if self in self._proxy.downstreams:
+            del self._proxy.downstreams[self]
+            self._proxy.usages.release(self.usage)
+
     def connection_lost(self, error: Exception | None) -> None:
-        self._proxy.downstreams.pop(self, None)
+        self._depart()
         self._reader = self._pipelined = None
         handler, self._answering = self._answering, None
         if handler is not None:
@@ -386,7 +393,7 @@ class DownstreamConnection(ClientConnection):
 
     def detach(self) -> asyncio.Transport:
         """Detach the transport, to be used with another protocol."""
-        self._proxy.downstreams.pop(self, None)
+        self._depart()
         self._answering = self._reader = self._pipelined = None
         self.is_held = 0
         self.transport.resume_reading()

@@ -18,6 +18,7 @@ from balancer.errors import (
     ResponseTimeout,
     UpstreamError,
 )
+from balancer.exchange.client_bounds import sent
 from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.retries import IDEMPOTENT
 from balancer.exchange.state import AttemptState
@@ -161,6 +162,8 @@ class Attempt:
             downstream.unhold()  # before the write, whose back-pressure must take precedence
             upstream.send(kept.behind(head), sink, request.method)
             kept.sent()
+            if exchange.pending is not None:
+                sent(exchange)
         if downstream.is_write_paused:
             upstream.pause_reading()
 

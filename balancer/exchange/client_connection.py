@@ -19,6 +19,7 @@ from balancer.exchange.tunnel import reset
 from balancer.http1.own_responses import error_response
 
 if TYPE_CHECKING:
+    from balancer.exchange.client_usage import ClientUsage
     from balancer.exchange.pending_upgrade import PendingUpgrade
     from balancer.exchange.proxy import Proxy
     from balancer.grpc.call import GrpcCall
@@ -74,10 +75,14 @@ class ClientConnection(asyncio.Protocol):
         "is_write_paused",
         "pending_upgrade",
         "transport",
+        "usage",
         "write",
     )
 
     client: Client
+    usage: ClientUsage
+    """Record of the client, which all its connections share."""
+
     transport: asyncio.Transport
     write: Callable[[bytes], None]
     """Write to the client: the transport's own method, to save a call."""

@@ -14,16 +14,19 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.errors import (
-    ForwardingError,
-    RequestOverdue,
-    ResponseTimeout,
-    Unserved,
-    UpstreamError,
-)
+from balancer.errors import ForwardingError, RequestOverdue, ResponseTimeout, Unserved, UpstreamError
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody, is_taken_by
+from balancer.exchange.client_bounds import (
+    FREE_BODY,
+    LARGE_HEAD,
+    bytes_exhausted,
+    charge,
+    count_out,
+    refusal,
+    sent,
+)
 from balancer.exchange.grpc_attempt import attempt_on_stream
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
@@ -40,6 +43,7 @@ from policies.overload.wait_queue import Ticket
 if TYPE_CHECKING:
     from balancer.exchange.admission import Admission
     from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.client_usage import ClientUsage, PendingRequest
     from balancer.exchange.hedged_attempts import HedgeRace
     from balancer.exchange.proxy import Proxy
     from policies.routing.assignment import Assignment
@@ -71,7 +75,8 @@ class Exchange:
     current one; `attempts` is their number so far, `unsent` that of those which found no connection, `tried` the
     endpoints that are not asked again.
 
-    `kept` is the body buffer of a request that is, or was, received whole before an endpoint is asked.
+    `kept` is the body buffer of a request that is, or was, received whole before an endpoint is asked. `usage` is the
+    record of its client while it counts there, and `pending` its charge while it waits or its head is large.
     """
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
@@ -83,6 +88,8 @@ class Exchange:
     active_at = 0.0
     body_buffer: BodyBuffer | None = None
     kept: KeptBody | None = None
+    usage: ClientUsage | None = None
+    pending: PendingRequest | None = None
     race: HedgeRace | None = None
     attempts = 0
     unsent = 0
@@ -112,6 +119,14 @@ class Exchange:
     def start(self) -> None:
         """Start the exchange: all earlier requests of the connection have been answered."""
         self._started_at = self.proxy.now()
+        self.usage = usage = self.downstream.usage
+        usage.requests += 1
+        request, limit = self.request, self.proxy.client_requests
+        is_bounded = usage.requests > limit or request.fields.is_offer or len(request.raw) > LARGE_HEAD
+        error = refusal(self, usage, limit) if is_bounded else None
+        if error is not None:
+            self._answer(error)
+            return
         if self.proxy.admission is not None and not self._is_admitted(self.proxy.admission):
             return
         if self.is_complete or not receive_whole(self):
@@ -150,8 +165,14 @@ class Exchange:
             kept.sent()
         elif self.state is RECEIVING:
             received_part(self)
-        elif kept.size > self.proxy.limits.buffer:
-            self.downstream.hold()
+        else:
+            if kept.size > self.proxy.limits.buffer:
+                self.downstream.hold()
+            if (kept.size > FREE_BODY or self.state is QUEUED) and not charge(self):
+                if self.downstream.is_stream:  # its window is open
+                    self.reject(bytes_exhausted())
+                else:
+                    self.downstream.hold()
 
     # --- an attempt
 
@@ -178,6 +199,11 @@ class Exchange:
         except NoEndpointAvailable:
             self._join_queue()
             return
+        pool = proxy.pools.by_id[assignment.state.id]
+        if proxy.pools.is_full and not (pool.has_idle or proxy.pools.may_lease(pool)):
+            proxy.wait_for_descriptor(assignment)
+            self._join_queue()
+            return
         self._attempt = attempt = self.new_attempt(assignment)
         self.state = ATTEMPTING
         if explaining is not None:
@@ -187,7 +213,6 @@ class Exchange:
         hedges = proxy.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
             hedges.watch(attempt)
-        pool = proxy.pools.by_id[assignment.state.id]
         if self._needs_fresh:
             pool.open(attempt)
             return
@@ -212,16 +237,32 @@ class Exchange:
     # --- the wait queue (`Waiter`)
 
     def _join_queue(self) -> None:
-        proxy = self.proxy
+        proxy, has_waited = self.proxy, self.queued_at > 0.0
         self.queued_at = self.queued_at or proxy.now()
         if self.downstream.call is not None:
             self.deadline = min(self.deadline, self.downstream.call.deadline)
+        if not charge(self):
+            self._answer(bytes_exhausted())
+            return
         try:
-            proxy.queue.join(self)
+            proxy.queue.join(self, is_first=has_waited)
         except ForwardingError as error:
             self._answer(error)
         else:
             self.state = QUEUED
+            self.request.shelve()
+
+    @property
+    def client(self) -> object:
+        return None if self.pending is None else self.pending.client
+
+    def served(self) -> None:
+        """Ask an endpoint: it is the request's turn. Its body stays charged until it has been sent."""
+        self.state = NEW
+        self.request.unshelve()
+        if self.body_buffer is None:
+            sent(self)
+        self.attempt()
 
     def decline(self, error: Unserved) -> None:
         """Reject the request after it waited in vain."""
@@ -374,10 +415,13 @@ class Exchange:
     def tunnel_began(self, status: int) -> None:
         """End the exchange for the client's connection: a tunnel takes both connections over."""
         self.proxy.counts.responses[status] += 1
+        usage, self.usage = self.usage, None  # it counts until the tunnel has closed
         self._end()
+        self.usage = usage
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
         """Settle the exchange of a tunnel that has closed; arguments are the bytes from and to the client."""
+        count_out(self)
         attempt = cast(Attempt, self._attempt)
         self._bytes_in, attempt.bytes_out = bytes_in, bytes_out
         self._settle(TUNNELLED, self.proxy.now())
@@ -435,6 +479,7 @@ class Exchange:
         if self.kept is not None:
             drop_body(self, self.kept)
         self.state = ENDED
+        count_out(self)
 
     def _leave_queue(self) -> None:
         if self.state is QUEUED:

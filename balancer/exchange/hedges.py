@@ -65,7 +65,7 @@ class Hedges:
             return
         router, available = proxy.router, proxy.router.available
         others = hedging.others(late.assignment.state, available)
-        if not others or not router.has_room or not hedging.take(proxy.now()):
+        if not others or not router.has_room or proxy.pools.is_full or not hedging.take(proxy.now()):
             return
         wanted = {state.id for state in others}
         avoided = frozenset(state.id for state in available if state.id not in wanted)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from balancer.errors import ForwardingError
 from balancer.exchange.admission import Admission
 from balancer.exchange.buffering import BufferBudget, Buffering
+from balancer.exchange.client_usage import ClientUsages
 from balancer.exchange.hedges import Hedges
 from balancer.exchange.request_ids import fresh_ids
 from balancer.exchange.tunnel import Tunnels
@@ -25,6 +26,7 @@ from balancer.networks import is_within
 from balancer.upstream.pools import Pools
 from balancer.upstream.route import Routes
 from policies.clock import Clock
+from policies.facts import Outcome, OutcomeKind
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from balancer.tracing.tracing import Tracing
     from policies.insight.canary import Canary
     from policies.overload.hedging import Hedging
+    from policies.routing.assignment import Assignment
 
 TICK_SWEEPS: Final = 4
 """Sweeps, of `SWEEP_PERIOD`, between two ticks of the router, which are a second apart."""
@@ -132,6 +135,7 @@ class Proxy:
         self.counts = Counts()
         self.resets = ResetCounts()
         self.buffer_budget = BufferBudget()
+        self.usages = ClientUsages()
         self.receiving = 0  # exchanges that receive a whole body before an endpoint is asked
         self.downstreams: dict[
             ClientConnection, None
@@ -148,6 +152,7 @@ class Proxy:
             routes=Routes(config.network_routes, clock.now),
             now=clock.now,
         )
+        self.pools.on_room = self._descriptor_freed
         self.fresh_id = fresh_ids()
         self._sweeps = 0
         self.apply(config)
@@ -158,6 +163,9 @@ class Proxy:
         if not self.is_draining:
             self.idle_limit = config.timeouts.keep_alive
         self.limits = config.limits
+        self.client_requests = config.limits.client_requests
+        if not self.name:  # else the bound is the front's
+            self.usages.budget.total = config.limits.pending
         self.http2 = config.http2
         self.retries.budget.apply(config.retries.budget)
         self.retries = replace(config.retries, budget=self.retries.budget)
@@ -184,9 +192,10 @@ class Proxy:
         is_on = limits.request > 0 or limits.response > 0
         self.buffering = Buffering(limits.request, limits.response, budget) if is_on else None
 
-    def share_buffers(self, budget: BufferBudget) -> None:
-        """Use the budget of another proxy of this process."""
-        self.buffer_budget = budget
+    def share_buffers(self, front: Proxy) -> None:
+        """Use the budgets and the records of clients of another proxy of this process."""
+        self.buffer_budget = budget = front.buffer_budget
+        self.usages = front.usages
         if self.buffering is not None:
             self.buffering.budget = budget
 
@@ -241,9 +250,37 @@ class Proxy:
         if self.hedges is not None:
             self.hedges.check(now)
         self.pools.prune(now)
+        if self.pools.is_short:
+            self._share_descriptors()
         self._sweeps += 1
         if self._sweeps % TICK_SWEEPS == 0:
             self.router.tick()
+
+    def wait_for_descriptor(self, assignment: Assignment) -> None:
+        """Take back an assignment for which no connection can be opened: until one is closed, or a request ends, all
+        further ones wait in the queue."""
+        router = self.router
+        self.pools.is_short = True
+        router.apply_in_flight_limit(router.in_flight - 1)  # first: settling makes room for the next one
+        router.settle(assignment, Outcome(OutcomeKind.ABANDONED, 0, 0.0, 0.0, self.now()))
+
+    def _descriptor_freed(self) -> None:
+        """Let one more request be sent: a connection has been closed."""
+        if not self.pools.is_full:
+            self._apply_in_flight_limit(self.router.in_flight + 1)
+
+    def _share_descriptors(self) -> None:
+        """Let as many requests be sent as get a connection; without a limit once none waits."""
+        free = self.pools.free
+        if free and not len(self.queue):
+            self.pools.is_short = False
+            self.router.apply_in_flight_limit(self.limits.in_flight)
+        elif free:
+            self._apply_in_flight_limit(self.router.in_flight + free)
+
+    def _apply_in_flight_limit(self, number: int) -> None:
+        configured = self.limits.in_flight
+        self.router.apply_in_flight_limit(number if configured is None else min(number, configured))
 
     def trusts(self, address: str) -> bool:
         """Return whether forwarding fields from this peer are believed."""

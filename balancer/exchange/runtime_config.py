@@ -200,6 +200,8 @@ def _limits(settings: Settings) -> Limits:
         buffer=limits.buffer,
         queue=limits.queue,
         in_flight=limits.in_flight,
+        client_requests=limits.client_requests,
+        pending=limits.pending,
         clients=limits.clients,
     )
 

@@ -40,7 +40,8 @@ class Waiter(Protocol):
     """A request in the wait queue.
 
     `deadline` is when the client stops waiting, less the time that a response takes; `queued_at` when it first entered
-    the queue, over all its attempts; `level` its priority, 0 the highest; `ticket` its current ticket.
+    the queue, over all its attempts; `level` its priority, 0 the highest; `ticket` its current ticket; `client` whose
+    turn it takes.
     """
 
     deadline: float
@@ -48,7 +49,9 @@ class Waiter(Protocol):
     queued_at: float
     ticket: Ticket[Waiter] | None
 
-    def attempt(self) -> None: ...
+    @property
+    def client(self) -> object: ...
+    def served(self) -> None: ...
     def decline(self, error: Unserved) -> None: ...
 
 
@@ -88,18 +91,21 @@ class RequestQueue:
         self.tickets.set_levels(levels)
         self.shed += [0] * (levels - len(self.shed))
 
-    def join(self, waiter: Waiter) -> None:
-        """Add a request to the queue. Raises `NoEndpoint` if no endpoint is eligible, `DeadlinePassed`, `QueueFull`."""
+    def join(self, waiter: Waiter, *, is_first: bool = False) -> None:
+        """Add a request to the queue, as the next one if it `is_first`.
+
+        Raises `NoEndpoint` if no endpoint is eligible, `DeadlinePassed`, `QueueFull`.
+        """
         if not self._router.has_eligible:
             raise NoEndpoint("no endpoint is up")
         now, tickets = self._now(), self.tickets
         if waiter.deadline < inf:
             self._check_deadline(waiter, now)
         if len(tickets) >= tickets.limit:
-            self._make_room(waiter.level, now)
+            self._make_room(waiter, now)
         self.joined += 1
-        until = waiter.queued_at + self.timeout
-        waiter.ticket = tickets.join(waiter, waiter.level, now, min(until, waiter.deadline))
+        until = min(waiter.queued_at + self.timeout, waiter.deadline)
+        waiter.ticket = tickets.join(waiter, waiter.level, now, until, waiter.client, is_first=is_first)
 
     def _check_deadline(self, waiter: Waiter, now: float) -> None:
         """Raise `DeadlinePassed` if the expected wait is far beyond the request's deadline."""
@@ -110,17 +116,23 @@ class RequestQueue:
             self.note_dropped(waiter.level, error)
             raise error
 
-    def _make_room(self, level: int, now: float) -> None:
-        """Shed the last request of a lower level; raise `QueueFull` if there is none."""
+    def _make_room(self, newcomer: Waiter, now: float) -> None:
+        """Reject the last request of a lower level, else that of the client with most requests of this level, unless it
+        is the newcomer's; raise `QueueFull` if there is neither."""
+        level, retry_after = newcomer.level, self.retry_after(now)
         ticket = self.tickets.last_below(level)
+        error: Unserved = Shed("more important requests take the room there is", retry_after)
+        if ticket is None:
+            ticket = self.tickets.last_of_longest(level, newcomer.client)
+            error = QueueFull(
+                f"every endpoint is full and {self.tickets.limit} requests wait already", retry_after
+            )
         waiter = ticket.waiter if ticket is not None else None
         if ticket is None or waiter is None:
-            detail = f"every endpoint is full and {self.tickets.limit} requests wait already"
-            error = QueueFull(detail, self.retry_after(now))
             self.note_dropped(level, error)
             raise error
         self.tickets.leave(ticket)
-        self._drop(waiter, Shed("more important requests take the room there is", self.retry_after(now)))
+        self._drop(waiter, error)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a request that has ended otherwise."""
@@ -143,7 +155,7 @@ class RequestQueue:
             else:
                 self.served += 1
                 waiter.ticket = None  # break the reference cycle of waiter and ticket
-                waiter.attempt()
+                waiter.served()
 
     def check(self, waiter: Waiter, now: float) -> None:
         """Reject a request whose wait has exceeded its deadline; called by the sweep."""

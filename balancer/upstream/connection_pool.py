@@ -189,7 +189,7 @@ class ConnectionPool(Pool):
             self.counts.died += 1
             self.idle_connections.died(upstream)
         del self.connections[upstream]
-        self._pools.open_connections -= 1
+        self._pools.count_closed()
 
     def prune(self, now: float) -> None:
         """Sweep: move idle connections to `IdleConnections`, close those idle for too long, and preconnect."""

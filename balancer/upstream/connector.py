@@ -86,7 +86,7 @@ class Connector(Generic[C]):
         self._pools.make_room()
         self.opening += 1
         self.unclaimed += waiter is None
-        self._pools.open_connections += 1
+        self._pools.count_opened()
         task = asyncio.get_running_loop().create_task(self._open(waiter, tls))
         self._tasks[task] = self._pools.now()
         task.add_done_callback(self._tasks.pop)
@@ -133,7 +133,7 @@ class Connector(Generic[C]):
             raise
         except BaseException:
             self._ended(waiter)
-            self._pools.open_connections -= 1
+            self._pools.count_closed()
             raise
         else:
             self._ended(waiter)  # the connection counts as open until the pool removes it
@@ -145,7 +145,7 @@ class Connector(Generic[C]):
 
     def _failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
         self._ended(waiter)
-        self._pools.open_connections -= 1
+        self._pools.count_closed()
         self.backoff.failed(self._pools.now())
         self.record_failed(error)
         self._owner.opening_failed(error, waiter)

@@ -217,7 +217,7 @@ class MultiplexedPool(Pool):
         """Remove a closed connection. `by`: which side closed it."""
         if connection in self._connections:
             self._connections.remove(connection)
-            self.pools.open_connections -= 1
+            self.pools.count_closed()
             if not connection.is_library:
                 self._count_lost(connection, by)
         if self._waiters:

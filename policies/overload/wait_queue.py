@@ -3,8 +3,10 @@
 The cost of a request must not depend on the length of the queue. There is no search: a cancelled ticket is marked, and
 removed when it reaches the front or when marked ones are the majority.
 
-Lanes are served by level, the highest first, and each lane by age. To prevent starvation, every `SHARE`th turn of a
-level goes to the oldest ticket below it, if there is one.
+Lanes are served by level, the highest first. To prevent starvation, every `SHARE`th turn of a level goes to the oldest
+ticket below it, if there is one. Within a lane the sources of requests, which are clients, take turns, and each source
+is served by age: one that waits with thousands of requests delays another's by one turn each. A lane whose requests all
+have one source is served by age.
 
 An adaptive queue switches to last in, first out while it is standing: when the oldest ticket has waited for more than
 `TARGET` seconds at every turn for `INTERVAL` seconds. First in, first out then serves every request late; last in,
@@ -14,7 +16,7 @@ standing queue is CoDel's, Nichols and Jacobson, RFC 8289 § 3.)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from math import inf
 from typing import Final, Generic, TypeVar
@@ -41,64 +43,44 @@ class Ticket(Generic[Waiter]):
     """Ticket of one waiter, valid from `joined_at` to `deadline`.
 
     `waits` is true until it is served or cancelled. A cancelled ticket stays in its lane for a while, without `waiter`.
+    `source` is whose turn it takes.
     """
 
-    __slots__ = ("deadline", "joined_at", "level", "waiter", "waits")
+    __slots__ = ("deadline", "joined_at", "level", "source", "waiter", "waits")
 
-    def __init__(self, waiter: Waiter, level: int, joined_at: float, deadline: float) -> None:
+    def __init__(
+        self, waiter: Waiter, level: int, joined_at: float, deadline: float, source: object = None
+    ) -> None:
         self.waiter: Waiter | None = waiter
         self.level = level
         self.joined_at = joined_at
         self.deadline = deadline
+        self.source = source
         self.waits = True
 
 
-class Lane(Generic[Waiter]):
-    """Tickets of one level, the oldest on the left. `waiting` counts those not cancelled."""
+class Row(Generic[Waiter]):
+    """Tickets by age, the oldest on the left. `waiting` counts those not cancelled."""
 
-    __slots__ = ("_places", "turns", "waiting")
+    __slots__ = ("_places", "waiting")
 
     def __init__(self) -> None:
         self._places: deque[Ticket[Waiter]] = deque()
         self.waiting = 0
-        self.turns = 0
 
-    def add(self, place: Ticket[Waiter]) -> None:
-        """Append a ticket to the lane."""
-        self._places.append(place)
+    def add(self, place: Ticket[Waiter], *, is_first: bool = False) -> None:
+        """Add a ticket as the newest, or as the oldest if it `is_first`."""
+        if is_first:
+            self._places.appendleft(place)
+        else:
+            self._places.append(place)
         self.waiting += 1
 
-    def remove(self, place: Ticket[Waiter]) -> None:
-        """Cancel a ticket at any position."""
-        self._count_out(place)
-        place.waiter = None
-        if len(self._places) > 2 * self.waiting + SLACK:
-            self._places = deque(other for other in self._places if other.waits)
-
-    def take_oldest(self) -> Ticket[Waiter] | None:
-        """Remove and return the oldest ticket."""
-        return self._count_out(self._places.popleft()) if self.oldest() is not None else None
-
-    def take_newest(self) -> Ticket[Waiter] | None:
-        """Remove and return the newest ticket."""
-        return self._count_out(self._places.pop()) if self.newest() is not None else None
-
-    def merge(self, rows: Iterable[Lane[Waiter]]) -> None:
-        """Add the tickets of the lanes `rows`, ordered by age."""
-        for row in rows:
-            self._places.extend(row._places)
-            self.waiting += row.waiting
-        self._places = deque(sorted((place for place in self._places if place.waits), key=_joined_at))
-
-    def number(self, level: int) -> None:
-        """Set the level of all tickets."""
-        for place in self._places:
-            place.level = level
-
-    def _count_out(self, place: Ticket[Waiter]) -> Ticket[Waiter]:
-        place.waits = False
+    def count_out(self) -> None:
+        """Note that one of the tickets does not wait any more."""
         self.waiting -= 1
-        return place
+        if len(self._places) > 2 * self.waiting + SLACK:
+            self._places = deque(place for place in self._places if place.waits)
 
     def oldest(self) -> Ticket[Waiter] | None:
         """Return the ticket that has waited longest."""
@@ -113,6 +95,104 @@ class Lane(Generic[Waiter]):
         while places and not places[-1].waits:
             places.pop()
         return places[-1] if places else None
+
+    def tickets(self) -> list[Ticket[Waiter]]:
+        """Return all that wait."""
+        return [place for place in self._places if place.waits]
+
+
+class Lane(Generic[Waiter]):
+    """Tickets of one level: `every` of them by age, and those of each source, which take turns.
+
+    `_by_length` has the sources by the number of their tickets, up to the largest, so that the longest row is found
+    without a search. The dictionaries are ordered ones, because the first key of others is found by a search.
+    """
+
+    __slots__ = ("_by_length", "_rows", "every", "turns")
+
+    def __init__(self) -> None:
+        self.every: Row[Waiter] = Row()
+        self.turns = 0
+        self._rows: OrderedDict[object, Row[Waiter]] = OrderedDict()  # first the one whose turn it is
+        self._by_length: list[OrderedDict[object, None]] = [OrderedDict()]
+
+    @property
+    def waiting(self) -> int:
+        return self.every.waiting
+
+    def add(self, place: Ticket[Waiter], *, is_first: bool = False) -> None:
+        """Add a ticket as the newest of its source; if it `is_first`, as the next one of the lane."""
+        source = place.source
+        row = self._rows.get(source)
+        if row is None:
+            row = self._rows[source] = Row()
+        self.every.add(place, is_first=is_first)
+        row.add(place, is_first=is_first)
+        self._sort(source, row.waiting - 1, row.waiting)
+        if is_first:
+            self._rows.move_to_end(source, last=False)
+
+    def remove(self, place: Ticket[Waiter]) -> None:
+        """Cancel a ticket at any position."""
+        self._count_out(place)
+        place.waiter = None
+
+    def take(self, *, is_newest: bool) -> Ticket[Waiter] | None:
+        """Remove and return the oldest or the newest ticket of the source whose turn it is."""
+        for source, row in self._rows.items():
+            place = row.newest() if is_newest else row.oldest()
+            if place is None:  # not possible: an empty row is removed
+                return None
+            self._count_out(place)
+            if row.waiting:
+                self._rows.move_to_end(source)
+            return place
+        return None
+
+    def last_of_longest(self, source: object) -> Ticket[Waiter] | None:
+        """Return the newest ticket of the source that has most, if those are at least two more than `source` has."""
+        row = self._rows.get(source)
+        if len(self._by_length) <= 2 + (0 if row is None else row.waiting):
+            return None
+        for longest in self._by_length[-1]:
+            return self._rows[longest].newest()
+        return None
+
+    def merge(self, lanes: Iterable[Lane[Waiter]]) -> None:
+        """Add the tickets of other lanes, ordered by age."""
+        places = self.every.tickets()
+        for lane in lanes:
+            places += lane.every.tickets()
+        self.every = Row()
+        self._rows, self._by_length = OrderedDict(), [OrderedDict()]
+        for place in sorted(places, key=_joined_at):
+            self.add(place)
+
+    def number(self, level: int) -> None:
+        """Set the level of all tickets."""
+        for place in self.every.tickets():
+            place.level = level
+
+    def _count_out(self, place: Ticket[Waiter]) -> None:
+        place.waits = False
+        row = self._rows[place.source]
+        self._sort(place.source, row.waiting, row.waiting - 1)
+        self.every.count_out()
+        row.count_out()
+        if not row.waiting:
+            del self._rows[place.source]
+
+    def _sort(self, source: object, before: int, after: int) -> None:
+        """Note that a source has one ticket more or less than `before`."""
+        lengths = self._by_length
+        if after == len(lengths):
+            lengths.append(OrderedDict())
+        if before:
+            del lengths[before][source]
+        if after:
+            lengths[after][source] = None
+        if len(lengths) > 1 and not lengths[-1]:
+            lengths.pop()
 
 
 class WaitQueue(Generic[Waiter]):
@@ -140,16 +220,28 @@ class WaitQueue(Generic[Waiter]):
         """Return how many tickets would normally be served before one that joins a level now."""
         return sum(row.waiting for row in self._lanes[: level + 1])
 
-    def join(self, waiter: Waiter, level: int, now: float, deadline: float) -> Ticket[Waiter]:
-        """Append a ticket to a lane. Raises WaitQueueFull."""
+    def join(
+        self,
+        waiter: Waiter,
+        level: int,
+        now: float,
+        deadline: float,
+        source: object = None,
+        *,
+        is_first: bool = False,
+    ) -> Ticket[Waiter]:
+        """Add a ticket to a lane: behind those of its source, or as the next one if it `is_first`.
+
+        Raises WaitQueueFull.
+        """
         if self._waiting >= self.limit:
             raise WaitQueueFull(f"{self.limit} wait already")
         if not self._waiting:
             self.pace.begin(now)
             self._slow_since = inf
         level = min(level, len(self._lanes) - 1)  # there may have been more lanes when the level was assigned
-        place = Ticket(waiter, level, now, deadline)
-        self._lanes[level].add(place)
+        place = Ticket(waiter, level, now, deadline, source)
+        self._lanes[level].add(place, is_first=is_first)
         self._waiting += 1
         return place
 
@@ -172,7 +264,7 @@ class WaitQueue(Generic[Waiter]):
         row = self._row()
         if row is None:
             return None
-        place = row.take_newest() if self.is_adaptive and self.is_standing(now) else row.take_oldest()
+        place = row.take(is_newest=self.is_adaptive and self.is_standing(now))
         if place is not None:
             self._waiting -= 1
             if now <= place.deadline:
@@ -183,20 +275,25 @@ class WaitQueue(Generic[Waiter]):
         """Return the ticket to evict in favour of `level`: the newest of the lowest lane below it."""
         for row in reversed(self._lanes[level + 1 :]):
             if row.waiting:
-                return row.newest()
+                return row.every.newest()
         return None
+
+    def last_of_longest(self, level: int, source: object) -> Ticket[Waiter] | None:
+        """Return the ticket to evict in favour of one of `source`: the newest of the source that has most in its
+        lane."""
+        return self._lanes[min(level, len(self._lanes) - 1)].last_of_longest(source)
 
     def clear(self) -> None:
         """Cancel all tickets of all lanes."""
         for level in range(len(self._lanes)):
-            while (place := self._lanes[level].newest()) is not None:
+            while (place := self._lanes[level].every.newest()) is not None:
                 self.leave(place)
 
     # --- measurements
 
     def oldest_wait(self, now: float) -> float:
         """Return the seconds that the oldest ticket has waited; 0 if none waits."""
-        fronts = [place for row in self._lanes if (place := row.oldest()) is not None]
+        fronts = [place for row in self._lanes if (place := row.every.oldest()) is not None]
         return now - min(place.joined_at for place in fronts) if fronts else 0.0
 
     def is_standing(self, now: float) -> bool:
@@ -232,5 +329,5 @@ def _joined_at(place: Ticket[Waiter]) -> float:
 
 def _age(row: Lane[Waiter]) -> float:
     """Return when its oldest ticket joined."""
-    place = row.oldest()
+    place = row.every.oldest()
     return place.joined_at if place is not None else inf

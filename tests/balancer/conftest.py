@@ -540,7 +540,7 @@ class Stage:
             await self._soon(lambda: not proxy.downstreams, f"clients left behind: {proxy.downstreams}")
             busy = f"connections left behind: {[*pools]}"
             await self._soon(lambda: not any(pool.leased or pool.opening for pool in pools), busy)
-            assert proxy.in_flight == len(proxy.queue) == 0
+            assert proxy.in_flight == len(proxy.queue) == len(proxy.usages) == proxy.usages.budget.kept == 0
             assert [state.in_flight for state in proxy.router.states] == [0] * len(pools)
             assert proxy.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
         finally:

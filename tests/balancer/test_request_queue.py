@@ -27,7 +27,10 @@ SWEEP = 0.25
 class Waiter:
     """A waiting request that routes when it is its turn."""
 
-    def __init__(self, queued: QueuedEndpoint, level: int = 0, limit: float = inf) -> None:
+    def __init__(
+        self, queued: QueuedEndpoint, level: int = 0, limit: float = inf, client: object = None
+    ) -> None:
+        self.client = client
         self.world = queued
         self.level = level
         self.queued_at = queued.clock.at
@@ -37,7 +40,7 @@ class Waiter:
         self.error: Unserved | None = None
         self.ended_at = inf
 
-    def attempt(self) -> None:
+    def served(self) -> None:
         self.world.running.append(self.world.router.route(RequestFacts()))
         self.served_at = self.ended_at = self.world.clock.at
         self.world.order.append(self)
@@ -60,11 +63,11 @@ class QueuedEndpoint:
         self.running: list[Assignment] = []
         self.order: list[Waiter] = []
 
-    def arrive(self, level: int = 0, limit: float = inf) -> Waiter:
+    def arrive(self, level: int = 0, limit: float = inf, client: object = None) -> Waiter:
         """Add a request, which is routed at once where there is room. Raises what `join` raises."""
-        waiter = Waiter(self, level, limit)
+        waiter = Waiter(self, level, limit, client)
         if self.router.has_room:
-            waiter.attempt()
+            waiter.served()
         else:
             self.queue.join(waiter)
         return waiter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from math import inf
 
 import pytest
@@ -207,6 +208,61 @@ def test_invariants_hold_after_any_event(events: list[Event], limit: int) -> Non
             sum(ticket.level == level for ticket in waiting) for level in range(3)
         ]
         assert queue.oldest_wait(now) == (now - min(p.joined_at for p in waiting) if waiting else 0.0)
+
+
+SOURCED = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.integers(0, 3)),
+        st.tuples(st.just("take"), st.just(0)),
+        st.tuples(st.just("leave"), st.integers(0, 30)),
+        st.tuples(st.just("evict"), st.integers(0, 3)),
+    ),
+    max_size=120,
+)
+
+
+@examples(200)
+@given(SOURCED)
+def test_sources_take_turns(events: list[Event]) -> None:
+    """Each source is served by age, none twice while another waits that was there, and the source that has most gives
+    its newest ticket away to one that has at least two fewer."""
+    queue: WaitQueue[int] = WaitQueue(1000)
+    waiting: list[Ticket[int]] = []
+    served_since: dict[object, set[object]] = {}  # by source that waits, since it joined or was served
+    for at, (what, number) in enumerate(events):
+        counts = Counter(ticket.source for ticket in waiting)
+        if what == "join":
+            served_since.setdefault(number, set())
+            waiting.append(queue.join(at, 0, float(at), inf, number))
+        elif what == "leave" and waiting:
+            queue.leave(waiting.pop(number % len(waiting)))
+        elif what == "take" and (ticket := queue.take(float(at))) is not None:
+            assert ticket is next(other for other in waiting if other.source == ticket.source)
+            waiting.remove(ticket)
+            for source, served in served_since.items():
+                assert source == ticket.source or ticket.source not in served
+                served.add(ticket.source)
+            served_since[ticket.source] = set()
+        elif what == "evict":
+            victim = queue.last_of_longest(0, number)
+            most = max(counts.values(), default=0)
+            assert (victim is None) == (most < counts[number] + 2)
+            if victim is not None:
+                assert counts[victim.source] == most
+                assert victim is [other for other in waiting if other.source == victim.source][-1]
+                queue.leave(victim)
+                waiting.remove(victim)
+        left = {ticket.source for ticket in waiting}
+        served_since = {source: served for source, served in served_since.items() if source in left}
+        assert len(queue) == len(waiting)
+
+
+def test_a_ticket_that_returns_is_the_next() -> None:
+    queue: WaitQueue[str] = WaitQueue(10)
+    queue.join("third", 0, 0.0, inf, "b")
+    queue.join("second", 0, 0.0, inf, "a")
+    queue.join("first", 0, 1.0, inf, "a", is_first=True)
+    assert served(queue) == ["first", "third", "second"]
 
 
 @examples(100)

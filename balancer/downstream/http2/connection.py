@@ -110,6 +110,7 @@ class Http2Connection(ClientConnection):
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
         self.client = client = proxy.client_of(*ends_of(transport), proto, HTTP2)
         self._heads = StreamRequestHeads(client, proxy.limits, proxy.fresh_id)
+        self.usage = proxy.usages.connected(client.address)
         proxy.counts.connections += 1
         proxy.counts.http2_connections += 1
         proxy.downstreams[self] = None
@@ -178,6 +179,7 @@ class Http2Connection(ClientConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._proxy.downstreams.pop(self, None)
+        self._proxy.usages.release(self.usage)
         self._count_resets(self._proxy.now())
         self._flush_is_due = self._is_reading = True  # nothing is sent any more
         for stream in self._ended.values():

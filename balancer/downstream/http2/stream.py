@@ -64,6 +64,7 @@ class Http2Stream(ClientStream):
         super().__init__(proxy)
         self.is_stream = True
         self.client = connection.client
+        self.usage = connection.usage
         self._connection = connection
         self._id = stream_id
         self._handler: RequestHandler | None = None

@@ -1,0 +1,82 @@
+"""Bounds of one client on the path of a request: what it counts for, and when it is refused (`client_usage.py`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from balancer.errors import BytesExhausted, ForwardingError, TooManyRequests
+from balancer.exchange.client_usage import PendingRequest
+from balancer.rate_limits.request_source import client_of
+
+if TYPE_CHECKING:
+    from balancer.exchange.client_usage import ClientUsage
+    from balancer.exchange.exchange import Exchange
+
+LARGE_HEAD: Final = 4096
+"""Bytes of a request head from which it is charged while its request is in flight, too. A smaller one takes less than
+the connection to the worker."""
+
+FREE_BODY: Final = 16_384
+"""Bytes of a body that are not charged while its request is being sent: it lasts until a connection is open."""
+
+REQUEST_SIZE: Final = 4096
+"""Bytes that a request takes beside its head and body."""
+
+
+def refusal(exchange: Exchange, usage: ClientUsage, limit: int) -> ForwardingError | None:
+    """Return the error for a request that is more than its client may have. An offer and a large head are counted."""
+    request, proxy = exchange.request, exchange.proxy
+    is_offer = request.fields.is_offer
+    usage.tunnels += is_offer
+    if usage.requests > limit and not exchange.downstream.client.is_trusted:
+        return TooManyRequests(f"{limit} requests of this client are not answered yet")
+    if is_offer and usage.tunnels > 1 and not proxy.pools.leaves_room(usage.tunnels):
+        return TooManyRequests(f"{usage.tunnels - 1} tunnels of this client leave no room for more")
+    return bytes_exhausted() if len(request.raw) > LARGE_HEAD and not charge(exchange) else None
+
+
+def charge(exchange: Exchange) -> bool:
+    """Charge the bytes that a request takes, with its body. Returns False if they are beyond the bound of the process
+    or of the client."""
+    pending = exchange.pending
+    if pending is None:
+        proxy, client = exchange.proxy, exchange.downstream.client
+        network = client_of(exchange.request, client, proxy.trusts)
+        pending = exchange.pending = PendingRequest(proxy.usages, network)
+    body = exchange.body_buffer
+    size = _size(exchange)
+    return pending.resize(size if body is None or exchange.kept is not None else size + body.size)
+
+
+def sent(exchange: Exchange) -> None:
+    """Note that the body, as far as it has come, was sent: what is charged from now on is a large head."""
+    pending = exchange.pending
+    if pending is None:
+        return
+    if len(exchange.request.raw) > LARGE_HEAD:
+        pending.resize(min(pending.size, _size(exchange)))
+    else:
+        exchange.pending = None
+        pending.close()
+
+
+def count_out(exchange: Exchange) -> None:
+    """Give back what a request took of its client's bounds."""
+    usage, pending = exchange.usage, exchange.pending
+    if usage is not None:
+        exchange.usage = None
+        usage.requests -= 1
+        usage.tunnels -= exchange.request.fields.is_offer
+    if pending is not None:
+        exchange.pending = None
+        pending.close()
+        exchange.request.unshelve()
+
+
+def bytes_exhausted() -> BytesExhausted:
+    """Return the error for a request whose bytes are beyond the bound."""
+    return BytesExhausted("requests that wait take all the memory that this client may use")
+
+
+def _size(exchange: Exchange) -> int:
+    return REQUEST_SIZE + 2 * len(exchange.request.raw)  # the head for the worker is as long

@@ -1,0 +1,89 @@
+"""What each client uses of the process, over all its connections, and the bytes of requests that wait.
+
+A client is an address, of IPv6 one /64. Its record is found when a connection opens, so a request costs the increment
+of an attribute. Behind a trusted proxy clients are told apart by the forwarded address as soon as a request waits; the
+number of the proxy's requests in flight is not limited.
+
+Bounds that clients share leave as much for the next client as the one who uses most has: so one client gets half of
+them, two get a third each, and there is always room for another.
+"""
+
+from __future__ import annotations
+
+from balancer.exchange.buffering import BufferBudget, Charge
+from balancer.rate_limits.request_source import network_of
+
+
+class ClientUsage:
+    """Use of one client: `requests` in flight or waiting, tunnels included, `bytes` of them that are charged, `tunnels`
+    that are open or offered. `holders` are the connections and requests that refer to the record."""
+
+    __slots__ = ("bytes", "holders", "network", "requests", "tunnels")
+
+    def __init__(self, network: bytes) -> None:
+        self.network = network
+        self.holders = self.requests = self.bytes = self.tunnels = 0
+
+
+class ClientUsages:
+    """Records of all clients that are connected, and the `budget` of bytes that their requests share."""
+
+    def __init__(self) -> None:
+        self.budget = BufferBudget()
+        self._by_network: dict[bytes, ClientUsage] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_network)
+
+    def hold(self, network: bytes) -> ClientUsage:
+        """Return the record of a client; `release` is to be called for it once."""
+        usage = self._by_network.get(network)
+        if usage is None:
+            usage = self._by_network[network] = ClientUsage(network)
+        usage.holders += 1
+        return usage
+
+    def connected(self, address: bytes) -> ClientUsage:
+        """Return the record for a connection from `address`, as `hold` does."""
+        return self.hold(network_of(address))
+
+    def release(self, usage: ClientUsage) -> None:
+        """Forget the record once nothing refers to it."""
+        usage.holders -= 1
+        if not usage.holders:
+            self._by_network.pop(usage.network, None)
+
+
+class PendingRequest:
+    """The bytes of one request that waits, or whose head is large; charged to the process and to its client.
+
+    `client` is whose turn it takes in the queue.
+    """
+
+    __slots__ = ("_charge", "_usages", "client")
+
+    def __init__(self, usages: ClientUsages, network: bytes) -> None:
+        self._usages = usages
+        self._charge = Charge(usages.budget)
+        self.client = usages.hold(network)
+
+    @property
+    def size(self) -> int:
+        return self._charge.size
+
+    def resize(self, size: int) -> bool:
+        """Charge `size` bytes. Returns False, and changes nothing, if they are more than before and the client would
+        have more than is left for others."""
+        charge, client = self._charge, self.client
+        grown, budget = size - charge.size, charge.budget
+        if grown > 0 and client.bytes + grown > budget.total - budget.kept - grown:
+            return False
+        client.bytes += grown
+        budget.kept += grown
+        charge.size = size
+        return True
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.resize(0)
+        self._usages.release(self.client)
