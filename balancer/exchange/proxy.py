@@ -26,7 +26,6 @@ from balancer.networks import is_within
 from balancer.upstream.pools import Pools
 from balancer.upstream.route import Routes
 from policies.clock import Clock
-from policies.facts import Outcome, OutcomeKind
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ class Proxy:
         router = self.router
         self.pools.is_short = True
         router.apply_in_flight_limit(router.in_flight - 1)  # first: settling makes room for the next one
-        router.settle(assignment, Outcome(OutcomeKind.ABANDONED, 0, 0.0, 0.0, self.now()))
+        router.withdraw(assignment)
 
     def _descriptor_freed(self) -> None:
         """Let one more request be sent: a connection has been closed."""

@@ -150,6 +150,7 @@ class RequestQueue:
             waiter = ticket.waiter if ticket is not None else None
             if ticket is None or waiter is None:
                 return
+            ticket.waiter = None  # its lane may keep the ticket for a while
             if now > ticket.deadline:
                 self._decline(waiter, ticket, now)
             else:

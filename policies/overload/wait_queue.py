@@ -42,7 +42,8 @@ Waiter = TypeVar("Waiter")
 class Ticket(Generic[Waiter]):
     """Ticket of one waiter, valid from `joined_at` to `deadline`.
 
-    `waits` is true until it is served or cancelled. A cancelled ticket stays in its lane for a while, without `waiter`.
+    `waits` is true until it is served or cancelled. Either stays in its lane for a while, a cancelled one without
+    `waiter`.
     `source` is whose turn it takes.
     """
 

@@ -150,6 +150,13 @@ class Router(EndpointSet):
         if was_full and self.has_room and self.on_available is not None:
             self.on_available()
 
+    def withdraw(self, assignment: Assignment) -> None:
+        """Take back an assignment that was not used: the policy sees it abandoned, and nothing counts it."""
+        outcome = Outcome(OutcomeKind.ABANDONED, None, assignment.routed_at, None, self._now())
+        self.settle(assignment, outcome)
+        self.routed -= 1
+        assignment.state.outcomes[outcome.kind] -= 1
+
     def probed(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
         """Report to the policy that a probe of `state` was answered, `latency` seconds after it was sent.
 
