@@ -209,6 +209,7 @@ class Pools:
         self.clients.clear()
         self._retired.clear()
 
+
 def kept_for_checks(limit: int) -> int:
     """Return how many of `limit` connections no request gets: health checks and probes always have theirs."""
     return min(MOST_CHECKS, limit // 8)

@@ -70,7 +70,12 @@ class Waiting(Event):
         """Reject the request if it still waits."""
         self._balancer.queue.check(self, now)
 
-    def attempt(self) -> None:
+    @property
+    def client(self) -> object:
+        """All requests of a simulation are one client's, and wait by age."""
+        return None
+
+    def served(self) -> None:
         """Route the request: its turn has come."""
         now = self._balancer.clock.at
         self._balancer.send(
