@@ -50,9 +50,9 @@ async def serve_gate(stage: Stage, number: int = 1, *, ends: bool = False, **set
 async def flood(
     stage: Stage, number: int, path: bytes = b"/flood", size: int = 0, source: str = ""
 ) -> Http2Client:
-    """Begin requests on one connection of HTTP/2, each with a head of `size` bytes that only the first one costs."""
+    """Begin requests on one connection of HTTP/2, each with a head of `size` bytes."""
     client = await http2_client(stage, source=source)
-    padding = tuple((b"cookie", b"c" * 1000) for _ in range(size // 1000))
+    padding = tuple((b"cookie", b"%04d" % number * 250) for number in range(size // 1000))
     for _ in range(number):
         client.request(*padding, path=path)
     return client
