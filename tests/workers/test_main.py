@@ -104,7 +104,6 @@ async def test_worker_started_down_listens_after_sighup(run_workers: RunWorkers)
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((), "Missing command"),
         (("srve",), "srve"),
         (("serve", "--rtt", "fast"), "'--rtt': 'fast' is not a duration such as 350ms"),
         (("serve", "--rtt", "-5ms"), "--rtt"),
