@@ -71,7 +71,7 @@ class Route:
         self._methods = frozenset(method.encode() for method in config.methods)
         self._scheme = (config.scheme or "").encode()
         self.fields = tuple((name.lower().encode(), value.encode()) for name, value in config.headers.items())
-        self.is_plain = not (self._methods or self._scheme or self.fields)
+        self.is_plain = not (self._methods or self._scheme or self.fields or self.redirect)
         self._prefix = (config.prefix or "").removesuffix("/").encode()
         self._rewrites = config.strip_prefix or config.replace_prefix is not None
         self._replacement = (config.replace_prefix or "").removesuffix("/").encode()
@@ -82,10 +82,10 @@ class Route:
             return False
         if self._scheme and scheme_of(request.head) != self._scheme:
             return False
-        for name, wanted in self.fields:  # noqa: SIM110 - a generator costs more than the search
+        for name, wanted in self.fields:  # a generator costs more than the search
             if not values.has(name, wanted):
                 return False
-        return True
+        return self.redirect is None or not _is_there(self.redirect, request.head)
 
     def rewrite(self, request: Request) -> None:
         """Remove or replace the prefix of the request, if that is configured and its target is a path. The worker gets
@@ -114,6 +114,16 @@ def _fixed(answer: AnswerConfig) -> tuple[int, bytes, bytes]:
     body = answer.body.encode()
     fields = b"Content-Type: %b\r\n" % answer.content_type.encode() if body else b""
     return answer.status, fields, body
+
+
+def _is_there(redirect: RedirectConfig, head: bytes) -> bool:
+    """Return whether a request already asks for what the redirect leads to, so that it would loop.
+
+    Ports do not count: a proxy in front may leave them out. A scheme that is not known may be the wanted one.
+    """
+    if redirect.host is not None and host_in(host_of(head)) != host_in(redirect.host.encode()):
+        return False
+    return redirect.scheme is None or scheme_of(head) in (b"", redirect.scheme.encode())
 
 
 def _redirected(redirect: RedirectConfig, request: Request) -> tuple[int, bytes, bytes]:

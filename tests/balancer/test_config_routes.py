@@ -57,16 +57,16 @@ PROBLEMS = [
     ),
     (f"{ROUTE}pool = 'a'\nmethods = ['GET', 'GET']", "routes.0.methods: a method is there twice"),
     (
-        f"{ROUTE}redirect = {{ scheme = 'https' }}",
-        'routes.0.redirect: would redirect requests to themselves; add the condition scheme = "http"',
-    ),
-    (
-        f"{ROUTE}redirect = {{ host = 'a.org' }}\nhost = '*.org'",
-        "routes.0.redirect: would redirect requests to themselves; add the condition a host other than a.org",
+        f"{ROUTE}redirect = {{ scheme = 'https' }}\nscheme = 'https'",
+        "routes.0.redirect: all requests of this route already ask for the scheme https",
     ),
     (
         f"{ROUTE}redirect = {{ host = 'a.org.:80' }}\nhost = 'a.org'",
-        "routes.0.redirect: would redirect requests to themselves; add the condition a host other than a.org.:80",
+        "routes.0.redirect: all requests of this route already ask for a.org.:80",
+    ),
+    (
+        f"{ROUTE}redirect = {{ host = 'A.org', scheme = 'http' }}\nhost = 'a.org'\nscheme = 'http'",
+        "routes.0.redirect: all requests of this route already ask for A.org",
     ),
     (
         f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'c', share = 0.1 }}",

@@ -216,3 +216,52 @@ def test_search_does_not_grow_with_the_host() -> None:
 
     assert search(120) == search(3)
     assert found(table, f"GET /a {'x.' * 100}deep.example.org") == "deep"
+
+
+HOSTS = [None, "a.org", "*.org"]
+SCHEMES = [None, "http", "https"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("to_host", [None, "a.org", "A.org:8443", "b.org"])
+@pytest.mark.parametrize("to_scheme", SCHEMES)
+def test_no_redirect_leads_to_itself(
+    host: str | None, scheme: str | None, to_host: str | None, to_scheme: str | None
+) -> None:
+    """A route is refused only if no request matches it. A client that follows it arrives at the next route, also if a
+    proxy in front leaves out the port or states no scheme."""
+    if to_host is to_scheme is None:
+        return
+    never = to_scheme in (None, scheme) and (to_host is None or (host or "") == to_host.split(":")[0].lower())
+    condition = {"path": "/x", "host": host, "scheme": scheme}
+    keys = {"redirect": {"host": to_host, "scheme": to_scheme}, **condition}
+    if never:
+        with pytest.raises(ValueError, match="all requests of this route already ask for"):
+            RouteConfig.model_validate(keys)
+        return
+    config = RouteConfig.model_validate(keys)
+    table = RouteTable()
+    table.replace([(config, Route(config, None))], has_default=True)
+    matched = [_lands(table, "https", "a.org", b""), _lands(table, "gopher", "b.org", b"")]
+    for begin in ("http", "https"):
+        for asked in ("a.org", "b.org", "c.org:80", "x.net"):
+            matched += [_lands(table, begin, asked, port) for port in (b"", b":8443")]
+    assert any(matched)
+
+
+def _lands(table: RouteTable, scheme: str, host: str, port: bytes) -> bool:
+    """Follow the redirects of a request until it matches none; return whether there was one."""
+    client = Client(b"192.0.2.7", b"", is_trusted=True)
+    at, authority = scheme.encode(), host.encode() + (port if ":" not in host else b"")
+    for hop in range(4):
+        lines = b"GET /x HTTP/1.1\r\nHost: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (authority, at)
+        request = outgoing_request(lines, client, b"id")
+        route = table.find(request)
+        if route is None:
+            return hop > 0
+        location = route.response(request)[1].removeprefix(b"Location: ").removesuffix(b"/x\r\n")
+        to, _, authority = location.partition(b"//")
+        at = at if scheme == "gopher" else (to or at).removesuffix(b":")
+        authority = authority if port else authority.partition(b":")[0]
+    raise AssertionError(f"{scheme}://{host} loops: {location!r}")
