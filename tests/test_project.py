@@ -27,7 +27,8 @@ from balancer.config.load import Settings
 from balancer.config.named_pools import PoolSettings
 from balancer.config.policy_spec import PolicySpec
 from balancer.configuration import load
-from policies import PolicyMaker, contract, registry
+from benchmarks.harness.cases import CASES
+from policies import contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES_WITH_COMMANDS = ("balancer", "workers", "experiments")
@@ -268,15 +269,19 @@ def test_the_readme_names_every_policy() -> None:
     assert sorted(re.findall(r"`([a-z0-9-]+)`", " ".join(cells))) == sorted(registry.TABLE)
 
 
-def test_the_policy_in_the_readme_works() -> None:
-    """It is too simple to be good, but it runs and picks only available endpoints."""
-    found = re.search(r"```python\n(.*?)```", text_of("README.md"), re.DOTALL)
+def test_the_policy_in_the_readme_keeps_the_contract() -> None:
+    found = re.search(r"```python\n(.*?class (\w+).*?)```", text_of("README.md"), re.DOTALL)
     assert found is not None
-    package: dict[str, Any] = {}
-    exec(found[1], package)
-    make: PolicyMaker = package["Impatient"]
-    contract.stays_within_the_set(make)
-    contract.repeats_itself(make)
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    contract.check(names[found[2]])
+
+
+def test_the_page_on_performance_states_the_length_of_a_measurement() -> None:
+    stated = re.search(r"# get, (\d+) blocks of (\d+) s", text_of("docs/performance.md"))
+    get = CASES["get"]
+    assert stated is not None
+    assert (int(stated[1]), float(stated[2])) == (get.blocks, get.seconds)
 
 
 # --- dependencies
