@@ -5,6 +5,7 @@ All but `read_size` are computed once, when the connection opens.
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from balancer.config.limits import READ
@@ -16,6 +17,10 @@ NO_METHODS: Final[frozenset[bytes]] = frozenset()
 
 HTTP11: Final = b"1.1"
 HTTP2: Final = b"2"
+
+OWN_NAME: Final = b"steelyard-%b" % os.urandom(6).hex().encode()
+"""Name in Via by which a request that returns is recognised: random, since host and port are internal. The processes of
+one balancer share it, as they are forked; another balancer has another one."""
 
 
 class Client:
@@ -66,8 +71,9 @@ class Client:
 
 
 def forwarding(addresses: bytes, proto: bytes, version: bytes) -> bytes:
-    return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: %b steelyard\r\nX-Forwarded-Host: " % (
+    return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: %b %b\r\nX-Forwarded-Host: " % (
         addresses,
         proto,
         version,
+        OWN_NAME,
     )

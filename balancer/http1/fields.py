@@ -21,10 +21,10 @@ END_OF_HEAD: Final = b"\r\n\r\n"
 HOP_BY_HOP: Final = ("connection", "keep-alive", "proxy-connection", "te", "upgrade")  # RFC 9110 § 7.6.1
 FRAMING: Final = ("content-length", "transfer-encoding")
 OF_PROXIES: Final = ("forwarded", "x-forwarded-*", "x-real-ip", "x-request-start")
-REWRITTEN: Final = ("x-request-id", "expect")
+REWRITTEN: Final = ("x-request-id", "expect", "via")
 
 SPECIAL: Final = ("host", *HOP_BY_HOP, *FRAMING, *OF_PROXIES, *REWRITTEN)
-"""Request fields that are parsed; all but Host may have to be removed."""
+"""Request fields that are parsed; all but Host and Via may have to be removed."""
 
 KEPT_FOR_FRAMING: Final = frozenset((b"host", b"content-length", b"transfer-encoding"))
 

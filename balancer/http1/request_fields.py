@@ -11,7 +11,7 @@ from typing import Final
 from balancer.errors import RequestRejected
 from balancer.field_names import in_cgi
 from balancer.http1 import upgrades
-from balancer.http1.client import Client, forwarding
+from balancer.http1.client import OWN_NAME, Client, forwarding
 from balancer.http1.fields import (
     KEPT_FOR_FRAMING,
     NOT_NOMINATED,
@@ -152,7 +152,7 @@ class SpecialFields:
             self.block = b"\r\nHost: " + self.host + without([b"host"], self.block)
 
     def _ends_here(self, name: bytes) -> bool:
-        if name in KEPT_FOR_FRAMING:
+        if name in KEPT_FOR_FRAMING or name == b"via":
             return False
         if name == b"expect":
             return self.is_http10  # RFC 9110 § 10.1.1: from HTTP/1.0 it means nothing
@@ -167,6 +167,7 @@ class SpecialFields:
 
     def parse(self) -> RequestFields:
         """Return the parsed fields. Raises `RequestRejected`."""
+        self._check_loop()
         framing, length = self._framing()
         if framing is not NONE and not self._is_plain(framing):
             self.block = restated(self.block, framing, length)
@@ -229,6 +230,16 @@ class SpecialFields:
         if coding.lower() != b"chunked":
             raise RequestRejected(501, "unknown_coding", "Transfer-Encoding must be exactly 'chunked'")
         return CHUNKED, 0
+
+    def _check_loop(self) -> None:
+        """Reject a request that this balancer has forwarded before (RFC 9110 § 7.6.3)."""
+        for value in self.values.get(b"via", ()):
+            if OWN_NAME in value:
+                raise RequestRejected(
+                    508,
+                    "loop",
+                    "this balancer has forwarded the request before: one of its endpoints leads to itself",
+                )
 
     def _check_expectation(self) -> None:
         """Reject expectations other than 100-continue, which is passed on (RFC 9110 § 10.1.1)."""

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from balancer.http1.client import OWN_NAME
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage
 from tests.balancer.grpc_peers import Context, GrpcWorker, cancelling_server, channel_to, endpoints
@@ -85,7 +86,7 @@ async def test_unary_with_metadata_both_ways(peers: Peers) -> None:
     assert dict(await call.trailing_metadata()) == {"x-trailer": "2", "x-trailer-bin": b"\xfe"}
     ((_, metadata),) = worker.called
     assert (metadata["x-own"], metadata["x-own-bin"]) == ("3", b"\1\2")
-    assert metadata["via"] == "2 steelyard"
+    assert metadata["via"] == f"2 {OWN_NAME.decode()}"
     assert peers.stage.outcomes() == {"ok": 1}
 
 

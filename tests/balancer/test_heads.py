@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from balancer.config.limits import Limits
 from balancer.downstream.http2.request_heads import StreamRequestHeads
 from balancer.errors import MalformedResponse, RequestRejected
-from balancer.http1.client import Client
+from balancer.http1.client import OWN_NAME, Client
 from balancer.http1.fields import Framing
 from balancer.http1.request_head import Request
 from balancer.http1.response_head import StatusLines, incoming_response, outgoing_head
@@ -73,7 +73,7 @@ def test_forwarding_fields_are_appended() -> None:
         (b"x-a", b"2"),
         (b"X-Forwarded-For", b"192.0.2.7"),
         (b"X-Forwarded-Proto", b"http"),
-        (b"Via", b"1.1 steelyard"),
+        (b"Via", b"1.1 " + OWN_NAME),
         (b"X-Forwarded-Host", b"example.org"),
         (b"X-Request-ID", b"fresh"),
     ]

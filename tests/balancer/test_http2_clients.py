@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from balancer.http1.client import OWN_NAME
 from balancer.http2.events import CANCEL, INTERNAL_ERROR, NO_ERROR
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.frames import PREFACE
@@ -25,8 +26,8 @@ async def test_a_worker_gets_what_the_same_request_in_http11_would_give(stage: S
     await old.ask(get(b"/a?b=1", b"x-request-id: i", b"accept: */*"))
     first, second = worker.requests
     assert first.line == second.line == b"GET /a?b=1 HTTP/1.1"
-    assert first.value(b"Via") == b"2 steelyard"
-    assert second.value(b"Via") == b"1.1 steelyard"
+    assert first.value(b"Via") == b"2 " + OWN_NAME
+    assert second.value(b"Via") == b"1.1 " + OWN_NAME
     assert [pair for pair in first.fields if pair[0] != b"Via"] == [
         pair for pair in second.fields if pair[0] != b"Via"
     ]

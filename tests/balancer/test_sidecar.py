@@ -21,6 +21,7 @@ from balancer.config.section import Section
 from balancer.config.sidecar import OriginConfig, SidecarConfig, origins_from
 from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected
+from balancer.http1.client import OWN_NAME
 from balancer.sidecar.origins import Origin, Origins
 from balancer.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf
@@ -171,7 +172,7 @@ async def test_one_client_connection_serves_several_origins(stage: Stage, sideca
         for request in worker.requests:
             assert request.value(b"Host") == b"127.0.0.1:%d" % worker.port
             assert not [name for name in request.names if name.startswith(b"x-forwarded")]
-            assert request.value(b"Via") == b"1.1 steelyard"
+            assert request.value(b"Via") == b"1.1 " + OWN_NAME
     assert (len(a.connections), len(b.connections)) == (1, 1)
 
 
