@@ -15,6 +15,7 @@ from balancer.admin.metrics import metrics_text
 from balancer.membership.condition import DOWN, Condition
 from policies.facts import OutcomeKind
 from tests.balancer.conftest import Stage, get, response
+from tests.balancer.test_reload import endpoint
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "steelyard.json").read_text(encoding="utf-8"))
@@ -33,15 +34,25 @@ FROM_PROMETHEUS = {"job", "instance"}
 
 async def exported(stage: Stage) -> dict[str, set[str]]:
     """The labels of every sample that a balancer exports, with all that the dashboard shows switched on."""
-    await stage.serve(await stage.worker(response()), stage.dead_port(), hedging={"enabled": True})
+    named = {"endpoints": [endpoint(await stage.worker(response()), "a0")]}
+    routes = [{"prefix": "/named", "pool": "named"}]
+    await stage.serve(
+        await stage.worker(response()), stage.dead_port(),
+        hedging={"enabled": True}, routes=routes, pools={"named": named},
+    )  # fmt: skip
     for _ in range(4):
         await stage.ask(get())
+    await stage.ask(get(b"/named"))
     await stage.ask(get(b"/", b"Transfer-Encoding: gzip"))
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics_text(stage.control_plane)[0].decode()):
         labels = {label for sample in family.samples for label in sample.labels}
         found[family.name if family.type != "counter" else f"{family.name}_total"] = labels
         found |= {sample.name: set(sample.labels) for sample in family.samples}
+    found["steelyard_queue_dropped_total"] |= {
+        "pool",
+        "reason",
+    }  # no request was dropped, so it has no sample
     return found
 
 
@@ -59,6 +70,38 @@ async def test_every_metric_and_label_exists(stage: Stage) -> None:
         available = set().union(*(known[name] for name, _ in names)) | FROM_PROMETHEUS
         for group in re.findall(r"\bby \(([^)]*)\)", expression):
             assert {label.strip() for label in group.split(",")} <= available, expression
+
+
+async def test_pools_are_told_apart(stage: Stage) -> None:
+    """What is measured for each pool is grouped by pool and says so, and the dashboard shows the pools that are chosen.
+
+    A number that stands alone is that of all chosen pools.
+    """
+    of_pool = {name for name, labels in (await exported(stage)).items() if "pool" in labels}
+    assert "steelyard_requests_total" in of_pool
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            names = METRIC.findall(target["expr"])
+            chosen = ['pool=~"$pool"' in matchers for _, matchers in names]
+            assert chosen == [name in of_pool for name, _ in names], panel["title"]
+            if any(chosen) and panel["type"] != "stat":
+                assert_grouped(target["expr"])
+                assert panel["type"] == "table" or "{{pool}}" in target["legendFormat"], panel["title"]
+    variable = DASHBOARD["templating"]["list"][-1]
+    assert (variable["name"], variable["allValue"]) == (
+        "pool",
+        ".*",
+    )  # also of a balancer whose pool has no name
+    for rule in RULES:
+        if of_pool.intersection(name for name, _ in METRIC.findall(rule["expr"])):
+            assert_grouped(rule["expr"])
+            assert "$labels.pool" in rule["annotations"]["summary"], rule["alert"]
+
+
+def assert_grouped(expression: str) -> None:
+    """Check that no aggregation drops the label `pool`."""
+    aggregations = re.findall(r"\b(?:sum|min|max|avg|count)\b(?: by \(([^)]*)\))?", expression)
+    assert all("pool" in labels.split(", ") for labels in aggregations), expression
 
 
 @pytest.mark.parametrize(
@@ -90,7 +133,9 @@ def test_alert_names_its_severity_and_uses_its_own_labels(rule: dict[str, Any]) 
     assert rule["labels"]["severity"] in ("warning", "critical")
     used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
     groups = re.findall(r"\bby \(([^)]*)\)", rule["expr"])
-    kept = {label.strip() for group in groups for label in group.split(",")} if groups else {"instance"}
+    kept = (
+        {label.strip() for group in groups for label in group.split(",")} if groups else {"instance", "pool"}
+    )
     assert used <= kept, used - kept
 
 
