@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ PROGRAM = "/opt/steelyard/bin/balancer"
 
 
 def service() -> dict[str, str]:
-    parser = ConfigParser(interpolation=None)
+    parser = ConfigParser(interpolation=None, strict=False)  # a key may be given again
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read(UNIT, encoding="utf-8")
     return dict(parser["Service"])
@@ -38,6 +39,18 @@ def test_reload_sends_sighup() -> None:
 def test_no_restart_after_exit_code_2() -> None:
     """Invalid input is the same a second time."""
     assert (service()["Restart"], service()["RestartPreventExitStatus"]) == ("on-failure", "2")
+
+
+@pytest.mark.peer
+def test_little_is_exposed() -> None:
+    """Of 10: what remains is the network, the capability to bind low ports, and what the unit says."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", UNIT]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", ran.stdout)
+    assert found is not None, ran.stdout + ran.stderr
+    assert float(found[1]) < 2
 
 
 @pytest.mark.peer
