@@ -46,7 +46,7 @@ def test_little_is_exposed() -> None:
     """Of 10: what remains is the network, the capability to bind low ports, and what the unit says."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
-    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", UNIT]
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", ran.stdout)
     assert found is not None, ran.stdout + ran.stderr
