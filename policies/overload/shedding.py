@@ -41,9 +41,10 @@ of four slots at 90 % of its capacity still rejects 36 s after a burst. A small 
 reject by chance, until requests fail again."""
 
 SPARE: Final = 0.1
-"""Part of the capacity that counts as free at any time, because the concurrency may be estimated too low. Simulated,
-four workers of four slots at 90 % after a burst of twice the capacity: the last rejection is 35 to 60 s later with 0,
-19 to 30 s with 0.05, 13 to 19 s with 0.1. A load of up to a tenth above the capacity may be taken for a lower one."""
+"""Part of the capacity that counts as free at any time, because the concurrency may be estimated too low. Simulated
+with a backlog of up to 1.5 s, four workers of four slots at 90 % after a burst of twice the capacity: the last
+rejection is 19 to 30 s later with 0.05, 13 to 19 s with 0.1. A load of up to a tenth above the capacity may be taken
+for a lower one: then requests wait and fail before shedding begins again."""
 
 DEEP: Final = 5.0
 """Wait, as a multiple of the service time, that is a queue in which requests fail. Clients also leave for other
