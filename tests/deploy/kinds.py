@@ -17,6 +17,7 @@ MODULES = {
     "v1": "core_v1",
     "apps/v1": "apps_v1",
     "policy/v1": "policy_v1",
+    "networking.k8s.io/v1": "networking_v1",
     "autoscaling/v2": "autoscaling_v2",
     "rbac.authorization.k8s.io/v1": "rbac_v1",
 }

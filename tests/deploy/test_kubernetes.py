@@ -245,3 +245,54 @@ def test_pods_are_restricted(o: Object) -> None:
         }
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}
         assert "memory" in container["resources"]["limits"]
+
+
+POLICIES: list[Object] = [o["spec"] for o in OBJECTS if o["kind"] == "NetworkPolicy"]
+
+
+def policy_of(o: Object) -> Object:
+    """The only network policy that selects the pods of an object."""
+    (it,) = [policy for policy in POLICIES if o in selected(policy["podSelector"]["matchLabels"])]
+    return it
+
+
+def test_the_network_allows_what_the_balancer_needs() -> None:
+    """Clients and probes at its port, all workers at theirs, and DNS; nothing else."""
+    policy = policy_of(DEPLOYMENT)
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    (port,) = CONTAINER["ports"]
+    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": port["name"]}]}]
+    to_workers, to_names = policy["egress"]
+    (peer,) = to_workers["to"]
+    assert list(selected(peer["podSelector"]["matchLabels"])) == WORKERS
+    ports = {
+        c["containerPort"] for o in WORKERS for c in o["spec"]["template"]["spec"]["containers"][0]["ports"]
+    }
+    assert [entry["port"] for entry in to_workers["ports"]] == [*ports] == [9000]
+    assert to_names == {"ports": [{"protocol": kind, "port": 53} for kind in ("UDP", "TCP")]}
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=label_of)
+def test_workers_are_reached_by_the_balancer_alone(workers: Object) -> None:
+    policy = policy_of(workers)
+    (rule,) = policy["ingress"]
+    (peer,) = rule["from"]
+    assert list(selected(peer["podSelector"]["matchLabels"])) == [DEPLOYMENT]
+    (port,) = workers["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": port["name"]}]
+    assert "Egress" in policy["policyTypes"]
+    assert "egress" not in policy
+
+
+def test_addresses_of_clients_from_outside_are_kept() -> None:
+    """Kubernetes refuses externalTrafficPolicy for a Service that is reached within the cluster only."""
+    outside = HERE.parent / "loadbalancer"
+    kustomization = yaml.safe_load((outside / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert (outside / kustomization["resources"][0]).resolve() == HERE
+    assert kustomization["patches"] == [{"path": "service.yaml"}]
+    assert kustomization["namespace"] == KUSTOMIZATION["namespace"]
+    patch = yaml.safe_load((outside / "service.yaml").read_text(encoding="utf-8"))
+    base = found("Service", patch["metadata"]["name"])
+    assert not problems({**base, "spec": {**base["spec"], **patch["spec"]}})
+    assert patch["spec"] == {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
+    assert not base["spec"].keys() & patch["spec"].keys()
