@@ -151,22 +151,67 @@ class PoolOverloaded(Unserved):
     reason = "overloaded"
 
 
-class ShuttingDown(ForwardingError):
-    """The balancer is shutting down, and the request had not been sent to an endpoint."""
+class ConnectionCut(ForwardingError):
+    """The client's connection or stream ended before its response did: nothing more is sent to it.
 
-    status = 503
-    reason = "shutting_down"
-    retry_after = 1
+    `status` is logged if no response had begun; `end` is the kind of end in the access log.
+    """
+
+    end = "abandoned"
 
 
-class ClientLeft(ForwardingError):
-    """The client disconnected before its response. No response is sent; the status is the one that nginx logs."""
+class ClientLeft(ConnectionCut):
+    """The client disconnected. The status is the one that nginx logs."""
 
     status = 499
     reason = "client_left"
 
 
+class ClientStalled(ConnectionCut):
+    """The client took nothing of its response for the idle timeout."""
+
+    status = 408
+    reason = "client_stalled"
+
+    def __init__(self, idle: float) -> None:
+        super().__init__(f"the client took nothing of the response for {idle:g} s")
+
+
+class Http2Error(ConnectionCut):
+    """The client violated HTTP/2 or flooded the balancer, which ended its stream or connection."""
+
+    status = 400
+    reason = "http2_error"
+    end = "rejected"
+
+
+class ShuttingDown(ConnectionCut):
+    """The balancer stopped, and the request had not ended within the grace period."""
+
+    status = 503
+    reason = "shutting_down"
+    end = "unavailable"
+
+
+class TunnelCut(ShuttingDown):
+    """The balancer stopped, and closed a tunnel."""
+
+    end = "tunnel"
+
+
+class TunnelIdle(ConnectionCut):
+    """The balancer closed a tunnel for its idle timeout."""
+
+    reason = "tunnel_idle"
+    end = "tunnel"
+
+    def __init__(self, idle: float) -> None:
+        super().__init__(f"no byte in either direction for {idle:g} s")
+
+
 CLIENT_LEFT = ClientLeft("the client left")
+SHUTTING_DOWN = ShuttingDown("the balancer stopped before the request had ended")
+TUNNEL_CUT = TunnelCut("the balancer stopped before the tunnel had ended")
 
 
 class UpstreamError(ForwardingError):

@@ -24,6 +24,7 @@ from balancer.downstream.descriptor_limit import allowance, descriptor_limit, de
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
+from balancer.errors import SHUTTING_DOWN
 from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
@@ -320,7 +321,7 @@ class Server:
             each.queue.close()  # first: an exchange that ends would make room for the next waiting request
             each.tunnels.abort()
         for downstream in list(proxy.downstreams):
-            downstream.abort()
+            downstream.abort(SHUTTING_DOWN)
         if self._sweep is not None:
             self._sweep.stop()
         await self._admin.stop()

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.admin.access import Entrance
-from balancer.errors import ForwardingError
+from balancer.errors import ConnectionCut, ForwardingError
 from balancer.http1.client import Client
 from balancer.http1.fields import found, lines_of, without
 from balancer.http1.request_head import Request
@@ -124,7 +124,7 @@ class AdminExchange:
     def resume_response(self) -> None:
         """Nothing to resume: the response is the application's, or a few hundred bytes."""
 
-    def abandon(self) -> None:
+    def abandon(self, error: ConnectionCut) -> None:
         """Nothing to cancel."""
 
     def reject(self, error: ForwardingError) -> None:

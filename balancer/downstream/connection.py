@@ -17,7 +17,7 @@ from balancer.downstream.dispatch import handler_of
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
-from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
+from balancer.errors import BodyTooLarge, ClientStalled, MalformedBody, RequestRejected
 from balancer.exchange.client_connection import (
     HELD_BY_BODY,
     HELD_BY_PIPELINE,
@@ -283,7 +283,7 @@ class DownstreamConnection(ClientConnection):
         self._reader = self._pipelined = None
         handler, self._answering = self._answering, None
         if handler is not None:
-            handler.abandon()
+            handler.abandon(self.cut_by)
         self.uncharge()
         self._proxy.client_left()
 
@@ -370,7 +370,7 @@ class DownstreamConnection(ClientConnection):
             self._unsent, self.idle_since = unsent, now
             self.uncharge(unsent)
         elif quiet > self._proxy.timeouts.body_idle:
-            self.abort()
+            self.abort(ClientStalled(self._proxy.timeouts.body_idle))
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was

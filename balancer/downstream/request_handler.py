@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from balancer.errors import ForwardingError, RequestRejected
+from balancer.errors import ConnectionCut, ForwardingError, RequestRejected
 from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
@@ -32,7 +32,7 @@ class RequestHandler(Protocol):
     def request_ended(self, trailers: bytes) -> None: ...
     def pause_response(self) -> None: ...
     def resume_response(self) -> None: ...
-    def abandon(self) -> None: ...
+    def abandon(self, error: ConnectionCut) -> None: ...
     def reject(self, error: ForwardingError) -> None: ...
     def check(self, now: float) -> None: ...
 
@@ -84,7 +84,7 @@ class Refusal:
     def resume_response(self) -> None:
         """Ignored: an error response is a few hundred bytes."""
 
-    def abandon(self) -> None:
+    def abandon(self, error: ConnectionCut) -> None:
         """Ignored: there is nothing to cancel."""
 
     def reject(self, error: ForwardingError) -> None:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from balancer.errors import ForwardingError
+from balancer.errors import CLIENT_LEFT, ConnectionCut, ForwardingError
 from balancer.exchange.buffering import Charge
 from balancer.exchange.tunnel import reset
 from balancer.http1.own_responses import error_response
@@ -67,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         "came_at",
         "charge",
         "client",
+        "cut_by",
         "has_ended",
         "head_at",
         "idle_since",
@@ -95,6 +96,7 @@ class ClientConnection(asyncio.Protocol):
         self.idle_since = proxy.now()
         self.pending_upgrade: PendingUpgrade | None = None
         self.charge: Charge | None = None
+        self.cut_by: ConnectionCut = CLIENT_LEFT
         self.call: GrpcCall | None = None
 
     @property
@@ -194,7 +196,10 @@ class ClientConnection(asyncio.Protocol):
             self.unhold(HELD_BY_SMALL_PARTS)
         return max(0, number - SMALL_PARTS)
 
-    def abort(self) -> None:
+    def abort(self, error: ConnectionCut | None = None) -> None:
         """Close the connection by RST, so that the client sees a truncated response: a FIN may be the regular end of a
-        body."""
+        body. `error` is why the requests being answered end; None if they have ended, or end because the client left.
+        """
+        if error is not None:
+            self.cut_by = error
         reset(self.transport)

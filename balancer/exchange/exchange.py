@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.errors import ForwardingError, RequestOverdue, ResponseTimeout, Unserved, UpstreamError
+from balancer.errors import CLIENT_LEFT, ForwardingError, RequestOverdue, ResponseTimeout
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody, is_taken_by
@@ -41,6 +41,7 @@ from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
 
 if TYPE_CHECKING:
+    from balancer.errors import ConnectionCut, Unserved, UpstreamError
     from balancer.exchange.admission import Admission
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.client_usage import ClientUsage, PendingRequest
@@ -419,20 +420,25 @@ class Exchange:
         self._end()
         self.usage = usage
 
-    def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
-        """Settle the exchange of a tunnel that has closed; arguments are the bytes from and to the client."""
+    def tunnel_ended(self, bytes_in: int, bytes_out: int, error: ConnectionCut | None) -> None:
+        """Settle the exchange of a closed tunnel: bytes from and to the client, and why the balancer closed it."""
         count_out(self)
         attempt = cast(Attempt, self._attempt)
         self._bytes_in, attempt.bytes_out = bytes_in, bytes_out
         self._settle(TUNNELLED, self.proxy.now())
 
-    def abandon(self) -> None:
-        """Abandon the exchange because the client disconnected; the endpoint is not charged with a failure."""
+    def abandon(self, error: ConnectionCut) -> None:
+        """Abandon the exchange because the client's connection has ended; the endpoint is not blamed for it."""
         attempt = self._attempt
         if self.state is ENDED:
             return
         self._leave_queue()
-        self.proxy.counts.abandoned += 1
+        if error is CLIENT_LEFT:
+            self.proxy.counts.abandoned += 1
+        else:
+            self.proxy.counts.count_error(error)
+            if attempt is not None:
+                attempt.failed(error)
         self._end_hedging(ABANDONED)
         self._release(is_clean=False)
         if attempt is not None:

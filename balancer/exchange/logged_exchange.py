@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from balancer.errors import CLIENT_LEFT, ForwardingError
+from balancer.errors import ConnectionCut, ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import ENDED, Exchange
 from balancer.http1.request_head import Request
@@ -33,15 +33,15 @@ class LoggedExchange(Exchange):
         super().complete(attempt, now)
         self._note(None)
 
-    def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
-        super().tunnel_ended(bytes_in, bytes_out)
-        self._note(None)
+    def tunnel_ended(self, bytes_in: int, bytes_out: int, error: ConnectionCut | None) -> None:
+        super().tunnel_ended(bytes_in, bytes_out, error)
+        self._note(error)
 
-    def abandon(self) -> None:
+    def abandon(self, error: ConnectionCut) -> None:
         had_ended = self.state is ENDED
-        super().abandon()
+        super().abandon(error)
         if not had_ended:
-            self._note(CLIENT_LEFT)
+            self._note(error)
 
     def _answer(self, error: ForwardingError) -> None:
         super()._answer(error)

@@ -45,6 +45,7 @@ HEDGE: Final = "hedge"
 SERVED: Final = "served"
 ABANDONED: Final = "abandoned"
 REJECTED: Final = "rejected"
+TUNNEL: Final = "tunnel"
 
 ERROR_TO_CLIENT: Final = 500
 ERROR_OF_WORKER: Final = 400
@@ -120,7 +121,7 @@ class TracedExchange(LoggedExchange):
         status = attempt.status if attempt is not None else 0
         end = good_end(request.method, status) if fault is None else fault.end
         self._end_wait(SERVED if fault is None else ABANDONED if end == ABANDONED else fault.reason)
-        if fault is not None and not status and end != ABANDONED:
+        if fault is not None and not status and fault.is_sent:
             status = fault.status
         values = request_attributes(request, self.downstream.client)
         values |= response_attributes(status, fault, ERROR_TO_CLIENT)
@@ -134,7 +135,9 @@ class TracedExchange(LoggedExchange):
         if attempt is not None:
             endpoint = attempt.assignment.endpoint
             values |= {"steelyard.endpoint": endpoint.id, "steelyard.region": endpoint.region}
-        is_error = status >= ERROR_TO_CLIENT or (fault is not None and end not in (ABANDONED, REJECTED))
+        is_error = status >= ERROR_TO_CLIENT or (
+            fault is not None and end not in (ABANDONED, REJECTED, TUNNEL)
+        )
         is_error = is_error or (call is not None and call.has_failed)
         head_at, began_at = self._arrived
         self._trace.add(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from balancer.config.limits import READ
+from balancer.errors import TUNNEL_CUT, ConnectionCut, TunnelIdle
 from balancer.http1.fields import without
 from balancer.http1.response_head import Response
 from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size
@@ -83,7 +84,8 @@ class Relay(asyncio.Protocol):
 class Tunnel:
     """A client's and a worker's connection, relayed.
 
-    `on_end` is called once when both are closed, with the bytes received from and sent to the client.
+    `on_end` is called once when both are closed, with the bytes received from and sent to the client, and why the
+    balancer has closed them; None if client or worker has.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Tunnel:
         tunnels: Tunnels,
         pending_upgrade: PendingUpgrade,
         upstream: UpstreamRequest,
-        on_end: Callable[[int, int], None],
+        on_end: Callable[[int, int, ConnectionCut | None], None],
     ) -> None:
         self._tunnels = tunnels
         self._pending_upgrade = pending_upgrade
@@ -103,6 +105,7 @@ class Tunnel:
         self._worker = Relay(self, self._upstream)
         self._active_at = tunnels.now()
         self._is_closing = False
+        self._cut_by: ConnectionCut | None = None
         self._seen_unsent = (-1, -1)
         self._left = 2
 
@@ -187,7 +190,7 @@ class Tunnel:
         self._left -= 1
         if not self._left:
             self._tunnels.remove(self)
-            self._on_end(self.bytes_in, self.bytes_out)
+            self._on_end(self.bytes_in, self.bytes_out, self._cut_by)
         elif error is not None and not side.has_ended:
             reset(self._other(side).transport)
         else:
@@ -203,6 +206,8 @@ class Tunnel:
 
     def abort(self) -> None:
         """Close both sides at once and discard what is buffered."""
+        if not self._is_closing:
+            self._cut_by = TUNNEL_CUT
         self._client.transport.abort()
         self._worker.transport.abort()
 
@@ -211,6 +216,7 @@ class Tunnel:
         quiet = now - self._active_at
         if not self._is_closing:
             if quiet > idle:
+                self._cut_by = TunnelIdle(idle)
                 self.close()
         elif quiet > stall:
             if self._seen_unsent == self.unsent:
@@ -265,5 +271,6 @@ class Tunnels:
             tunnel.check(now, self.idle, self.stall)
 
     def abort(self) -> None:
+        """Close all tunnels at once: the balancer stops."""
         for tunnel in self:
             tunnel.abort()

@@ -14,7 +14,14 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as json_text
 from typing import Final, NamedTuple
 
-from balancer.errors import ClientLeft, ForwardingError, NoRoute, RateLimited, RequestRejected, UpstreamError
+from balancer.errors import (
+    ConnectionCut,
+    ForwardingError,
+    NoRoute,
+    RateLimited,
+    RequestRejected,
+    UpstreamError,
+)
 from balancer.grpc.call import GrpcCall
 from balancer.grpc.status import FAILURE_NAMES
 from balancer.http1.client import HTTP2, Client
@@ -38,12 +45,16 @@ UNROUTED: Final = "unrouted"
 
 
 class Fault(NamedTuple):
-    """Reason of a failed request: `end` is the kind, `reason` the code in the error response."""
+    """Reason of a failed request: `end` is the kind, `reason` the code in the error response.
+
+    `is_sent`: a response with `status` is sent, unless another one has begun.
+    """
 
     end: str
     reason: str
     detail: str
     status: int
+    is_sent: bool = True
 
 
 class Entry(NamedTuple):
@@ -109,8 +120,8 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
         return None
     if isinstance(error, UpstreamError):
         end = error.outcome.value
-    elif isinstance(error, ClientLeft):
-        end = "abandoned"
+    elif isinstance(error, ConnectionCut):
+        return Fault(error.end, error.reason, str(error), error.status, is_sent=False)
     elif isinstance(error, RateLimited):
         end = "limited"
     elif isinstance(error, NoRoute):
@@ -174,7 +185,7 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
         return end, entry.status, entry.bytes_out
     if entry.status:
         return fault.end, entry.status, entry.bytes_out
-    if fault.end == "abandoned" or entry.method == b"HEAD" or entry.grpc_status:
+    if not fault.is_sent or entry.method == b"HEAD" or entry.grpc_status:
         return fault.end, fault.status, 0
     return fault.end, fault.status, len(error_body(fault.reason, fault.detail, entry.id))
 

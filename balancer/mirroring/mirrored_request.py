@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from balancer.errors import ForwardingError
+    from balancer.errors import ConnectionCut, ForwardingError
     from balancer.exchange.exchange import Exchange
     from balancer.log.formats import Entry
     from balancer.mirroring.request_copy import RequestCopy
@@ -43,8 +43,8 @@ class MirroredRequest:
     def resume_response(self) -> None:
         self._exchange.resume_response()
 
-    def abandon(self) -> None:
-        self._exchange.abandon()
+    def abandon(self, error: ConnectionCut) -> None:
+        self._exchange.abandon(error)
 
     def reject(self, error: ForwardingError) -> None:
         self._exchange.reject(error)
@@ -64,10 +64,10 @@ class OriginalEnd:
         return True
 
     def add(self, entry: Entry) -> None:
-        """Note the response that the client got: none if it left, or if the response was cut."""
+        """Note the response that the client got: none if its connection ended, or if the response was cut."""
         fault, head_at = entry.fault, entry.first_byte_at
         if fault is None and head_at is not None:
             self._copy.original_answered(entry.status, head_at)
-        elif fault is not None and not entry.status and fault.end != "abandoned":
+        elif fault is not None and not entry.status and fault.is_sent:
             self._copy.original_answered(fault.status, entry.ended_at)
         self._copy.original_ended()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from balancer.errors import ForwardingError, RateLimited
+from balancer.errors import ConnectionCut, ForwardingError, RateLimited
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, grpc_status_of
 from balancer.routes.route import Route, phrase_of
 
@@ -80,7 +80,7 @@ class OwnResponse:
     def resume_response(self) -> None:
         """Ignored: the response is written at once."""
 
-    def abandon(self) -> None:
+    def abandon(self, error: ConnectionCut) -> None:
         """Ignored: there is nothing to cancel."""
 
     def reject(self, error: ForwardingError) -> None:

@@ -15,7 +15,6 @@ from balancer.errors import (
     ForwardingError,
     NoEndpoint,
     RequestRejected,
-    ShuttingDown,
     Unserved,
 )
 from balancer.http1.request_head import Request
@@ -61,4 +60,4 @@ class OriginConnection(DownstreamConnection):
 
 def is_unsent(error: ForwardingError) -> bool:
     """Return whether no part of the request was sent to an origin."""
-    return isinstance(error, ConnectFailed | NoEndpoint | Unserved | ShuttingDown | RequestRejected)
+    return isinstance(error, ConnectFailed | NoEndpoint | Unserved | RequestRejected)

@@ -519,7 +519,7 @@ async def test_stopped_server_has_written_everything(stage: Stage, watched: Watc
     assert stage.server is not None
     assert not await stage.server.stop()
     stage.server = None
-    assert [line["end"] for line in written(watched.path)] == ["abandoned"]
+    assert [line["reason"] for line in written(watched.path)] == ["shutting_down"]
     await left.wait()
     await stage.turn()
 

@@ -107,38 +107,38 @@ BALANCER = """
 step                         deadline                                    drain         stop
 connected                    -/closed                                    -/closed      -/closed
 amid the head                -/408/head_timeout                          ok/200        -/cut
-after the head               abandoned/408/body_timeout                  ok/200        abandoned/cut
-first bytes of a length      abandoned/408/body_timeout                  ok/200        abandoned/cut
-amid a length                abandoned/408/body_timeout                  ok/200        abandoned/cut
-before the chunks            abandoned/408/body_timeout                  ok/200        abandoned/cut
-amid a chunk size            abandoned/408/body_timeout                  ok/200        abandoned/cut
-amid a chunk                 abandoned/408/body_timeout                  ok/200        abandoned/cut
-between chunks               abandoned/408/body_timeout                  ok/200        abandoned/cut
-amid the last chunk          abandoned/408/body_timeout                  ok/200        abandoned/cut
-after the last chunk         abandoned/408/body_timeout                  ok/200        abandoned/cut
-amid request trailers        abandoned/408/body_timeout                  ok/200        abandoned/cut
-amid a kept body             -/408/body_timeout                          ok/200        -/cut
-in the queue                 ok/503/queue_timeout                        ok+ok/200     abandoned/cut
-connecting                   .                                           .             abandoned/cut
-a GET sent                   timeout/504/response_timeout                ok/200        abandoned/cut
-a POST sent                  timeout/504/response_timeout                ok/200        abandoned/cut
-amid the answer's head       timeout/504/response_timeout                ok/200        abandoned/cut
-after an interim answer      timeout/103+504/response_timeout            ok/103+200    abandoned/cut
-after the answer's head      timeout/cut/response_timeout                ok/200        abandoned/cut
-amid an answer by length     timeout/cut/response_timeout                ok/200        abandoned/cut
-amid an answer's chunk       timeout/cut/response_timeout                ok/200        abandoned/cut
-between an answer's chunks   timeout/cut/response_timeout                ok/200        abandoned/cut
-amid an answer's trailers    timeout/cut/response_timeout                ok/200        abandoned/cut
-amid an answer until close   timeout/cut/response_timeout                ok/200        abandoned/cut
-the client reads no more     abandoned/cut                               ok/200        abandoned/cut
+after the head               abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+first bytes of a length      abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+amid a length                abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+before the chunks            abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+amid a chunk size            abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+amid a chunk                 abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+between chunks               abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+amid the last chunk          abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+after the last chunk         abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+amid request trailers        abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
+amid a kept body             -/408/body_timeout                          ok/200        -/cut/shutting_down
+in the queue                 ok/503/queue_timeout                  ok+ok/200  abandoned/cut/shutting_down+shutting_down
+connecting                   .                                           .             abandoned/cut/shutting_down
+a GET sent                   timeout/504/response_timeout                ok/200        abandoned/cut/shutting_down
+a POST sent                  timeout/504/response_timeout                ok/200        abandoned/cut/shutting_down
+amid the answer's head       timeout/504/response_timeout                ok/200        abandoned/cut/shutting_down
+after an interim answer      timeout/103+504/response_timeout            ok/103+200    abandoned/cut/shutting_down
+after the answer's head      timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
+amid an answer by length     timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
+amid an answer's chunk       timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
+between an answer's chunks   timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
+amid an answer's trailers    timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
+amid an answer until close   timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
+the client reads no more     abandoned/cut/client_stalled                ok/200        abandoned/cut/shutting_down
 a response taken over        ok/cut                                      ok/200        ok/cut
-the worker reads no more     timeout/504/response_timeout                ok/200        abandoned/cut
-pipelined                    ok+ok+timeout/504+200+200/response_timeout  ok/200        abandoned/cut
+the worker reads no more     timeout/504/response_timeout                ok/200        abandoned/cut/shutting_down
+pipelined                    ok+ok+timeout/504+200+200/response_timeout  ok/200        abandoned/cut/shutting_down
 lingering                    ok/413                                      ok/413        ok/413
 kept alive                   ok/200                                      ok/200        ok/200
 amid an admin request       -/408/body_timeout                          -/200         -/cut
-a second attempt sent        reset+timeout/504/response_timeout          ok+reset/200  abandoned+reset/cut
-a second attempt connecting  .                                           .             abandoned+reset/cut
+a second attempt sent        reset+timeout/504/response_timeout          ok+reset/200  abandoned+reset/cut/shutting_down
+a second attempt connecting  .                                           .             abandoned+reset/cut/shutting_down
 """
 
 HEDGED = """
@@ -150,8 +150,8 @@ a hedge has won     ok+ok/200         ok+ok/-                ok+ok/200          
 
 HEDGED_STOP = """
 step                stop
-hedged              abandoned+abandoned/cut
-a hedge connecting  abandoned+abandoned/cut
+hedged              abandoned+abandoned/cut/shutting_down
+a hedge connecting  abandoned+abandoned/cut/shutting_down
 a hedge has won     abandoned+ok/200
 """
 

@@ -15,7 +15,7 @@ from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHea
 from balancer.downstream.http2.response_heads import StreamResponseHeads
 from balancer.downstream.http2.stream import MANY, Http2Stream
 from balancer.downstream.request_handler import AdminExchanges, Refusal
-from balancer.errors import RequestRejected
+from balancer.errors import Http2Error, RequestRejected
 from balancer.exchange.client_connection import ClientConnection
 from balancer.http1.client import HTTP2
 from balancer.http1.field_list import trailers_of
@@ -30,6 +30,7 @@ from balancer.http2.events import (
     PROTOCOL_ERROR,
     RESET,
     TRAILERS,
+    name_of,
 )
 from balancer.http2.limits import TICK
 from balancer.http2.reset_counts import FLOOD
@@ -160,6 +161,8 @@ class Http2Connection(ClientConnection):
             if flag:
                 self._proxy.counts.http2_resets += 1
             if stream is not None:
+                if not flag:
+                    stream.cut_by = Http2Error(f"the stream was reset: {name_of(cast(int, value))}")
                 stream.lost(None)
             self._ended.pop(stream_id, None)
         elif kind == TRAILERS and stream is not None:
@@ -168,7 +171,11 @@ class Http2Connection(ClientConnection):
             stream = self._open(stream_id)
             self._refuse(stream, self._heads.oversized(cast(FieldPairs, value)), flag)
         elif kind == CLOSED:
-            code = NO_ERROR if flag else cast("tuple[int, str]", value)[0]  # of our own
+            code, reason = cast("tuple[int, str]", value)
+            if flag:
+                code = NO_ERROR  # only those of our own count
+            elif code != NO_ERROR:
+                self.cut_by = Http2Error(reason)
             if code == ENHANCE_YOUR_CALM:
                 self._count_resets(self._proxy.now(), FLOOD)
             self._closed(code, lingers=code == NO_ERROR and self.engine.has_discarded)
@@ -188,6 +195,7 @@ class Http2Connection(ClientConnection):
         self._watched.clear()
         self._unstarted.clear()
         for stream in list(self._streams.values()):
+            stream.cut_by = self.cut_by
             stream.lost(error)
         self._proxy.client_left()
 
@@ -393,6 +401,8 @@ class Http2Connection(ClientConnection):
     def _end(self, code: int, reason: str = "") -> None:
         """End the connection and all its streams."""
         self.engine.terminate(code, reason)
+        if reason:
+            self.cut_by = Http2Error(reason)
         self._closed(code)
 
     def _closed(self, code: int, *, lingers: bool = False) -> None:

@@ -14,7 +14,7 @@ from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import StreamTransport
 from balancer.downstream.request_handler import RequestHandler
-from balancer.errors import ForwardingError, RequestRejected, StreamReset
+from balancer.errors import ClientStalled, ConnectionCut, ForwardingError, RequestRejected, StreamReset
 from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.client_stream import ClientStream
 from balancer.exchange.pending_upgrade import PendingUpgrade
@@ -314,11 +314,13 @@ class Http2Stream(ClientStream):
             self._seen_unsent, self.idle_since = seen, now
             self.uncharge(unsent)
         elif now - self.idle_since > self._proxy.timeouts.body_idle:
-            self.abort()
+            self.abort(ClientStalled(self._proxy.timeouts.body_idle))
 
-    def abort(self) -> None:
+    def abort(self, error: ConnectionCut | None = None) -> None:
         """End the stream so that the client sees a truncated response; an RPC that has failed gets its status."""
         fault = self.call.fault if self.call is not None else None
+        if error is not None:
+            self.cut_by = error
         if self.call is None or fault is None or self._handler is None:  # without one, it has been answered
             self.reset(INTERNAL_ERROR)
             return
@@ -349,7 +351,7 @@ class Http2Stream(ClientStream):
     def connection_lost(self, error: Exception | None) -> None:
         handler, self._handler = self._handler, None
         if handler is not None:
-            handler.abandon()
+            handler.abandon(self.cut_by)
 
     # --- for its transport
 
