@@ -14,9 +14,9 @@ PREFIX = "steelyard"
 
 
 def rate_limits_status(limits: RateLimits) -> list[dict[str, Any]]:
-    """Return the requests under each limit: admitted, refused, and those of them for whose bucket there was no room."""
+    """Return the requests under each limit: admitted, refused, and buckets given away for it."""
     return [
-        {"name": name, "passed": limit.passed, "denied": limit.denied, "no_room": limit.no_room}
+        {"name": name, "passed": limit.passed, "denied": limit.denied, "given_away": limit.given_away}
         for name, limit in limits.by_name.items()
     ]
 
@@ -28,11 +28,11 @@ def rate_limit_families(limits: RateLimits) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         f"{PREFIX}_rate_limit_requests", "Requests under a rate limit, by result", labels=["limit", "result"]
     )
-    no_room = CounterMetricFamily(
-        f"{PREFIX}_rate_limit_no_room", "Requests denied because all buckets were in use", labels=["limit"]
+    given_away = CounterMetricFamily(
+        f"{PREFIX}_rate_limit_given_away", "Buckets not yet full that lost their place", labels=["limit"]
     )
     for name, limit in limits.by_name.items():
         requests.add_metric([name, "passed"], limit.passed)
         requests.add_metric([name, "denied"], limit.denied)
-        no_room.add_metric([name], limit.no_room)
-    yield from (requests, no_room)
+        given_away.add_metric([name], limit.given_away)
+    yield from (requests, given_away)

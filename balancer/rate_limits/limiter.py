@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import RateLimited
 from balancer.rate_limits.request_source import RequestSource, Trusts
-from balancer.rate_limits.shared_buckets import Bucket, Buckets
+from balancer.rate_limits.shared_buckets import Bucket, Buckets, key_of_bucket, owner_of
 from policies.overload.token_bucket import ALMOST, TokenBucket
 
 if TYPE_CHECKING:
@@ -17,59 +17,53 @@ if TYPE_CHECKING:
     from balancer.http1.request_head import KeyOf, Request
 
 ROUNDING: Final = 1e-7
-"""Seconds by which a computed wait may exceed a whole number without meaning the next one."""
+"""Seconds by which a computed wait may exceed a whole number without meaning the next one, or 0 without meaning one.
+
+Times of four months of uptime are exact to 2e-9."""
 
 
 class RateLimit:
     """A rate limit with its buckets.
 
-    `passed` counts admitted requests, `denied` those refused, and `no_room` those of them for whose bucket there was no
-    place.
+    `passed` counts admitted requests, `denied` those refused, and `given_away` buckets that lost their place to a new
+    one of this limit before they were full.
     """
 
     def __init__(self, config: RateLimitConfig, buckets: Buckets, trusts: Trusts) -> None:
         self.config = config
         self.source = RequestSource(config.by, config.header, trusts)
-        self.passed = self.denied = self.no_room = 0
+        self.passed = self.denied = self.given_away = 0
         self._buckets = buckets
-        self._bucket = TokenBucket(config.tokens, config.requests / config.period)
+        self._rule = TokenBucket(config.tokens, config.requests / config.period)
         self._prefix = config.identity
-        self._last: Bucket | None = None
-        self._has_room = True
+        self._owner = owner_of(hash(config.identity))
+        self._found: Bucket | None = None
 
-    def take(self, source: bytes, now: float) -> float:
-        """Take a token of the bucket of `source`. Returns the seconds until there is one, 0 if it was taken."""
-        self._last = None
-        self._has_room = True
-        bucket, rule, buckets = self._bucket_of(source), self._bucket, self._buckets
-        since = rule.since(bucket.since, bucket.taken, now)
-        tokens = rule.tokens(since, bucket.taken, now)
-        if tokens < ALMOST:
-            return rule.wait(tokens)
-        wait = buckets.take(bucket, since, rule.full_at(since, bucket.taken + 1.0), now)
-        if wait > 0.0:
-            self._has_room = False
-            return wait
+    def wait(self, source: bytes, now: float) -> float:
+        """Read the bucket of `source`. Returns the seconds until it holds a token, 0 if it does; nothing changes.
+
+        Processes share the seed of `hash`, because they are forked.
+        """
+        rule = self._rule
+        self._found = bucket = self._buckets.read(key_of_bucket(self._owner, hash(self._prefix + source)))
+        bucket.since = rule.since(bucket.since, bucket.taken, now)
+        tokens = rule.tokens(bucket.since, bucket.taken, now)
+        if tokens >= ALMOST:
+            return 0.0
+        wait = rule.wait(tokens)
+        return wait if wait > ROUNDING else 0.0
+
+    def take(self, now: float) -> None:
+        """Take a token of the bucket that `wait` has read, and count the request."""
+        bucket = self._found
+        assert bucket is not None
+        full_at = self._rule.full_at(bucket.since, bucket.taken + 1.0)
+        self.given_away += self._buckets.take(bucket, bucket.since, full_at, now)
         self.passed += 1
-        self._last = bucket
-        return 0.0
-
-    def give_back(self) -> None:
-        """Give back what the last `take` has taken."""
-        if self._last is not None:
-            self._buckets.give_back(self._last)
-            self.passed -= 1
-            self._last = None
-
-    def _bucket_of(self, source: bytes) -> Bucket:
-        """Read the bucket of a source; processes share the seed of `hash`, because they are forked."""
-        return self._buckets.read(hash(self._prefix + source) or 1)
 
     def refusal(self, wait: float) -> RateLimited:
-        """Return the error for a client that has to wait after the last `take`, and count it."""
+        """Return the error for a client that has to wait, and count it."""
         self.denied += 1
-        if not self._has_room:
-            self.no_room += 1
         config, seconds = self.config, max(1, ceil(wait - ROUNDING))
         policy = f'RateLimit-Policy: "{config.name}";q={config.requests};w={config.period}'
         return RateLimited(config.name, seconds, f'{policy}\r\nRateLimit: "{config.name}";r=0;t={seconds}')
@@ -89,19 +83,20 @@ class Limiter:
         self._key_of = key_of
 
     def refusal(self, request: Request, client: Client) -> RateLimited | None:
-        """Return None and count the request, or the error for it if it is refused, which then takes no token.
+        """Return None and count the request, or the error for it if it is refused, which then changes no bucket.
 
-        Of several limits that refuse, the error is that of the longest wait.
+        All limits are read before a token of any is taken. Of several that refuse, the error is that of the longest
+        wait.
         """
         now = self._now()  # before the buckets are read: see policies/overload/token_bucket.py
         longest = 0.0
         refusing: RateLimit | None = None
         for limit in self.limits:
-            wait = limit.take(limit.source.of(request, client, self._key_of), now)
+            wait = limit.wait(limit.source.of(request, client, self._key_of), now)
             if wait > longest:
                 longest, refusing = wait, limit
-        if refusing is None:
-            return None
+        if refusing is not None:
+            return refusing.refusal(longest)
         for limit in self.limits:
-            limit.give_back()
-        return refusing.refusal(longest)
+            limit.take(now)
+        return None

@@ -11,9 +11,10 @@ mostly known after one word of each. There is no lock: a word of eight bytes is 
             time at which the bucket will be full      WAYS words
 
 A new key takes a free place or that of a bucket that is full in all tables: a full bucket is like one that does not
-exist. The place of any other bucket is never given away, so a flood of keys cannot reset a used bucket. A key for which
-there is no place is refused until a bucket of its set is full. While 100,000 buckets are not full, this happens to one
-new key in 1,600.
+exist. If its set has none, a bucket is given away that is not full, so nobody is refused for want of a place: of the
+limit with the most places in the set, the new key's counted, the bucket that is nearest to full. So requests under
+many keys of one limit take no places from limits with fewer. Nor do they reset a used bucket cheaply: one that lacks k
+tokens is given away only when the 15 others of its set lack as many, for which 15 · k requests were admitted.
 
 A table outlives its process: the supervisor does not clear it, and the process that is started in its place continues
 with it.
@@ -43,8 +44,11 @@ FREE: Final = 0
 CHANGING: Final = -1
 """Key of a place whose numbers are being replaced; `hash` never returns it."""
 
-SOON: Final = 1e-3
-"""Least wait in seconds for a place."""
+HASH_BITS: Final = 48
+"""Bits of a key that are its hash; those above are its owner, the limit. One new key in 10⁹ meets an equal one."""
+
+OWNERS: Final = 1 << 12
+"""Limits that are told apart; two that share a number share their part of a set."""
 
 
 class BucketTable:
@@ -81,6 +85,16 @@ class BucketTable:
         bucket.taken += taken
         if since > bucket.since:
             bucket.since = since
+
+
+def owner_of(identity: int) -> int:
+    """Return the number of a limit within a key, at least 1, from a hash of its identity."""
+    return identity % (OWNERS - 1) + 1
+
+
+def key_of_bucket(owner: int, source: int) -> int:
+    """Return the key of a bucket from its owner and a hash of its source."""
+    return owner << HASH_BITS | source & ((1 << HASH_BITS) - 1)
 
 
 def first_way(key: int) -> int:
@@ -120,7 +134,7 @@ class Buckets:
         self._mask = shared.sets - 1
 
     def read(self, key: int) -> Bucket:
-        """Return the bucket of a key: a hash of 64 bits, neither `FREE` nor `CHANGING`."""
+        """Return the bucket of a key: 64 bits, neither `FREE` nor `CHANGING`."""
         first = (key & self._mask) * WORDS
         own = self._own
         place = own.find(first, key)
@@ -133,58 +147,64 @@ class Buckets:
                 table.add_to(bucket, there)
         return bucket
 
-    def take(self, bucket: Bucket, since: float, full_at: float, now: float) -> float:
+    def take(self, bucket: Bucket, since: float, full_at: float, now: float) -> bool:
         """Take a token of a bucket that was read, and publish its `since` and `full_at`.
 
-        Returns the seconds until there is a place for the bucket, 0 if it has one.
+        Returns whether a bucket that was not full was given away for it.
         """
         own = self._own
         numbers = own.numbers
         place = bucket.place
-        if place < 0:
-            place = self._place(bucket.first, bucket.key, now)
+        is_new = place < 0 or own.keys[place] != bucket.key  # the same request may have given its place away
+        is_given_away = False
+        if is_new:
+            place = self._unused(bucket.first, bucket.key, now)
             if place < 0:
-                return self._until_place(bucket.first, now)
+                is_given_away = True
+                place = self._nearest_to_full(bucket.first, bucket.key)
             own.keys[place] = CHANGING
             numbers[place + TAKEN] = 0.0
         numbers[place + SINCE] = since
         numbers[place + FULL_AT] = full_at
         numbers[place + TAKEN] += 1.0
-        if bucket.place < 0:
+        if is_new:
             own.keys[place] = bucket.key
             bucket.place = place
-        return 0.0
+        return is_given_away
 
-    def give_back(self, bucket: Bucket) -> None:
-        """Give back the token that was just taken."""
-        self._own.numbers[bucket.place + TAKEN] -= 1.0
-
-    def _place(self, first: int, key: int, now: float) -> int:
-        """Return a place for a new key in a set of the own table, -1 if there is none."""
+    def _unused(self, first: int, key: int, now: float) -> int:
+        """Return a place for a new key in a set of the own table that is free or whose bucket is full, otherwise -1."""
         own = self._own
         begin = first_way(key)
         for step in range(WAYS):
             place = first + (begin + step) % WAYS
             there: int = own.keys[place]
             full_at: float = own.numbers[place + FULL_AT]
-            if there == FREE or (full_at <= now and self._is_full_elsewhere(first, there, now)):
+            if there == FREE or (full_at <= now and self._full_at(first, place) <= now):
                 return place
         return -1
 
-    def _is_full_elsewhere(self, first: int, key: int, now: float) -> bool:
-        """Return whether no other process has taken a token since the own table states that the bucket is full."""
-        for table in self._others:
-            place = table.find(first, key)
-            if place >= 0:
-                full_at: float = table.numbers[place + FULL_AT]
-                if full_at > now:
-                    return False
-        return True
+    def _nearest_to_full(self, first: int, key: int) -> int:
+        """Return the place of the bucket that is nearest to full, of the owner with the most places and new keys."""
+        keys: list[int] = self._own.keys[first : first + WAYS].tolist()
+        owners = [there >> HASH_BITS for there in (*keys, key)]
+        most = max(owners, key=owners.count)
+        nearest, soonest = first, inf
+        for way in range(WAYS):
+            place = first + way
+            if owners[way] == most and self._own.numbers[place + FULL_AT] < soonest:
+                full_at = self._full_at(first, place)
+                if full_at < soonest:
+                    nearest, soonest = place, full_at
+        return nearest
 
-    def _until_place(self, first: int, now: float) -> float:
-        """Return the seconds until one bucket of a set is full; little if other processes have taken of it."""
-        soonest = inf
-        for at in range(first + FULL_AT, first + FULL_AT + WAYS):
-            full_at: float = self._own.numbers[at]
-            soonest = min(soonest, full_at)
-        return max(soonest - now, SOON)
+    def _full_at(self, first: int, place: int) -> float:
+        """Return when the bucket at a place is full, as the process states that has taken a token of it last."""
+        key: int = self._own.keys[place]
+        latest: float = self._own.numbers[place + FULL_AT]
+        for table in self._others:
+            there = table.find(first, key)
+            if there >= 0:
+                full_at: float = table.numbers[there + FULL_AT]
+                latest = max(latest, full_at)
+        return latest

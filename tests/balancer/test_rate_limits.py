@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from balancer.config.rate_limits import RateLimitConfig
 from balancer.http1.client import Client
 from balancer.rate_limits.limiter import Limiter, RateLimit
 from balancer.rate_limits.request_source import client_of, network_of
-from balancer.rate_limits.shared_buckets import WAYS, Buckets, SharedBuckets
+from balancer.rate_limits.shared_buckets import WAYS, WORDS, Buckets, SharedBuckets
+from policies.overload.token_bucket import ALMOST
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.outgoing import outgoing_request
 from tests.balancer.test_admin import status
 from tests.balancer.test_reload import endpoint
+from tests.policies.test_token_bucket import Plain
 
 TWO: dict[str, Any] = {"name": "two", "requests": 2, "period": 10, "everywhere": True}
 """Two requests at once, then one every five seconds."""
@@ -239,9 +241,9 @@ async def test_routes_have_their_limits(stage: Stage) -> None:
     assert (await client.ask(get(b"/-/health"))).status == 200, "admin requests have no limit"
     document = await status(stage)
     assert document["rate_limits"] == [
-        {"name": "all", "passed": 6, "denied": 1, "no_room": 0},
-        {"name": "api", "passed": 2, "denied": 3, "no_room": 0},
-        {"name": "old", "passed": 1, "denied": 1, "no_room": 0},
+        {"name": "all", "passed": 6, "denied": 1, "given_away": 0},
+        {"name": "api", "passed": 2, "denied": 3, "given_away": 0},
+        {"name": "old", "passed": 1, "denied": 1, "given_away": 0},
     ]
     assert document["errors"] == {"rate_limited": 5}
     assert document["responses"]["429"] == 5
@@ -280,27 +282,67 @@ async def test_reload_keeps_the_levels_of_unchanged_limits(stage: Stage) -> None
     assert await statuses(client, get()) == [200]
 
 
-def test_request_without_room_is_counted_by_the_limit_that_refuses() -> None:
-    """Of two limits that do not admit it, the one with the longer wait."""
-    by_name = RateLimitConfig(name="named", requests=1, period=100, by="header", header="X-Name")
-    slow = RateLimitConfig(name="slow", requests=1, period=1000, by="all")
-    named = RateLimit(by_name, Buckets(SharedBuckets(1, 1)), lambda _: False)
-    other = RateLimit(slow, Buckets(SharedBuckets(1, 1)), lambda _: False)
-    client = Client(b"192.0.2.1", b"127.0.0.1:80")
+def limits_of(shared: SharedBuckets, index: int, *configs: RateLimitConfig) -> tuple[RateLimit, ...]:
+    return tuple(RateLimit(config, Buckets(shared, index), lambda _: False) for config in configs)
 
-    def refused_by(name: str, *limits: RateLimit) -> str | None:
-        request = outgoing_request(get(b"/", b"X-Name: %b" % name.encode()), client, b"id")
-        refusal = Limiter(limits, lambda: 10.0).refusal(request, client)
-        return None if refusal is None else str(refusal).partition(",")[0]
 
-    assert [refused_by(str(at), named) for at in range(WAYS)] == [None] * WAYS
-    assert refused_by("0", other) is None
-    assert refused_by("new", named, other) == "the rate limit slow is used up"
-    assert (named.denied, named.no_room) == (0, 0)
-    assert refused_by("new", named) == "the rate limit named is used up"
-    assert (named.denied, named.no_room) == (1, 1)
-    assert refused_by("0", named) == "the rate limit named is used up"
-    assert (named.denied, named.no_room) == (2, 1)
+def is_refused(limits: tuple[RateLimit, ...], now: float, client: int, name: int) -> bool:
+    head = get(b"/", b"X-Name: %d" % name)
+    one = Client(b"192.0.2.%d" % client, b"127.0.0.1:80")
+    return Limiter(limits, lambda: now).refusal(outgoing_request(head, one, b"id"), one) is not None
+
+
+BY_CLIENT = RateLimitConfig(name="client", requests=10, period=60)
+BY_NAME = RateLimitConfig(name="named", requests=2, period=60, by="header", header="X-Name")
+LOGIN = RateLimitConfig(name="login", requests=5, period=60)
+STEPS = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 4), st.integers(0, 40), st.integers(0, 64), st.booleans()),
+    max_size=150,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_refused_request_changes_nothing(steps: list[tuple[bool, int, int, int, bool]]) -> None:
+    """More sources than places, in two processes: no byte of the tables is another one after a refusal.
+
+    Beside buckets without a bound on their number, nothing is refused that those admit, and the same is as long as
+    none was given away. So what others are answered does not depend on requests that were refused.
+    """
+    shared = SharedBuckets(2, 1)
+    both = [limits_of(shared, index, BY_CLIENT, BY_NAME) for index in (0, 1)]
+    exact: dict[tuple[str, int], Plain] = {}
+    now = 1000.0
+    for index, client, name, eighths, _ in steps:
+        now += eighths / 8
+        asked = [
+            exact.setdefault((limit.name, source), Plain(limit.tokens, limit.requests / limit.period))
+            for limit, source in ((BY_CLIENT, client), (BY_NAME, name))
+        ]
+        is_given = min(bucket.look(now) for bucket in asked) >= ALMOST
+        before = [table.keys.tobytes() for table in shared.tables]
+        if is_refused(both[index], now, client, name):
+            assert [table.keys.tobytes() for table in shared.tables] == before
+            assert not is_given, "refused although every bucket holds a token"
+            continue
+        assert is_given or any(limit.given_away for limits in both for limit in limits)
+        for bucket in asked:
+            bucket.tokens -= 1.0
+
+
+def test_client_with_invented_keys_keeps_no_other_client_out() -> None:
+    """It is refused by the first limit. Others, of this and of another limit, are served as without it."""
+    shared = SharedBuckets(1, 4)
+    both = limits_of(shared, 0, BY_CLIENT, BY_NAME)
+    [login] = limits_of(shared, 0, LOGIN)
+    assert sum(not is_refused(both, 1000.0 + at / 1000, 1, at) for at in range(3_000)) == 10
+    [table] = shared.tables
+    words = table.keys.tolist()
+    used = [key for first in range(0, len(words), WORDS) for key in words[first : first + WAYS] if key]
+    assert len(used) == 10 + 1, "places of those that were admitted, and of the client"
+    assert not any(is_refused((login,), 1003.0, client, 0) for client in range(2, 30))
+    assert not any(is_refused(both, 1003.0, client, client) for client in range(2, 6))
+    assert is_refused(both, 1003.0, 1, 9_999)
 
 
 async def test_counts_in_metrics_and_log(stage: Stage, tmp_path: Path) -> None:
@@ -344,10 +386,12 @@ def test_client_that_waits_as_told_is_admitted(
     limit = RateLimit(config, Buckets(SharedBuckets(1, 1)), lambda _: False)
     now = start
     for _ in range(burst):
-        limit.take(b"", now)
+        assert limit.wait(b"", now) == 0.0
+        limit.take(now)
     for pause in pauses:
         now += pause / requests * period
-        wait = limit.take(b"", now)
+        wait = limit.wait(b"", now)
         if wait:
             now += limit.refusal(wait).retry_after or 0
-            assert limit.take(b"", now) == 0.0
+            assert limit.wait(b"", now) == 0.0
+        limit.take(now)
