@@ -24,6 +24,7 @@ from balancer.config.named_pools import PoolSettings
 from balancer.config.problems import ConfigError, in_pool
 from balancer.config.rate_limits import unused_rate_limits
 from balancer.config.routes import listed, warnings_about
+from balancer.config.secret_files import exposed_secrets
 from balancer.configuration import load, load_with_sources
 from balancer.errors import ListenFailed, LogFailed
 from balancer.lifecycle import serve
@@ -210,7 +211,7 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         say(line)
     for line in warnings_about(settings.routes, settings.pools, settings.http.allow):
         say(f"warning: {line}")
-    for line in unused_rate_limits(settings):
+    for line in (*unused_rate_limits(settings), *exposed_secrets(reading, file)):
         say(f"warning: {line}")
 
 

@@ -1,8 +1,9 @@
-"""Load the configuration of `serve` or `sidecar`, and check the certificate files that it names."""
+"""Load the configuration of `serve` or `sidecar`, with the files of certificates and the token that it names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,21 @@ def load(path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source
 def load_with_sources(
     path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
 ) -> Reading:
-    """Read the configuration as `read_with_sources` does. Raises `ConfigError`, also for certificate files."""
+    """Read the configuration as `read_with_sources` does, and the file of the token. Raises `ConfigError`, also for
+    certificate files."""
     reading = read_with_sources(path, overrides, files)
     settings = reading.settings
     place: Place = ()
     try:
+        admin = settings.admin.with_token()
         server_tls_of(settings)
         upstream_tls_of(settings)
         for name in settings.pools:
             place = ("pools", name)
             upstream_tls_of(settings.of_pool(name))
-    except TlsProblem as error:
+    except (TlsProblem, ValueError) as error:
         raise ConfigError(line_for(from_message(str(error), place), reading.source)) from None
-    return reading
+    return replace(reading, settings=settings.model_copy(update={"admin": admin}))
 
 
 def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
