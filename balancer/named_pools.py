@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -125,10 +126,19 @@ class NamedPools:
         if ended:
             self._leaving = [one for one in self._leaving if one not in ended]
             for one in ended:
+                if one.proxy.access_log is not None and one.proxy.name not in self._front.named:
+                    one.proxy.access_log.pool_removed(now, one.proxy.name)
                 task = asyncio.get_running_loop().create_task(_close(one))
                 self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
+                task.add_done_callback(self._closed)
             self.share()
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        """Free removed pools, whose parts refer to each other: the garbage collector would come by after some 25,000 of
+        them. It passes over what existed at the start, and takes 1 to 2 ms if few clients are connected."""
+        self._closing.discard(task)
+        if not self._closing:
+            gc.collect()
 
     async def stop(self) -> None:
         """Abandon all copies, and stop all named pools."""

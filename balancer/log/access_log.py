@@ -27,6 +27,12 @@ BATCH = 32
 FLUSH_LIMIT = 2.0
 """Seconds that a stop waits for the last entries: the reader of a pipe may never take them."""
 
+POLICY_CHANGES = 16
+"""Last changes of a pool's policy that are remembered, for the requests that began before them."""
+
+REMOVED_POOL_SECONDS = 10.0
+"""Seconds for which the policies of a removed pool are remembered: its last entries wait for a fraction of one."""
+
 
 @dataclass(slots=True)
 class LogCounts:
@@ -67,7 +73,10 @@ class AccessLog:
         self._output = output
         self._line = line
         self._offset = offset
-        self._policies = {"": [(float("-inf"), policy)]}  # by pool; each with the time from which it was live
+        self._policies: dict[str, tuple[tuple[float, str], ...]] = {
+            "": ((0.0, policy),)
+        }  # by pool, with beginnings
+        self._removed: dict[str, float] = {}  # when a pool was
         self._sample = sample
         self._drawn_with = f"{sample:g}"
         self._draw = rng.random
@@ -106,7 +115,15 @@ class AccessLog:
 
     def policy_changed(self, now: float, name: str, pool: str = "") -> None:
         """Register the policy of requests to a pool that are routed from `now` on."""
-        self._policies.setdefault(pool, [(float("-inf"), name)]).append((now, name))
+        self._removed.pop(pool, None)
+        self._policies[pool] = (*self._policies.get(pool, ())[1 - POLICY_CHANGES :], (now, name))
+
+    def pool_removed(self, now: float, pool: str) -> None:
+        """Forget the policies of pools that were removed a while ago, and later those of this one."""
+        self._removed[pool] = now
+        for name, since in list(self._removed.items()):
+            if now - since > REMOVED_POOL_SECONDS:
+                del self._removed[name], self._policies[name]
 
     def start(self) -> None:
         """Start the writer thread."""
@@ -183,7 +200,8 @@ class AccessLog:
 
     def _policy_at(self, instant: float, pool: str) -> str:
         """Return the name of the pool's policy at `instant`; nearly always the last."""
-        for since, name in reversed(self._policies[pool]):
+        known = self._policies.get(pool, ())
+        for since, name in reversed(known):
             if since <= instant:
                 return name
-        raise AssertionError("the first is in force from the beginning of time")
+        return known[0][1] if known else ""

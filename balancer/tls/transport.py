@@ -299,6 +299,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         """Close because of an error, after sending the alert that OpenSSL has written."""
+        error.__traceback__ = (
+            None  # its frames refer to this transport: a cycle, which would hold the context
+        )
         self._error = error
         if not self._is_closing:
             self._is_closing = self._is_mute = True

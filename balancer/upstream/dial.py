@@ -10,6 +10,7 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -65,19 +66,29 @@ async def dial(
     try:
         async with asyncio.timeout(timeout):
             return await _dial(make, host, port, tls, route, tried)
-    except TimeoutError:
-        fault: ConnectFailed = _timed_out(timeout, host, tried)
-    except LookupFailed as error:
-        fault = NameUnresolved(NAME_UNRESOLVED, str(error))
-    except OSError as error:
-        fault = _failed(error, host, tried)
-    except UnicodeError as error:  # not a valid host name
-        fault = NameUnresolved(NAME_UNRESOLVED, f"{host}: {error}")
-    except ConnectFailed as error:
+    except (LookupFailed, OSError, UnicodeError, ConnectFailed) as error:
+        # Tracebacks and kept errors would be cycles, which hold the TLS context until the garbage collector runs.
+        error.__traceback__ = None
+        raise _fault(error, timeout, host, tried, route) from None
+    finally:
+        tried.by_address.clear()
+
+
+def _fault(error: Exception, timeout: float, host: str, tried: Tried, route: Route | None) -> ConnectFailed:
+    """Convert any error of `_dial` to a `ConnectFailed`, and tell the route."""
+    if isinstance(error, ConnectFailed):
         fault = error
+    elif isinstance(error, TimeoutError):
+        fault = _timed_out(timeout, host, tried)
+    elif isinstance(error, LookupFailed):
+        fault = NameUnresolved(NAME_UNRESOLVED, str(error))
+    elif isinstance(error, OSError):
+        fault = _failed(error, host, tried)
+    else:  # UnicodeError: not a valid host name
+        fault = NameUnresolved(NAME_UNRESOLVED, f"{host}: {error}")
     if route is not None:
         route.failed(fault)
-    raise fault from None
+    return fault
 
 
 async def _dial(
@@ -115,8 +126,9 @@ class _Line(Generic[P]):
         if tls is None:
             return
         self._handshake = asyncio.get_running_loop().create_future()
+        done = partial(_resolve, self._handshake)  # not a method, which would be a cycle
         try:
-            self._lowest = TlsTransport(tls.context, protocol, self._on_handshake, tls.name, session)
+            self._lowest = TlsTransport(tls.context, protocol, done, tls.name, session)
         except ValueError as error:  # not a valid server name
             raise WorkerUntrusted(FAILED, f"not a name for TLS: {error}") from None
 
@@ -149,9 +161,10 @@ class _Line(Generic[P]):
         if self._transport is not None:
             self._transport.abort()
 
-    def _on_handshake(self, error: Exception | None) -> None:
-        if self._handshake is not None and not self._handshake.done():
-            self._handshake.set_result(error)
+
+def _resolve(handshake: asyncio.Future[Exception | None], error: Exception | None) -> None:
+    if not handshake.done():
+        handshake.set_result(error)
 
 
 def tls_failure(error: Exception) -> WorkerUntrusted:

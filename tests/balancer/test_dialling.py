@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import ssl
+import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
+from balancer.config.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.dial import dial
 from balancer.upstream.names import NamesPlan
@@ -16,6 +22,7 @@ from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.resolver import Addresses, LookupFailed
 from balancer.upstream.route import Route, Routes, RoutesPlan
 from policies.facts import Endpoint
+from tests.balancer.conftest import PATIENCE, Stage, Wire
 from tests.balancer.test_happy_eyeballs import settle
 from tests.balancer.virtual import VirtualLoop
 
@@ -213,3 +220,56 @@ def test_dial_without_a_route() -> None:
     _, phases = network.run(dial(Connected, "api.test", 80, 2.0))
     assert network.dialled == ["api.test"]
     assert phases.namelookup <= phases.connect == phases.appconnect
+
+
+@pytest.mark.parametrize("hosts", [(FOUR,), (FOUR, OTHER_FOUR, SIX)])
+@pytest.mark.parametrize(
+    ("lookup", "refusing"),
+    [(0.1, True), (0.1, False), (None, True)],
+    ids=["refused", "unanswered", "unresolved"],
+)
+def test_failed_dial_keeps_no_tls_context(
+    hosts: tuple[str, ...], lookup: float | None, refusing: bool
+) -> None:
+    """Without the garbage collector, which runs once in millions of objects and does not know of OpenSSL's memory."""
+    network = Network(*hosts, lookup=lookup)
+    if refusing:
+        network.delays = dict.fromkeys(hosts, 0.01)
+        network.refusing = {host: OSError(errno.ECONNREFUSED, "refused") for host in hosts}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls = ClientTls(context, "api.test", UpstreamTlsConfig())
+    left = weakref.ref(context)
+
+    async def fail(tls: ClientTls) -> None:
+        with pytest.raises(ConnectFailed):
+            await dial(Connected, "api.test", 443, 2.0, tls, network.route)
+
+    gc.disable()
+    try:
+        network.run(fail(tls))
+        network.refusing.clear()
+        del tls, context
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+async def test_failed_handshake_keeps_no_tls_context(stage: Stage) -> None:
+    """The same with a worker that does not speak TLS."""
+
+    async def refuse(wire: Wire) -> None:
+        await wire.some()
+        await wire.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    worker = await stage.worker(refuse)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls = ClientTls(context, "api.test", UpstreamTlsConfig())
+    left = weakref.ref(context)
+    gc.disable()
+    try:
+        with pytest.raises(ConnectFailed):
+            await dial(Connected, "127.0.0.1", worker.port, PATIENCE, tls)
+        del tls, context
+        await stage.eventually(lambda: left() is None)
+    finally:
+        gc.enable()

@@ -13,6 +13,7 @@ from urllib.parse import clear_cache  # type: ignore[attr-defined] # typeshed la
 
 import pytest
 
+from balancer.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, response
@@ -54,6 +55,10 @@ def discovered(turn: int, folder: Path) -> dict[str, Any]:
 SECTIONS: dict[str, Section] = {
     "pools": named(FOUND),
     "https-pools": named(SECURE),
+    "pools-logged": lambda turn, folder: {
+        "log": {"access": "json", "path": str(folder / "access.log")},
+        **named(FOUND)(turn, folder),
+    },
     "pools-with-all": named(
         {
             **FOUND,
@@ -133,16 +138,25 @@ async def test_replaced_section_is_freed(stage: Stage, tmp_path: Path, name: str
     } == {}
 
 
-async def test_contexts_of_a_removed_pool_do_not_wait_for_the_collector(stage: Stage, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_plain", [False, True], ids=["refused", "plain"])
+async def test_removed_pool_and_its_contexts_do_not_wait_for_the_collector(
+    stage: Stage, tmp_path: Path, is_plain: bool
+) -> None:
     """With the certificates of this machine a context has 860 KiB, which the collector does not know of: it would
-    come by only after millions of objects."""
-    await stage.serve(await stage.worker(response()), **SECTIONS["https-pools"](0, tmp_path))
+    come by only after millions of objects. The first connects fail, refused or in the handshake with a plain worker."""
+    worker = await stage.worker(response())
+    address = f"https://127.0.0.1:{worker.port if is_plain else 1}"
+    section = named({"endpoints": [{"id": "n0", "address": address, "region": "r"}]})
+    await stage.serve(worker, health_checks={}, **section(0, tmp_path))
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        await play(stage, SECTIONS["https-pools"], tmp_path, range(1, 12))
-        assert sum(isinstance(one, ssl.SSLContext) for one in gc.get_objects()) == 1
+        await play(stage, section, tmp_path, range(1, 12))
+        assert (
+            Counter(map(type, gc.get_objects()))[ControlPlane] <= 2
+        )  # the last, and one that is being closed
+        await stage.eventually(lambda: Counter(map(type, gc.get_objects()))[ssl.SSLContext] == 1)
     finally:
         gc.enable()
         gc.unfreeze()
