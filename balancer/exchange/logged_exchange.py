@@ -66,10 +66,12 @@ class LoggedExchange(Exchange):
             if attempt is not None
             else (None, NOT_CONNECTED, 0.0, 0.0, None)
         )  # fmt: skip
+        target = request.received_target
+        is_sent = attempt is not None and request.target != target
         log.add(Entry(
-            self.proxy.now(), fault_of(error), status, request.method, request.target[:TARGET_LIMIT],
+            self.proxy.now(), fault_of(error), status, request.method, target[:TARGET_LIMIT],
             request.id, excerpt(request.head), request.fields.is_http10, self.downstream.client,
             endpoint, self.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
             self._bytes_in, bytes_out, attempt.load if attempt is not None else None, self.proxy.name,
-            grpc_status,
+            grpc_status, request.target[:TARGET_LIMIT] if is_sent else b"",
         ))  # fmt: skip

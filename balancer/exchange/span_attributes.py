@@ -126,7 +126,7 @@ def call_attributes(call: GrpcCall | None) -> Values:
 
 def _asked(request: Request) -> bytes:
     """Return the target as the client has sent it, before a route has rewritten its path."""
-    target = request.raw.split(b" ", 2)[1]
+    target = request.received_target
     return target if target.startswith(b"/") else request.target
 
 

@@ -80,6 +80,12 @@ class Request:
             self._keyed_by = key_of
         return self._key
 
+    @property
+    def received_target(self) -> bytes:
+        """Return the target as received: a route may have rewritten `target`."""
+        begin = self.raw.find(b" ") + 1
+        return self.raw[begin : self.raw.find(b" ", begin)]
+
     def another_head(self) -> bytes:
         """Return the head for a further attempt, a retry or a hedge."""
         return self.head

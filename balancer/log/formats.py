@@ -64,7 +64,8 @@ class Entry(NamedTuple):
     first byte, 0 if it came in one piece, and of its last. `routed_at` and `sent_at` are of the last attempt and
     undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
     reported. `pool` is the name of the pool, "" for the one without a name. `grpc_status` is the name of the status of
-    an RPC, "-" if it got none, "" for other requests.
+    an RPC, "-" if it got none, "" for other requests. `target` is the one received, `sent_target` the one sent to
+    a worker, b"" if there is none or it is the same.
     """
 
     ended_at: float
@@ -88,6 +89,7 @@ class Entry(NamedTuple):
     load: ReportedLoad | None = None
     pool: str = ""
     grpc_status: str = ""
+    sent_target: bytes = b""
 
 
 class Context(NamedTuple):
@@ -278,11 +280,12 @@ def text_line(entry: Entry, context: Context) -> str:
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client
     pool = f"pool={entry.pool} " if entry.pool else ""
     grpc = f"grpc_status={entry.grpc_status} " if entry.grpc_status else ""
+    sent_path = f"sent_path={quoted(entry.sent_target.decode('latin-1'))} " if entry.sent_target else ""
     at = "at=info" if fault is None else f"at=error code={fault.reason} desc={quoted(fault.detail)}"
     dyno, region = (endpoint.id, endpoint.region) if endpoint is not None else ("-", "-")
     return (
         f"time={instant(entry, context.offset)} {at} method={bare_bytes(entry.method)} "
-        f"path={quoted(entry.target.decode('latin-1'))} host={bare_bytes(host_of(entry.head))} "
+        f"path={quoted(entry.target.decode('latin-1'))} {sent_path}host={bare_bytes(host_of(entry.head))} "
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
         f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} "
         f"status={status} {grpc}bytes={sent} protocol={client.proto.decode()} version={version_of(entry)} "
@@ -323,10 +326,11 @@ def json_line(entry: Entry, context: Context) -> str:
     name, region = (f'"{endpoint.id}"', f'"{endpoint.region}"') if endpoint is not None else ("null", "null")
     pool = f'"pool":"{entry.pool}",' if entry.pool else ""
     grpc = f'"grpc_status":"{entry.grpc_status}",' if entry.grpc_status else ""
+    sent_path = f'"sent_path":{text_or_null(entry.sent_target)},' if entry.sent_target else ""
     connection = f'"{entry.connection}"' if entry.connection != NOT_CONNECTED else "null"
     return (
         f'{{"time":"{instant(entry, context.offset)}","end":"{end}","reason":{reason},"detail":{detail},'
-        f'"method":{repeated_or_null(entry.method)},"path":{text_or_null(entry.target)},'
+        f'"method":{repeated_or_null(entry.method)},"path":{text_or_null(entry.target)},{sent_path}'
         f'"host":{repeated_or_null(host_of(entry.head))},"request_id":{text_or_null(entry.id)},'
         f'"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
         f'"protocol":"{client.proto.decode()}","version":"{version_of(entry)}",'

@@ -63,7 +63,7 @@ class OwnResponse:
         if log is not None and log.takes(status, error):
             log.add(Entry(
                 self._proxy.now(), fault_of(error), 0 if error is not None else status, request.method,
-                request.target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
+                request.received_target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
                 self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
                 pool=self._proxy.name, grpc_status=grpc_status_of(self._downstream.call),
             ))  # fmt: skip

@@ -1,0 +1,50 @@
+"""Targets in the access log: as received, and as sent to a worker where a route has rewritten them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.balancer.conftest import Stage, get, response
+from tests.balancer.http2_client import http2_client
+from tests.balancer.test_routes import pool_of
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_log_has_the_target_received_and_the_one_sent(
+    stage: Stage, tmp_path: Path, version: int
+) -> None:
+    """Whatever answers: a worker, a rate limit, a fixed answer, nobody; `sent_path` only where a worker got another."""
+    log = tmp_path / "log"
+    routes: list[dict[str, Any]] = [
+        {"prefix": "/api", "pool": "api", "strip_prefix": True},
+        {"prefix": "/few", "pool": "api", "strip_prefix": True, "rate_limit": "few"},
+        {"prefix": "/dead", "pool": "dead", "replace_prefix": "/v1"},
+        {"prefix": "/keep", "pool": "api"},
+        {"path": "/fixed", "answer": {}},
+    ]
+    dead = {"id": "d0", "address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r"}
+    pools = {"api": pool_of(await stage.worker(response())), "dead": {"endpoints": [dead]}}
+    limits = [{"name": "few", "requests": 1, "period": 60}]
+    main = await stage.worker(response(b"main"))
+    logged = {"access": "json", "path": str(log)}
+    await stage.serve(main, routes=routes, pools=pools, rate_limits=limits, log=logged)
+    targets = [b"/api/x?q=1", b"/few/x", b"/few/x", b"/dead/x", b"/keep/x", b"/fixed", b"/none"]
+    sent: list[str | None] = ["/x?q=1", "/x", None, "/v1/x", None, None, None]
+    if version == 1:
+        targets.append(b"http://example.org/keep")
+        sent.append("/keep")
+        client = await stage.client()
+        for target in targets:
+            await client.ask(get(target))
+    else:
+        http2 = await http2_client(stage)
+        for target in targets:
+            await http2.ask(path=target)
+    await stage.eventually(lambda: log.read_bytes().count(b"\n") == len(targets))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["path"].encode() for line in lines] == targets
+    assert [line.get("sent_path") for line in lines] == sent
