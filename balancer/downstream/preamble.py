@@ -129,7 +129,7 @@ class HandshakingConnection(asyncio.Protocol):
         protocol, tls = self._arrivals.make(), self._arrivals.tls
         if tls is not None:
             protocol = self._tls = TlsTransport(
-                tls.context, protocol, self._handshake_done, unnamed=tls.unnamed
+                tls.context, protocol, self._handshake_done, unnamed=tls.unnamed, protocols=tls.protocols
             )
         else:
             self._arrivals.left(self, is_failed=False)

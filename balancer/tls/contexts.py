@@ -39,10 +39,11 @@ class TlsProblem(Exception):
 
 class ServerHandshake(NamedTuple):
     """Contexts of one client's handshake: it begins with `context` and restarts with `unnamed`, which ignores SNI, if
-    the client's SNI is not ASCII."""
+    the client's SNI is not ASCII. `protocols`: those that ALPN agrees on."""
 
     context: ssl.SSLContext
     unnamed: ssl.SSLContext
+    protocols: tuple[bytes, ...]
 
 
 class ServerTls:
@@ -54,6 +55,7 @@ class ServerTls:
 
     def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
         """Load all certificates and keys; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
+        self._protocols = tuple(name.encode() for name in _protocols(http2))
         before = _manner(config, http2)
         named = _named_contexts(config, http2)
         self.choose = _SniCallback(named)
@@ -66,7 +68,8 @@ class ServerTls:
 
     def handshake(self, front: SharedContext | None = None) -> ServerHandshake:
         """Contexts of a new handshake; `front` is given if the balancer runs several processes."""
-        return ServerHandshake(self.context if front is None else front.before(self), self.first)
+        context = self.context if front is None else front.before(self)
+        return ServerHandshake(context, self.first, self._protocols)
 
 
 class SharedContext:
@@ -125,11 +128,15 @@ def _server_context(config: TlsConfig, http2: bool) -> ssl.SSLContext:
     context.minimum_version = _VERSIONS[config.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
-    context.set_alpn_protocols([HTTP2, HTTP1] if http2 else [HTTP1])
+    context.set_alpn_protocols(_protocols(http2))
     if config.client_ca is not None:
         context.verify_mode = _VERIFY_MODES[config.client_certificate]
         _load_ca(context, "tls.client_ca", config.client_ca)
     return context
+
+
+def _protocols(http2: bool) -> list[str]:
+    return [HTTP2, HTTP1] if http2 else [HTTP1]
 
 
 class _SniCallback:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, cast
+
+from balancer.tls.client_hello import NO_APPLICATION_PROTOCOL, offers_only_others
 
 RECORD = 16_384
 """Maximum bytes of a record (RFC 8446 § 5.1), so that one read takes a whole one."""
@@ -33,7 +35,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     `on_handshake` is called once, with None right before `protocol.connection_made`, or with the error. `name` is the
     server name on the client side; without it this is the server side. `session`: session that a client offers for
     resumption. `unnamed`: context with which a server restarts the handshake if the client's SNI is not ASCII, which
-    `ssl` cannot pass to the `sni_callback` of `context`.
+    `ssl` cannot pass to the `sni_callback` of `context`. `protocols`: those that a server takes by ALPN; a client that
+    offers only others is refused.
     """
 
     __slots__ = (
@@ -53,6 +56,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "_outgoing",
         "_plain",
         "_protocol",
+        "_protocols",
         "_send",
         "_take",
         "_unnamed",
@@ -69,10 +73,12 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         name: str | None = None,
         session: ssl.SSLSession | None = None,
         unnamed: ssl.SSLContext | None = None,
+        protocols: Collection[bytes] = (),
     ) -> None:
         self._use(context, name, session)
         self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
         self._unnamed = unnamed
+        self._protocols = protocols
         self._hello = bytearray()  # bytes of the client, while `unnamed` may be needed
         self._error: Exception | None = None  # overrides the error of `connection_lost`
         self._is_open = False  # the handshake is done, and the connection is not lost
@@ -102,10 +108,14 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._take(data)
         if self._is_open:
             self._read()
-        else:
-            if self._unnamed is not None:
-                self._hello += data
-            self._do_handshake()
+            return
+        if self._unnamed is not None:
+            self._hello += data
+            if self._protocols and offers_only_others(self._hello, self._protocols):
+                self._send(NO_APPLICATION_PROTOCOL)
+                self._fail(ConnectionResetError("the client offers no protocol that is served (ALPN)"))
+                return
+        self._do_handshake()
 
     def eof_received(self) -> bool:
         if self._is_ended:
