@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +18,15 @@ def build() -> str:
     return "pure" if spec is None or (spec.origin or "").endswith(".py") else "compiled"
 
 
+@cache
+def http2_library() -> str:
+    """Return the package that carries libnghttp2, and its version: the library in it cannot be asked for its own."""
+    return f"ngh2 {version('ngh2')}"
+
+
 def version_line(program: str) -> str:
-    """Return the line of `--version`: version, build with the reason if it is pure, and interpreter."""
+    """Return the line of `--version`: version, build with the reason if it is pure, interpreter, HTTP/2 library."""
     reason = REASON.read_text(encoding="utf-8").strip() if build() == "pure" and REASON.is_file() else ""
     interpreter = f"{platform.python_implementation()} {platform.python_version()}"
     because = f" ({reason})" if reason else ""
-    return f"{program} {version('steelyard')}, {build()} build{because}, {interpreter}"
+    return f"{program} {version('steelyard')}, {build()} build{because}, {interpreter}, {http2_library()}"

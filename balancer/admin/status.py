@@ -20,7 +20,7 @@ from balancer.admin.policy_report import policy_status, process_policy_status, r
 from balancer.admin.queue_report import concurrency_status, level_status, queue_status
 from balancer.admin.rate_limits_report import rate_limits_status
 from balancer.admin.routes_report import events_status, names_status, route_status, watch_status
-from balancer.build import build
+from balancer.build import build, http2_library
 from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
     return {
         "version": package_version(),
         "build": build(),
+        "http2_library": http2_library(),
         "pid": os.getpid(),
         "uptime": round(proxy.now() - proxy.started_at, 3),
         "draining": proxy.is_draining,
@@ -74,7 +75,7 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
 
 
 OF_PROCESS = frozenset((
-    *("version", "build", "pid", "uptime", "draining", "access_log", "tracing", "reload"),
+    *("version", "build", "http2_library", "pid", "uptime", "draining", "access_log", "tracing", "reload"),
     *("clients", "connections", "failed_arrivals", "http2", "grpc", "rate_limits", "buffering"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a pool, too."""

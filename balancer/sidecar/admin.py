@@ -24,7 +24,7 @@ from balancer.admin.merge import merged_metrics
 from balancer.admin.metrics import PREFIX, metrics_text
 from balancer.admin.routes_report import events_status, names_status, watch_status
 from balancer.admin.status import endpoint_status, log_status, reload_status
-from balancer.build import build
+from balancer.build import build, http2_library
 
 if TYPE_CHECKING:
     from balancer.admin.sockets import AdminSockets
@@ -94,6 +94,7 @@ def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, A
     return {
         "version": version("steelyard"),
         "build": build(),
+        "http2_library": http2_library(),
         "pid": os.getpid(),
         "uptime": round(front.now() - front.started_at, 3),
         "draining": front.is_draining,

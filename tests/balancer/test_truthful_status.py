@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -372,6 +373,7 @@ async def test_process_metrics_and_build(stage: Stage) -> None:
     document = await status(stage)
     [labels] = await samples(stage, "steelyard_build_info")
     assert {document["version"], document["build"]} <= set(labels)
+    assert document["http2_library"] == f"ngh2 {version('ngh2')}"
     assert (await samples(stage, "process_resident_memory_bytes"))[()] > 1e6
     assert 3 < (await samples(stage, "process_open_fds"))[()] <= (await samples(stage, "process_max_fds"))[()]
 
@@ -512,8 +514,8 @@ async def test_key_of_the_policy_is_that_of_its_version(stage: Stage, tmp_path: 
     text = "class Mine:\n    def pick(self, facts, available, now):\n        return available[0]\n"
     keys = set()
     await stage.serve(await stage.worker(response()))
-    for version in ("", "", "# changed"):
-        path.write_text(text + version)
+    for change in ("", "", "# changed"):
+        path.write_text(text + change)
         stage.control_plane.apply_policy(PolicySpec(name=f"{path}:Mine"))
         keys.add(stage.control_plane.state_log.policy_key)
     stage.control_plane.apply_policy(PolicySpec(name="random"))

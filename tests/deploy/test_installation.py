@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def reinstall(environment: Environment, sources: Path, **variables: str) -> list
 
 
 def version_line(build: str) -> str:
-    return f"balancer {PROJECT['version']}, {build}, {INTERPRETER}"
+    return f"balancer {PROJECT['version']}, {build}, {INTERPRETER}, ngh2 {version('ngh2')}"
 
 
 def script(path: Path, text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -48,7 +49,7 @@ def test_version_line_names_build_interpreter_and_reason(
     monkeypatch.setattr("balancer.build.REASON", reason)
     monkeypatch.setattr("balancer.build.build", lambda: "pure")
     assert version_line("balancer").endswith(
-        f", pure build (no C compiler works here), CPython {platform.python_version()}"
+        f", pure build (no C compiler works here), CPython {platform.python_version()}, ngh2 {version('ngh2')}"
     )
     monkeypatch.setattr("balancer.build.build", lambda: "compiled")
     assert "compiled build, CPython" in version_line("balancer")
