@@ -3,7 +3,10 @@
 # The hot path is compiled (setup.py): a forwarded request costs about 1.7 times as much without, and the compiler
 # stays in the first stage. `docker build --build-arg PURE=1 .` uses the pure source.
 #
-# Versions are those of constraints.txt. The laboratory (the extra `lab`) is left out: it is most of the size.
+# Versions are those of constraints.txt, without hashes of their files. The tags of the base images move with their
+# fixes: to build the same image again, append @sha256:… of `docker buildx imagetools inspect` to both FROM lines.
+#
+# The laboratory (the extra `lab`) is left out: it is most of the size.
 
 FROM python:3.13-trixie AS build
 ARG PURE=0

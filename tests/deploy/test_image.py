@@ -69,6 +69,14 @@ def test_every_version_is_pinned() -> None:
     assert wanted() | {"mypy", "setuptools"} <= pinned
 
 
+def test_the_documented_http2_library_is_that_of_the_pinned_package() -> None:
+    """Which libnghttp2 is in a release of ngh2 is known from its source; a new release has to be looked up anew."""
+    (pin,) = [line for line in lines_of("constraints.txt") if line.startswith("ngh2==")]
+    assert f"which ngh2 {pin.removeprefix('ngh2==')} carries" in (ROOT / "docs/http2.md").read_text(
+        encoding="utf-8"
+    )
+
+
 def test_image_installs_exactly_the_imported_packages() -> None:
     """With the project's version bounds."""
     assert wanted() == {name.replace("_", "-") for name in imported()} - extras()
