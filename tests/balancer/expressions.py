@@ -181,9 +181,11 @@ class CountedPattern:
         if name not in METHODS:
             return method
 
-        def counting(text: bytes, at: int = 0) -> Any:
-            self._tally.append(self._counted.of(ALL_AT_ONCE.get(name, name), text[at:]))
-            return method(text, at)
+        def counting(text: bytes, at: int = 0, *end: int) -> Any:
+            self._tally.append(
+                self._counted.of(ALL_AT_ONCE.get(name, name), text[at : end[0] if end else None])
+            )
+            return method(text, at, *end)
 
         return counting
 
