@@ -91,7 +91,7 @@ class LimitsConfig(Section):
     )
     pending: int = Field(
         default=67_108_864,
-        ge=1 << 20,
+        ge=1_000_000,
         description="maximum bytes of requests that wait, and of large heads in flight, per process; otherwise 503",
     )
     head: int = Field(
