@@ -12,12 +12,12 @@ Place = tuple[str | int, ...]
 """Path of a value in a document: names of keys, and indexes of lists."""
 
 _BLANK: Final = re.compile(r"[ \t]*").match
-_SPACE: Final = re.compile(r"(?:[ \t\n]++|#[^\n]*+)*+").match
-_KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"(?:[^\"\\]|\\.)*+\"|'[^']*'").match
+_SPACE: Final = re.compile(r"(?>(?:[ \t\n]++|#[^\n]*+)*)").match
+_KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"(?>(?:[^\"\\]|\\.)*)\"|'[^']*'").match
 _STRING: Final = re.compile(
-    r'(?s)"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}'
-    r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
-    r'|"(?:[^"\\]|\\.)*+"|'
+    r'(?s)"""(?>(?:[^"\\]|\\.|"{1,2}(?!"))*)"{3,5}'
+    r"|'''(?>(?:[^']|'{1,2}(?!'))*)'{3,5}"
+    r'|"(?>(?:[^"\\]|\\.)*)"|'
     r"'[^']*'"
 ).match
 _BARE: Final = re.compile(r"[^,\]}\n#]*").match

@@ -17,21 +17,22 @@ from typing import Final
 from balancer.errors import BodyTooLarge, MalformedBody
 from balancer.http1.fields import Framing
 
+# Groups are repeated within `(?>…)`: before CPython 3.11.5, `(…)*+` also takes what a failing iteration has matched.
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
-_OPEN_QUOTES: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*+'
-_EXTENSION: Final = rb'[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b"))?+' % (_TOKEN, _TOKEN, _OPEN_QUOTES)
+_OPEN_QUOTES: Final = rb'"(?>(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*)'
+_EXTENSION: Final = rb'[ \t]*+;[ \t]*+%b(?>(?:[ \t]*+=[ \t]*+(?:%b|%b"))?)' % (_TOKEN, _TOKEN, _OPEN_QUOTES)
 _OPEN_EXTENSION: Final = rb"[ \t]*+(?:;[ \t]*+(?:%b[ \t]*+(?:=[ \t]*+(?:%b\\?)?)?)?)?" % (
     _TOKEN,
     _OPEN_QUOTES,
 )
 
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?:%b)*+" % _EXTENSION)
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?>(?:%b)*)" % _EXTENSION)
 """Fifteen hexadecimal digits are an exabyte; sixteen would overflow a signed 64-bit integer."""
 
 _SIZE_BEGINS: Final = re.compile(rb"(?:[0-9A-Fa-f]{1,15}+(?:%b)*(?:\r|%b))?" % (_EXTENSION, _OPEN_EXTENSION))
 """All legal prefixes of such a line and of its CRLF: any other input is rejected without waiting for more."""
 
-_TRAILERS: Final = re.compile(rb"(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)++" % _TOKEN)
+_TRAILERS: Final = re.compile(rb"(?>(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)+)" % _TOKEN)
 _NAME_RUN: Final = re.compile(_TOKEN)
 _VALUE_RUN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]++")
 

@@ -25,7 +25,7 @@ _NOT_FOUND: Final = -1 + len(END_OF_HEAD)
 
 _CHUNKED: Final = Framing.CHUNKED
 
-_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
+_EMPTY_LINES: Final = re.compile(rb"(?>(?:\r\n)*)")
 
 _SPACE_BEHIND_CODING: Final = re.compile(rb"(?i)(\r\ntransfer-encoding:[ \t]*+chunked)[ \t]++(?=\r\n)")
 

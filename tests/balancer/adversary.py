@@ -54,13 +54,13 @@ def _sets(counted: Counted, items: Any, flags: int) -> Iterator[frozenset[int]]:
     for op, argument in items:
         allowed = counted.characters(op, argument, flags)
         if allowed is None:
-            for inner in _inner(op, argument):
+            for inner in inner_parts(op, argument):
                 yield from _sets(counted, inner, flags)
         elif len(allowed) > 2 or not bytes(allowed).isalnum():  # a letter by itself is part of a name
             yield allowed
 
 
-def _inner(op: Any, argument: Any) -> list[Any]:
+def inner_parts(op: Any, argument: Any) -> list[Any]:
     """Sequences within a part."""
     name = str(op)
     if name == "SUBPATTERN":
@@ -85,7 +85,7 @@ def _literals(items: Any) -> Iterator[bytes]:
             yield run
             yield run[: (len(run) + 1) // 2]
         run = b""
-        for inner in _inner(op, argument) if argument is not None else []:
+        for inner in inner_parts(op, argument) if argument is not None else []:
             yield from _literals(inner)
 
 
@@ -101,7 +101,7 @@ def _leads_in(counted: Counted, items: Any, flags: int, before: bytes) -> Iterat
         if str(op).endswith("_REPEAT"):
             yield before
             yield before + _sample(counted, argument[2], flags)
-        for branch in _inner(op, argument):
+        for branch in inner_parts(op, argument):
             yield from _leads_in(counted, branch, flags, before)
         before += _sample_of(counted, op, argument, flags)
 
@@ -118,5 +118,5 @@ def _sample_of(counted: Counted, op: Any, argument: Any, flags: int) -> bytes:
     name = str(op)
     if name.endswith("_REPEAT"):
         return _sample(counted, argument[2], flags) * int(argument[0])
-    inner = _inner(op, argument)
+    inner = inner_parts(op, argument)
     return _sample(counted, inner[0], flags) if inner and not name.startswith("ASSERT") else b""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from math import inf
+from typing import Any
 
 import pytest
 
 from balancer.http1.response_head import HEAD_LIMIT
-from tests.balancer.adversary import Parts, made_of, parts
-from tests.balancer.backtracking import Counted, TooManySteps
+from tests.balancer.adversary import Parts, inner_parts, made_of, parts
+from tests.balancer.backtracking import Counted, TooManySteps, parser
 from tests.balancer.expressions import IS_COMPILED, Expression, bound, expressions, made, names_in, nodes
 
 EXPRESSIONS = expressions()
@@ -59,6 +60,23 @@ def test_expression_is_linear_at_the_largest_head(expression: Expression) -> Non
         counted = Counted(expression.pattern)
         tried = [(counted.of(method, made_of(of, SMALL)), of) for of in parts(counted)]
         assert growth(counted, method, max(tried)[1], HEAD_LIMIT // 2) < TOO_MUCH
+
+
+def possessive_groups(items: Any) -> int:
+    """Number of possessive repetitions of more than one character."""
+    found = 0
+    for op, argument in items:
+        if str(op) == "POSSESSIVE_REPEAT":
+            repeated = argument[2]
+            found += len(repeated) > 1 or str(repeated[0][0]) in ("SUBPATTERN", "BRANCH")
+        found += sum(map(possessive_groups, inner_parts(op, argument)))
+    return found
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
+def test_no_group_is_possessive(expression: Expression) -> None:
+    """Before CPython 3.11.5 it also takes what an iteration that fails has matched; `(?>…)` does not."""
+    assert possessive_groups(parser.parse(expression.pattern.pattern, expression.pattern.flags)) == 0
 
 
 # --- completeness
