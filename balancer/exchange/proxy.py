@@ -20,7 +20,7 @@ from balancer.exchange.request_ids import fresh_ids
 from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.wait_queue import RequestQueue
 from balancer.grpc.status import NAMES
-from balancer.http1.client import HTTP11, Client
+from balancer.http1.client import HTTP11, OWN_NAME, Client
 from balancer.http2.reset_counts import ResetCounts
 from balancer.networks import is_within
 from balancer.upstream.pools import Pools
@@ -153,6 +153,7 @@ class Proxy:
         )
         self.pools.on_room = self._descriptor_freed
         self.fresh_id = fresh_ids()
+        self.own_name = OWN_NAME  # in Via
         self._sweeps = 0
         self.apply(config)
 
@@ -303,6 +304,7 @@ class Proxy:
             self.admission.fields(is_trusted) if self.admission is not None else None,
             self.tracing,
             version,
+            self.own_name,
         )
 
     def client_left(self) -> None:

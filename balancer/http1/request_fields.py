@@ -11,7 +11,7 @@ from typing import Final
 from balancer.errors import RequestRejected
 from balancer.field_names import in_cgi
 from balancer.http1 import upgrades
-from balancer.http1.client import OWN_NAME, Client, forwarding
+from balancer.http1.client import Client, forwarding
 from balancer.http1.fields import (
     KEPT_FOR_FRAMING,
     NOT_NOMINATED,
@@ -234,7 +234,7 @@ class SpecialFields:
     def _check_loop(self) -> None:
         """Reject a request that this balancer has forwarded before (RFC 9110 § 7.6.3)."""
         for value in self.values.get(b"via", ()):
-            if OWN_NAME in value:
+            if self.client.own_name in value:
                 raise RequestRejected(
                     508,
                     "loop",
@@ -253,7 +253,8 @@ class SpecialFields:
         client = self.client
         believed = self.values if client.is_trusted else {}
         addresses = b", ".join([*believed.get(b"x-forwarded-for", []), client.address])
-        ours = forwarding(addresses, last(believed, b"x-forwarded-proto", client.proto), client.version)
+        proto = last(believed, b"x-forwarded-proto", client.proto)
+        ours = forwarding(addresses, proto, client.version, client.own_name)
         said = last(believed, b"x-forwarded-host", self.host)
         block = self.block + self._trailers_wanted() + upgrades.fields(upgrade)
         return _with_host(block, client, ours, said, self.host)

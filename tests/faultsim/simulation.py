@@ -94,6 +94,7 @@ class Simulation:
         settings = Settings(**plan.settings)
         self.control_plane = build(settings, self.timeline, plan.upstream_limit)
         self.proxy = self.control_plane.proxy
+        self.proxy.own_name = b"steelyard-simulated"
         self.proxy.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.log = Log()
         if plan.is_logged:
