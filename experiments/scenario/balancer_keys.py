@@ -76,6 +76,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "pool.heartbeat_method": "no spare connections are kept",
     "pool.max_backoff": "connects are not delayed after failures",
     "limits.clients": "clients' connections are not simulated",
+    "limits.client_requests": "clients have no addresses",
+    "limits.pending": "waiting requests have no bytes",
     "timeouts.total": "first_byte and attempt bound a request",
 }
 """Keys that change runs on real processes but are not simulated, with what the simulator does instead."""

@@ -106,6 +106,8 @@ OTHER: dict[str, object] = {
     "pool.heartbeat_method": "GET",
     "pool.max_backoff": 0.0,
     "limits.clients": 5,
+    "limits.client_requests": 5,
+    "limits.pending": 1_000_000,
     "timeouts.total": 1.0,
 }
 """Key that is not simulated -> a value other than its default."""

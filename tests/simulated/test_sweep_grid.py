@@ -107,7 +107,7 @@ def test_scenario_files_beside_the_grid(tmp_path: Path) -> None:
             'name = "g"\nscenarios = ["nowhere"]\npolicies = ["random"]\nseeds = 1',
             "unknown 'nowhere'; known: ",
         ),
-        ('name = "g"\npolicies = ["random"]\nseeds = 1', "scenarios: Field required"),
+        ('name = "g"\npolicies = ["random"]\nseeds = 1', "scenarios: is needed"),
     ],
 )
 def test_invalid_grid_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
