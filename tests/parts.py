@@ -27,6 +27,7 @@ FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
 COMPILED = ".venv-compiled/bin/python"
 FOLDERS = ("balancer", "policies", "experiments", "simulated", "benchmarks", "faultsim")
 REST = ("tests", *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "workers", "deploy")))
+REJECTIONS = "tests/simulated/test_rejections_end.py"
 INSTALLATION = "tests/deploy/test_installation.py"
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
@@ -82,7 +83,7 @@ def second_tier() -> list[Part]:
         pytest_part("policies and balancer", 180, "tests/policies", "tests/balancer", *SECOND),
         pytest_part("faultsim", 60, "tests/faultsim", *SECOND),
         pytest_part("experiments", 300, "tests/experiments", *SECOND),
-        pytest_part("simulated", 140, "tests/simulated", *SECOND),
+        pytest_part("simulated", 140, "tests/simulated", f"--ignore={REJECTIONS}", *SECOND),
         pytest_part("benchmarks", 220, "tests/benchmarks", *SECOND),
         pytest_part("rest", 210, *REST, *SECOND),
         pytest_part(
@@ -90,6 +91,7 @@ def second_tier() -> list[Part]:
             "--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered",
         ),
         pytest_part("installation", 300, INSTALLATION, *SECOND),
+        pytest_part("rejections", 840, REJECTIONS, *SECOND),
         pytest_part("images", 600, "tests/deploy", f"--ignore={INSTALLATION}", *SECOND),
     ]  # fmt: skip
 
