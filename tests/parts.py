@@ -80,7 +80,7 @@ def second_tier() -> list[Part]:
     )
     return [
         Part("compiled", 360, (("make", "compiled"), pytest(COMPILED, *compiled))),
-        pytest_part("policies and balancer", 180, "tests/policies", "tests/balancer", *SECOND),
+        pytest_part("policies and balancer", 420, "tests/policies", "tests/balancer", *SECOND),
         pytest_part("faultsim", 60, "tests/faultsim", *SECOND),
         pytest_part("experiments", 300, "tests/experiments", *SECOND),
         pytest_part("simulated", 140, "tests/simulated", f"--ignore={REJECTIONS}", *SECOND),
