@@ -25,6 +25,10 @@ other work."""
 QUIET_BEFORE_CLOSE = 1.0
 """Minimum idle seconds before a downstream connection may be closed in favour of a waiting client."""
 
+SLOWEST_START = 3.0
+"""Seconds after which a handshake or a head that is not whole gives way to a waiting client: a segment that was lost
+twice is resent after 1 s and 2 s more (RFC 6298)."""
+
 
 def bind(host: str, port: int, key: str = "listen") -> socket.socket:
     """Return a listening socket. Raises `ListenFailed`, whose message names the configuration's `key`."""
@@ -105,8 +109,8 @@ class Acceptor:
             await asyncio.wait(self._arriving)
 
     def sweep(self, now: float) -> None:
-        """Close idle keep-alive connections, longest idle first, while clients wait for a descriptor; called by the
-        sweep.
+        """Close connections that are late with their handshake or their head, and idle keep-alive connections, longest
+        idle first, while clients wait for a descriptor; called by the sweep.
 
         Resumes accepting if there is room, which a failed arrival may have made.
         """
@@ -121,11 +125,13 @@ class Acceptor:
         if not is_crowded:
             return
         oldest_first = sorted(self._proxy.downstreams, key=lambda downstream: downstream.idle_since)
-        closed = 0
+        closed = self._arrivals.give_way(now, SLOWEST_START, BATCH)
         for downstream in oldest_first:
-            closed += downstream.close_if_idle(now, QUIET_BEFORE_CLOSE)
             if closed >= BATCH:
                 return
+            closed += downstream.close_if_idle(now, QUIET_BEFORE_CLOSE) or downstream.end_late_head(
+                now, SLOWEST_START
+            )
 
     def _listen(self) -> None:
         self._is_listening = True

@@ -344,9 +344,7 @@ class DownstreamConnection(ClientConnection):
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
         elif self._answering is None and self._reader is not None and self._reader.head:
-            if quiet > timeouts.head:
-                error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
-                self._refuse(error, self._reader.head)
+            self.end_late_head(now, timeouts.head)
         elif self._answering is None:
             if quiet > self._proxy.idle_limit and self._pipelined is None:
                 self._close_idle()
@@ -379,6 +377,16 @@ class DownstreamConnection(ClientConnection):
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
         return is_idle and now - self.idle_since > longer_than and self._close_idle()
+
+    def end_late_head(self, now: float, longer_than: float) -> bool:
+        reader = self._reader
+        if reader is None or not reader.head or self._answering is not None:
+            return False
+        if now - self.idle_since <= longer_than:
+            return False
+        error = RequestRejected(408, "head_timeout", f"no whole head within {longer_than:g} s")
+        self._refuse(error, reader.head)
+        return True
 
     def _close_idle(self) -> bool:
         """Close an idle connection, unless a request has arrived. Returns whether it was closed.

@@ -42,7 +42,7 @@ class HandshakingConnections:
         self.make_http2 = make_http2
         self.tls = tls
         self.proxies = proxies
-        self._present: set[HandshakingConnection] = set()
+        self._present: dict[HandshakingConnection, None] = {}  # in order of arrival
 
     def __len__(self) -> int:
         return len(self._present)
@@ -60,6 +60,15 @@ class HandshakingConnections:
         for arrival in [arrival for arrival in self._present if now - arrival.since > limit]:
             arrival.abort()
 
+    def give_way(self, now: float, longer_than: float, most: int) -> int:
+        """Abort arrivals that began more than `longer_than` seconds ago, the oldest first; return how many, at most
+        `most`.
+        """
+        late = [arrival for arrival in self._present if now - arrival.since > longer_than][:most]
+        for arrival in late:
+            arrival.abort()
+        return len(late)
+
     def stop(self) -> None:
         """Abort all connections that have not reached HTTP."""
         for arrival in list(self._present):
@@ -67,13 +76,13 @@ class HandshakingConnections:
 
     def entered(self, arrival: HandshakingConnection) -> None:
         """Register an arrival, which holds a descriptor from now on."""
-        self._present.add(arrival)
+        self._present[arrival] = None
 
     def left(self, arrival: HandshakingConnection, *, is_failed: bool) -> None:
         """Remove an arrival that has reached HTTP or, with `is_failed`, has been closed."""
         if arrival not in self._present:
             return
-        self._present.discard(arrival)
+        del self._present[arrival]
         if is_failed:
             self.proxy.counts.failed_arrivals += 1
             self.proxy.client_left()

@@ -117,6 +117,10 @@ class ClientConnection(asyncio.Protocol):
         closed."""
         raise NotImplementedError
 
+    def end_late_head(self, now: float, longer_than: float) -> bool:
+        """Refuse a head that is not whole `longer_than` seconds after its first byte. Returns whether one was."""
+        return False
+
     def exchange_ended(self, stays: bool) -> None:
         """Continue after a response was sent in full: next request, lingering close, or close."""
         raise NotImplementedError

@@ -10,6 +10,7 @@ import shutil
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -409,6 +410,41 @@ async def test_incomplete_handshake_times_out(stage: Stage, shelf: Shelf, first:
     await client.closed()
     assert stage.proxy.counts.failed_arrivals == 1
     await stage.eventually(lambda: len(arrivals))  # accepted now
+    await waiting.close()
+
+
+@pytest.mark.parametrize("phase", ["TLS", "PROXY", "head"])
+async def test_late_starts_give_way_to_waiting_clients(stage: Stage, shelf: Shelf, phase: str) -> None:
+    """At the client limit, the oldest first, before the time of a head ends; without a waiting client none does."""
+    phases: dict[str, Any] = {"TLS": {"tls": shelf.pair(NAME)}, "PROXY": {"proxy_protocol": ["127.0.0.0/8"]}}
+    worker = await stage.worker(response())
+    await stage.serve(worker, timeouts={"head": 60}, limits={"clients": 2}, **phases.get(phase, {}))
+    assert stage.server is not None
+    present = stage.proxy.downstreams if phase == "head" else stage.server.arrivals
+
+    async def begun(number: int) -> Wire:
+        client = await stage.client()
+        if phase == "head":
+            client.write(b"GET / HTTP/1.1\r\n")
+        heads = stage.proxy.downstreams
+        await stage.eventually(lambda: len(present) == number and all(one.head_at for one in heads))
+        return client
+
+    oldest, newer = await begun(1), await begun(2)
+    stage.advance(30.0)
+    assert len(present) == 2
+    oldest.reset()
+    await stage.eventually(lambda: len(present) == 1)
+    newest = await begun(2)
+    stage.advance(2.0)
+    waiting = await stage.client()
+    await stage.turn()
+    stage.advance(0.5)
+    await newer.closed()
+    await newer.close()
+    await stage.eventually(lambda: len(present) == 2)
+    assert stage.proxy.counts.failed_arrivals == (0 if phase == "head" else 2)
+    await newest.close()
     await waiting.close()
 
 
