@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, median
 
 from benchmarks.cost.plan import Run
 from benchmarks.harness.blocks import block_ratios, in_blocks
@@ -47,7 +46,7 @@ BOUNDS = (
     Bound("idle", 6 * 1024, words="{peer} at most {limit:g} bytes"),
 )
 AT_MOST_STEEPER = 1.1
-"""Bound on the highest cost over the lowest, over all numbers of endpoints."""
+"""Bound on the highest cost over the lowest, of all numbers of endpoints."""
 
 AT_MOST_DEARER = 1.02
 """Bound on the cost over that of the other build; the whole confidence interval must lie on one side of it."""
@@ -116,31 +115,22 @@ def flatness(runs: Sequence[Run]) -> list[Verdict]:
 
 
 def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
-    """Compare the medians of all sizes, each relative to the mean of its block to cancel noise of a block."""
+    """Judge the interval of the ratio of the dearest size to the cheapest, within blocks that have all sizes."""
     sizes = [endpoints_in(peer) for peer in peers]
     words = f"{policy} flat from {sizes[0]} to {sizes[-1]} endpoints within {AT_MOST_STEEPER - 1:.0%}"
     verdict = partial(Verdict, runs[0].case, words)
     if invalid := [run.peer for run in runs if run.peer in peers and run.fault]:
         return verdict(False, f"{invalid[0]} is invalid")
-    shares = block_shares(runs, peers)
-    if not shares[peers[0]]:
+    columns = [figures_of(runs, peer) for peer in peers]
+    whole = set.intersection(*map(set, columns))
+    if not whole:
         return verdict(None, NO_BLOCK)
-    medians = [median(shares[peer]) for peer in peers]
-    slope = max(medians) / min(medians)
-    each = ", ".join(
-        f"{size}: {middle / medians[0]:.2f}" for size, middle in zip(sizes, medians, strict=True)
-    )
-    return verdict(
-        slope <= AT_MOST_STEEPER, f"{slope:.2f} ×, {each}, over {in_blocks(len(shares[peers[0]]))}"
-    )
-
-
-def block_shares(runs: Sequence[Run], peers: Sequence[str]) -> dict[str, list[float]]:
-    """Figure of every peer relative to the mean of its block, over blocks that have all peers."""
-    figures = {peer: figures_of(runs, peer) for peer in peers}
-    whole = sorted(set.intersection(*(set(own) for own in figures.values())))
-    means = {block: fmean(own[block] for own in figures.values()) for block in whole}
-    return {peer: [own[block] / means[block] for block in whole] for peer, own in figures.items()}
+    costs = [[column[block] for block in sorted(whole)] for column in columns]
+    means = [typical(cost).ratio for cost in costs]
+    dearest, cheapest = costs[means.index(max(means))], costs[means.index(min(means))]
+    slope = typical([dear / cheap for dear, cheap in zip(dearest, cheapest, strict=True)])
+    each = ", ".join(f"{size}: {mean / means[0]:.2f}" for size, mean in zip(sizes, means, strict=True))
+    return verdict(side_of(slope, AT_MOST_STEEPER), f"{in_words(slope, '×')}; {each}")
 
 
 def endpoints_in(peer: str) -> int:

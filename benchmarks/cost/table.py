@@ -17,6 +17,8 @@ from benchmarks.cost.bounds import ratios, runs_of
 from benchmarks.cost.plan import Run
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import NGINX, OURS
+from benchmarks.harness.verdicts import bracketed, over_blocks
+from experiments.stats.comparison import Interval
 from experiments.terminal import FULL_WIDTH
 
 QUIET = 0.05
@@ -32,8 +34,8 @@ class Row:
     figure: float | None = None
     lowest: float = 0.0
     highest: float = 0.0
-    to_nginx: tuple[float, float, float] | None = None
-    """Median, lowest and highest of the ratios to nginx within blocks."""
+    to_nginx: Interval | None = None
+    """Mean of the ratios to nginx within blocks."""
 
     rate: float = 0.0
     user: float = 0.0
@@ -57,7 +59,7 @@ def row_of(runs: Sequence[Run], peer: str) -> Row:
     faults += [] if own else [f"block {run.block + 1}: {run.void}" for run in every]
     if faults:
         return Row(peer, len(every), fault="; ".join(faults))
-    figures, to_nginx = [run.figure for run in own], ratios(runs, peer, [NGINX])
+    figures = [run.figure for run in own]
     user = median(run.figure * run.user_share for run in own)
     return Row(
         peer,
@@ -65,7 +67,7 @@ def row_of(runs: Sequence[Run], peer: str) -> Row:
         figure=median(figures),
         lowest=min(figures),
         highest=max(figures),
-        to_nginx=(median(to_nginx), min(to_nginx), max(to_nginx)) if to_nginx else None,
+        to_nginx=over_blocks(ratios(runs, peer, [NGINX])),
         rate=fmean(run.rate for run in own),
         user=user,
         system=median(figures) - user,
@@ -114,7 +116,6 @@ def cells(row: Row, kind: Kind) -> list[str | Text]:
     """Cells of a row; at most as many as there are columns."""
     if row.figure is None:
         return [row.peer, Text("INVALID", style="red"), "", Text("yes", style="red")]
-    ratio = row.to_nginx
     more = {
         Kind.COST: [f"{row.rate:.0f}", f"{row.user:.1f} + {row.system:.1f}"],
         Kind.TAIL: [f"{row.rate:.0f}", f"{row.lag:.2f}", f"{row.busy:.0%}"],
@@ -123,7 +124,7 @@ def cells(row: Row, kind: Kind) -> list[str | Text]:
     return [
         row.peer,
         shown(row.figure, kind),
-        f"{ratio[0]:.2f} ({ratio[1]:.2f}–{ratio[2]:.2f})" if ratio else "–",
+        bracketed(row.to_nginx, unit=""),
         "0",
         f"{shown(row.lowest, kind)}–{shown(row.highest, kind)}",
         *more[kind],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from experiments.stats.comparison import Interval
+from experiments.stats.comparison import Interval, typical
 from experiments.terminal import STANDING, STYLES
 
 
@@ -38,6 +38,19 @@ def side_of(found: Interval, limit: float, is_least: bool = False) -> bool | Non
     if is_least:
         return True if found.low >= limit else False if found.high < limit else None
     return True if found.high <= limit else False if found.low > limit else None
+
+
+def over_blocks(ratios: Sequence[float]) -> Interval | None:
+    """Geometric mean and its interval; None without ratios."""
+    return typical(ratios) if ratios else None
+
+
+def bracketed(found: Interval | None, unit: str = " ×") -> str:
+    """Text such as `1.85 × [1.80–1.90]`, without an interval for a single block; a dash for None."""
+    if found is None:
+        return "–"
+    span = f" [{found.low:.2f}–{found.high:.2f}]" if found.blocks > 1 else ""
+    return f"{found.ratio:.2f}{unit}{span}"
 
 
 def table_of_verdicts(verdicts: Iterable[Verdict]) -> Table:

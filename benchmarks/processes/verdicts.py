@@ -13,11 +13,10 @@ from typing import TypeVar
 from rich.table import Table
 
 from benchmarks.harness.blocks import block_ratios, middle
-from benchmarks.harness.verdicts import Verdict, side_of
+from benchmarks.harness.verdicts import Verdict, bracketed, over_blocks, side_of
 from benchmarks.processes.latency import HALF, SETUPS, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun
-from experiments.stats.comparison import Interval, typical
-from experiments.terminal import times
+from experiments.stats.comparison import Interval
 
 AnyRun = TypeVar("AnyRun", ThroughputRun, LatencyRun)
 
@@ -49,18 +48,6 @@ def loss_of(stretches: Sequence[LatencyRun], setup: str, figure: str = "p99") ->
     return over_blocks(block_ratios(own, half))
 
 
-def over_blocks(ratios: Sequence[float]) -> Interval | None:
-    """Geometric mean and its interval; None without ratios."""
-    return typical(ratios) if ratios else None
-
-
-def in_words(found: Interval | None) -> str:
-    """Text such as `1.85 × [1.80–1.90]`, without an interval for a single block."""
-    if found is None or found.blocks < 2:
-        return times(found.ratio if found else None)
-    return f"{times(found.ratio)} [{found.low:.2f}–{found.high:.2f}]"
-
-
 def valid(runs: Sequence[AnyRun]) -> list[AnyRun]:
     return [run for run in runs if not run.fault]
 
@@ -74,7 +61,7 @@ def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -
         bound = f"p99 of two processes ≤ {EQUAL:g} × that of one at equal load per core"
         found.append(
             judged(
-                stretches, "latency", bound, None if loss is None else side_of(loss, EQUAL), in_words(loss)
+                stretches, "latency", bound, None if loss is None else side_of(loss, EQUAL), bracketed(loss)
             )
         )
     return found
@@ -90,7 +77,7 @@ def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> Verdict:
     }
     bound = f"two processes answer ≥ {GAIN:g} × what one does"
     met = None if gain is None else side_of(gain, GAIN, is_least=True)
-    return judged(bursts, part, bound, met, f"{in_words(gain)}: {how[part]}")
+    return judged(bursts, part, bound, met, f"{bracketed(gain)}: {how[part]}")
 
 
 def judged(runs: Sequence[AnyRun], subject: str, bound: str, is_met: bool | None, found: str) -> Verdict:
@@ -137,7 +124,7 @@ def latency_table(stretches: Sequence[LatencyRun]) -> Table:
     table = table_with("least-in-flight, exponential service of 20 ms, 70 % load, open loop", "proxy", names)
     for setup in SETUPS:
         good = [run for run in valid(stretches) if run.setup == setup.name]
-        ratios = [in_words(loss_of(stretches, setup.name, figure)) for figure in ("p50", "p99")]
+        ratios = [bracketed(loss_of(stretches, setup.name, figure)) for figure in ("p50", "p99")]
         figures = [*cells(good, {"p50": ".1f", "p99": ".1f"}), *ratios] if good else ["INVALID"]
         table.add_row(setup.name, str(setup.workers), f"{setup.rate:.0f}", *figures)
     return table

@@ -1,6 +1,7 @@
 """Speed of the simulator beside SimPy with the same model: `python -m benchmarks simulator`.
 
-Measures CPU time of this process only; contenders alternate over several rounds, and the median counts.
+Measures CPU time of this process only; contenders alternate over several rounds. Their mean
+counts, with its interval.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from random import Random
-from statistics import median
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import Verdict, side_of
 from experiments.load.arrivals import poisson
 from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
+from experiments.stats.comparison import typical
 from policies import registry
 
 ENDPOINTS = 100
@@ -106,7 +107,7 @@ def measure_speed(session: Session, requests: int, rounds: int) -> int:
             session.run_ended(f"round {number + 1}", last)
     found = {simulator: speeds[simulator.name] for simulator in simulators() if speeds[simulator.name]}
     return session.conclude(
-        [verdict(simulator, own) for simulator, own in found.items() if simulator.bound],
+        [verdict(simulator, own, is_compiled()) for simulator, own in found.items() if simulator.bound],
         [table_of({simulator.name: own for simulator, own in found.items()})] if found else (),
         "" if find_spec("simpy") else ABSENT,
         requests=requests,
@@ -114,19 +115,23 @@ def measure_speed(session: Session, requests: int, rounds: int) -> int:
     )
 
 
-def verdict(simulator: Simulator, speeds: Sequence[float]) -> Verdict:
-    """Verdict on the median of one simulator; not judged in the pure source."""
-    is_met = median(speeds) >= simulator.bound if is_compiled() else None
-    build = "the compiled build" if is_compiled() else "the pure source"
+def verdict(simulator: Simulator, speeds: Sequence[float], compiled: bool) -> Verdict:
+    """Verdict on the interval of one simulator; not judged in the pure source."""
+    found = typical(speeds)
+    is_met = side_of(found, simulator.bound, is_least=True) if compiled else None
+    build = "the compiled build" if compiled else "the pure source"
     bound = f"≥ {simulator.bound:,.0f} requests per second, compiled"
-    return Verdict(simulator.name, bound, is_met, f"{median(speeds):,.0f} in {build}")
+    return Verdict(
+        simulator.name, bound, is_met, f"{found.ratio:,.0f} [{found.low:,.0f}–{found.high:,.0f}] in {build}"
+    )
 
 
 def table_of(found: Mapping[str, Sequence[float]]) -> Table:
     """Table of the speeds for the terminal."""
     table = Table(title=f"Simulated requests per second of CPU time, {ENDPOINTS} endpoints")
-    for heading in ("", "median", "least", "most"):
+    for heading in ("", "mean", "95 % from", "to"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, speeds in found.items():
-        table.add_row(name, *(f"{figure:,.0f}" for figure in (median(speeds), min(speeds), max(speeds))))
+        mean = typical(speeds)
+        table.add_row(name, *(f"{figure:,.0f}" for figure in (mean.ratio, mean.low, mean.high)))
     return table

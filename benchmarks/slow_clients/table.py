@@ -1,7 +1,7 @@
 """Summary table and bound of the slow-clients benchmark. Pure functions of runs.
 
-A ratio compares two runs of one round whose generator was punctual; the median over rounds is shown. A run with a fault
-has no figures and misses the bound; without any ratio the p99 is not judged.
+A ratio compares two runs of one round whose generator was punctual; the 95 % interval of the geometric mean over rounds
+is judged. A run with a fault has no figures and misses the bound; without an interval the p99 is not judged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rich.table import Table
 
 from benchmarks.harness.blocks import block_ratios, middle
 from benchmarks.harness.open_load import LAG_PART
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import Verdict, bracketed, over_blocks, side_of
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
-from experiments.terminal import times
+from experiments.stats.comparison import Interval
 
 BOUND = 2.0
 """Bound on the p99 of normal traffic beside slow clients, as a multiple of the quiet p99."""
@@ -24,7 +24,7 @@ BOUND = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One peer and one kind of run: medians over rounds, and the sum of all endings. Units as in `Run`."""
+    """One peer and one kind of run: medians and mean ratios over rounds, the sum of all endings. Units as in `Run`."""
 
     peer: str
     kind: str
@@ -32,8 +32,8 @@ class Row:
     ok: int
     p50: float
     p99: float
-    ratio_p50: float | None
-    ratio_p99: float | None
+    ratio_p50: Interval | None
+    ratio_p99: Interval | None
     cpu: float
     memory: float
     endings: dict[str, int]
@@ -41,10 +41,10 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """100 % success and p99 within the bound; None if there is no ratio."""
+        """100 % success and p99 within the bound; None if that cannot be judged."""
         if self.fault or self.ok < self.requests:
             return False
-        return None if self.ratio_p99 is None else self.ratio_p99 <= BOUND
+        return None if self.ratio_p99 is None else side_of(self.ratio_p99, BOUND)
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
@@ -72,7 +72,8 @@ def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
     for run in good:
         endings.update(run.endings)
     ratio_p50, ratio_p99 = (
-        middle(block_ratios(by_round(good, figure), by_round(quiet, figure))) for figure in ("p50", "p99")
+        over_blocks(block_ratios(by_round(good, figure), by_round(quiet, figure)))
+        for figure in ("p50", "p99")
     )
     p50, p99, cpu, memory = (
         middle([getattr(run, name) for run in good]) or 0.0 for name in ("p50", "p99", "cpu", "memory")
@@ -115,8 +116,8 @@ def cells_of(row: Row) -> list[str]:
         f"{success(row):.3f} %",
         f"{row.p50 * 1e3:.2f} ms",
         f"{row.p99 * 1e3:.2f} ms",
-        times(row.ratio_p50),
-        times(row.ratio_p99),
+        bracketed(row.ratio_p50),
+        bracketed(row.ratio_p99),
         f"{row.cpu * 100:.0f} %",
         f"{row.memory / (1 << 20):.0f} MiB",
         ", ".join(f"{count} × {how}" for how, count in row.endings.items()) or "–",
@@ -139,10 +140,15 @@ def verdicts(rows: Sequence[Row], ours: str) -> list[Verdict]:
 def verdict(row: Row, control: Row | None) -> Verdict:
     """Judge one row. If the A/A control differs by as much as the bound, the p99 is not judged; a failure still is."""
     is_met = row.is_met
-    found = row.fault or f"{success(row):.3f} % success, {times(row.ratio_p99)}"
+    found = row.fault or f"{success(row):.3f} % success, {bracketed(row.ratio_p99)}"
     noise = control.ratio_p99 if control is not None else None
-    if noise is not None and not 1 / BOUND <= noise <= BOUND and not row.fault and row.ok == row.requests:
-        is_met, found = None, f"{found}; A/A control: {times(noise)}, the machine was not quiet"
+    if (
+        noise is not None
+        and not 1 / BOUND <= noise.ratio <= BOUND
+        and not row.fault
+        and row.ok == row.requests
+    ):
+        is_met, found = None, f"{found}; A/A control: {bracketed(noise)}, the machine was not quiet"
     return Verdict(row.peer, f"beside {row.kind}: 100 % success, p99 ≤ {BOUND:g} × quiet", is_met, found)
 
 

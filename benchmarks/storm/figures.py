@@ -13,16 +13,14 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.harness.blocks import middle
 from benchmarks.harness.steal_time import Spans
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import Verdict, bracketed, over_blocks, side_of
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.plan import FAULTS, Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.stats.measures import LAG_LIMIT, percentile
 from experiments.stats.samples import Flags, Floats
-from experiments.terminal import times
 
 GET_SUCCESS = 0.9999
 RECOVERY = 3.0
@@ -245,7 +243,7 @@ def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
     twice, wrong = sum(run.twice for run in runs), sum(run.crossed + run.untrue for run in runs)
     longest = max(run.recovery for run in runs)
     ratios = [run.ratio for run in runs if run.ratio is not None and run.is_timed]
-    ratio = middle(ratios)
+    ratio = over_blocks(ratios)
     is_timed = all(run.is_timed for run in runs)
     recovered_in_time = True if longest <= RECOVERY else (False if is_timed else None)
     return [
@@ -259,8 +257,8 @@ def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
         verdict(f"longest recovery ≤ {RECOVERY:g} s", recovered_in_time, seconds(longest)),
         verdict(
             f"p99 ≤ {TIMES_NORMAL:g} × that without faults",
-            None if ratio is None else ratio <= TIMES_NORMAL,
-            times(ratio),
+            None if ratio is None else side_of(ratio, TIMES_NORMAL),
+            bracketed(ratio),
         ),
     ]
 

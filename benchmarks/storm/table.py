@@ -1,6 +1,7 @@
 """Tables of storms side by side, with a column for each proxy.
 
-Counts of several rounds are summed; for times the worst is shown, for p99 the median.
+Counts of several rounds are summed; for times the worst is shown, for p99 the geometric mean, with the interval of the
+ratio.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from statistics import median
 
 from rich.table import Table
 
+from benchmarks.harness.verdicts import bracketed, over_blocks
 from benchmarks.storm.figures import Figures, seconds, success
 from benchmarks.storm.plan import FAULTS
-from experiments.terminal import times
+from experiments.stats.estimates import geometric_mean
 
 NOTHING = "–"
 
@@ -47,17 +49,21 @@ def count(number: int) -> str:
 
 
 def p99_words(runs: Sequence[Figures]) -> str:
-    return ratio_words(median(run.storm_p99 for run in runs), median(run.quiet_p99 for run in runs))
+    return ratio_words([(run.quiet_p99, run.storm_p99) for run in runs])
 
 
-def ratio_words(storm: float, quiet: float) -> str:
-    return f"{storm * 1e3:.1f} ms = {times(storm / quiet if quiet else None)} {quiet * 1e3:.1f} ms"
+def ratio_words(rounds: Sequence[tuple[float, float]]) -> str:
+    """Text such as `23.3 ms = 1.04 × [1.01–1.07] 22.4 ms`, from the p99 without and with faults of each round."""
+    known = [both for both in rounds if min(both) > 0]
+    if not known:
+        return NOTHING
+    quiet, storm = (geometric_mean(column) * 1e3 for column in zip(*known, strict=True))
+    return f"{storm:.1f} ms = {bracketed(over_blocks([b / a for a, b in known]))} {quiet:.1f} ms"
 
 
 def whole_words(runs: Sequence[Figures]) -> str:
     """p99 ratio including disturbed seconds."""
-    quiet, storm = (median(run.whole_p99[which] for run in runs) for which in range(2))
-    return ratio_words(storm, quiet)
+    return ratio_words([run.whole_p99 for run in runs])
 
 
 def undisturbed_words(runs: Sequence[Figures]) -> str:
@@ -106,5 +112,5 @@ def fault_cell(runs: Sequence[Figures], number: int) -> str:
     gets, posts = sum(one.gets_failed for one in found), sum(one.posts_failed for one in found)
     back = [one.recovery for one in found]
     longest = None if None in back else max(one for one in back if one is not None)
-    p99 = median(one.p99 for one in found)
+    p99 = max(one.p99 for one in found)
     return f"{gets} / {posts} / {p99 * 1e3:.0f} ms / {seconds(longest)}"

@@ -19,6 +19,7 @@ from experiments.reproduce.simulated import (
     Interval,
     SimulatedReproduction,
     mean_of,
+    ratio_of,
     simulated,
     written,
 )
@@ -133,8 +134,8 @@ class Els(SimulatedReproduction):
         if len(self._found) < len(SERVICES):
             return []
         slow, failing, long = self._found[SLOW], self._found[FAILING], self._found[LONG]
-        ratio = mean_of(ratios(slow, "round-robin", "shortest queue"))
-        more = mean_of(ratios(failing, "shortest queue", "round-robin"))
+        ratio = ratio_of(ratios(slow, "round-robin", "shortest queue"))
+        more = ratio_of(ratios(failing, "shortest queue", "round-robin"))
         there = SOURCE_FAILED["shortest queue"] / SOURCE_FAILED["round-robin"]
         robin, queue = self.means(FAILING)["round-robin"][0], self.means(FAILING)["shortest queue"][0]
         found = [
@@ -152,7 +153,7 @@ class Els(SimulatedReproduction):
             ),
         ]
         for text, values in (("20 ms", failing), ("1 s", long)):
-            shares = {one: mean_of(ratios(values, one, "round-robin")) for one in ("peak-ewma", "steelyard")}
+            shares = {one: ratio_of(ratios(values, one, "round-robin")) for one in ("peak-ewma", "steelyard")}
             here = ", ".join(
                 f"{one} {written(share, lambda value: f'{value:.2f} ×')}" for one, share in shares.items()
             )

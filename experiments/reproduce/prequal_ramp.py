@@ -20,6 +20,7 @@ from experiments.reproduce.simulated import (
     Claim,
     SimulatedReproduction,
     mean_of,
+    ratio_of,
     simulated,
     written,
 )
@@ -158,7 +159,7 @@ class PrequalRamp(SimulatedReproduction):
             median(weighted.p99 / prequal.p99 for weighted, prequal in pairs)
             for pairs in zip(*(self._pairs(step) for step in steps), strict=True)
         ]
-        ratio = mean_of(ratios)
+        ratio = ratio_of(ratios)
         return Claim(
             "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
             "dramatically decreased tail latency",
@@ -174,13 +175,14 @@ class PrequalRamp(SimulatedReproduction):
         return Claim(
             f"at {step:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
             "dramatically decreased error rates",
-            f"{mean[WEIGHTED]:.2%} with WRR, {mean[PREQUAL]:.2%} with Prequal",
+            f"{mean[WEIGHTED]:.2%} with WRR, {mean[PREQUAL]:.2%} with Prequal, less by "
+            + written(less, "{:.2%}".format),
             less[1] > 0 if less[1] * less[2] > 0 else None,
         )
 
     def _room_claim(self, first: float, last: float) -> Claim:
         weighted, prequal = self._found[first][WEIGHTED], self._found[last][PREQUAL]
-        ratio = mean_of([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
+        ratio = ratio_of([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
         return Claim(
             f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
             "much higher utilization",
@@ -193,15 +195,23 @@ class PrequalRamp(SimulatedReproduction):
         return list(zip(self._found[step][WEIGHTED], self._found[step][PREQUAL], strict=True))
 
     def tables(self) -> list[Table]:
-        rows = []
-        for step, found in self._found.items():
-            cells = [
-                f"{1e3 * median(one.p99 for one in tails):.0f}, {1e3 * median(one.p999 for one in tails):.0f}"
-                for tails in found.values()
-            ]
-            rows.append((f"{step:.2f}", *cells))
         heads = ("load", *next(iter(self._found.values())))
-        return [plain_table(heads, rows, title=f"p99, p99.9 in ms, median of {self._seeds} seeds")]
+        return [
+            plain_table(heads, self._rows(field), title=f"{field} in ms, mean of {self._seeds} seeds")
+            for field in ("p99", "p999")
+        ]
+
+    def _rows(self, field: str) -> list[tuple[str, ...]]:
+        return [
+            (
+                f"{step:.2f}",
+                *(
+                    written(ratio_of([1e3 * getattr(tail, field) for tail in tails]), "{:.0f}".format)
+                    for tails in found.values()
+                ),
+            )
+            for step, found in self._found.items()
+        ]
 
     def figure(self) -> Figure | None:
         return prequal_figure(self._found) if self._found else None
@@ -217,16 +227,14 @@ class PrequalRamp(SimulatedReproduction):
 
 @mpl.rc_context(STYLE)
 def prequal_figure(found: dict[float, dict[str, list[Tail]]]) -> Figure:
-    """p50 and p99 by load, a line for each policy and a band over the seeds."""
+    """p50 and p99 by load, a line for each policy and a band, the mean over the seeds and its 95 % interval."""
     figure, axes = canvas.blank(3.6, 1, 2)
     steps = list(found)
     for panel, field in zip(axes, ("p50", "p99"), strict=True):
         for policy in found[steps[0]]:
-            values = [[1e3 * getattr(tail, field) for tail in found[step][policy]] for step in steps]
-            panel.plot(
-                steps, [median(one) for one in values], color=COLOURS[policy], marker="o", label=policy
-            )
-            low, high = [min(one) for one in values], [max(one) for one in values]
+            means = [ratio_of([1e3 * getattr(tail, field) for tail in found[step][policy]]) for step in steps]
+            middle, low, high = zip(*means, strict=True)
+            panel.plot(steps, middle, color=COLOURS[policy], marker="o", label=policy)
             panel.fill_between(steps, low, high, color=COLOURS[policy], alpha=0.15, linewidth=0)
         panel.axvline(1.0, color="grey", linewidth=0.8, linestyle="--")
         every = [tail for step in found.values() for tails in step.values() for tail in tails]

@@ -6,9 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -21,14 +19,12 @@ from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
+from experiments.stats.comparison import average, typical
 from experiments.stats.samples import Flags, Floats, Kind
-from experiments.stats.student import quantile
 from policies.policy import Policy
 
 BARE: dict[str, Any] = {"retries": 0, "outlier_detection": {"failures": 0, "success_rate": 0.0}}
 """Settings of a balancer that neither retries nor ejects, so that only the policy decides."""
-
-CONFIDENCE = 0.95
 
 Interval = tuple[float, float, float]
 """Mean, and the ends of its confidence interval."""
@@ -95,9 +91,14 @@ def busy_seconds(simulation: Simulation) -> Floats:
 
 def mean_of(values: Sequence[float]) -> Interval:
     """Mean of at least two runs with its 95 % confidence interval, by Student's t."""
-    mean = fmean(values)
-    half = quantile(CONFIDENCE, len(values) - 1) * stdev(values) / sqrt(len(values))
-    return mean, mean - half, mean + half
+    found = average(values)
+    return found.ratio, found.low, found.high
+
+
+def ratio_of(values: Sequence[float]) -> Interval:
+    """The same of positive ratios, one for each run: their geometric mean, by Student's t of their logarithms."""
+    found = typical(values)
+    return found.ratio, found.low, found.high
 
 
 def written(interval: Interval, form: Callable[[float], str]) -> str:

@@ -25,7 +25,7 @@ from experiments.reproduce.prequal_ramp import (
     antagonists,
 )
 from experiments.reproduce.robinhood import AFTER, BEFORE, SOURCE, Robinhood, faster
-from experiments.reproduce.simulated import SimulatedReproduction, mean_of, simulated
+from experiments.reproduce.simulated import SimulatedReproduction, mean_of, ratio_of, simulated
 from policies.policy import Policy
 from policies.random_choice import RandomChoice
 
@@ -60,10 +60,11 @@ def test_nothing_is_claimed_before_anything_was_run(kind: type[SimulatedReproduc
 
 
 def test_the_interval_of_a_mean() -> None:
-    """Student's t of 95 % for two degrees of freedom is 4.303."""
+    """Student's t of 95 % for two degrees of freedom is 4.303; of ratios on their logarithms."""
     mean, low, high = mean_of([1.0, 2.0, 3.0])
     assert (mean, high - mean) == pytest.approx((2.0, 4.3027 / 3**0.5), rel=1e-4)
     assert mean - low == pytest.approx(high - mean)
+    assert np.log(ratio_of(np.exp([1.0, 2.0, 3.0]).tolist())) == pytest.approx((mean, low, high))
 
 
 def test_els(tmp_path: Path) -> None:

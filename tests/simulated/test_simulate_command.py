@@ -11,7 +11,7 @@ import pytest
 from benchmarks.harness.session import Session
 from benchmarks.simulator.cases import Case
 from benchmarks.simulator.certificate import certify
-from benchmarks.simulator.speed import measure_speed
+from benchmarks.simulator.speed import Simulator, measure_speed, verdict
 from experiments import __main__ as command
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario
@@ -115,3 +115,12 @@ def test_speeds_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert measure_speed(Session(file), 500, 1) == 0
     assert "SimPy" in capsys.readouterr().out
     assert all(speed > 0 for speeds in json.loads(file.read_text())["speeds"].values() for speed in speeds)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "met"), [([120.0, 121.0], True), ([80.0, 81.0], False), ([80.0, 130.0], None)]
+)
+def test_speed_is_judged_by_its_interval(speeds: list[float], met: bool | None) -> None:
+    """In the compiled build only."""
+    simulator = Simulator("one", print, 100.0)
+    assert [verdict(simulator, speeds, compiled).is_met for compiled in (True, False)] == [met, None]
