@@ -35,6 +35,7 @@ from balancer.probe.command import probe
 from balancer.process.member import Member
 from balancer.process.supervisor import Supervisor
 from balancer.reload import Read
+from balancer.routes.table import refused_routes
 from balancer.server import new_event_loop
 from balancer.sidecar.command import sidecar
 from policies import registry
@@ -209,7 +210,10 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
             say_endpoints(pool)
     for line in listed(settings.routes, has_default=settings.has_endpoints):
         say(line)
-    for line in warnings_about(settings.routes, settings.pools, settings.http.allow):
+    for line in (
+        *warnings_about(settings.routes, settings.pools, settings.http.allow),
+        *refused_routes(settings.routes, settings.normalise),
+    ):
         say(f"warning: {line}")
     for line in (*unused_rate_limits(settings), *exposed_secrets(reading, file)):
         say(f"warning: {line}")

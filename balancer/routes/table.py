@@ -164,6 +164,17 @@ class RouteTable:
         return places
 
 
+def refused_routes(routes: Iterable[RouteConfig], normalise: NormaliseConfig) -> list[str]:
+    """Return a line for each route whose own path is one that `normalise` refuses."""
+    return [
+        f"routes.{at}: matches no request: its path has {found[0].decode()}; see normalise.{key}"
+        for at, route in enumerate(routes)
+        for key, part in AMBIGUOUS.items()
+        if (found := re.search(part, (route.path or route.prefix or "/").encode()))
+        and getattr(normalise, key) == "refuse"
+    ]
+
+
 def _ambiguous(normalise: NormaliseConfig) -> re.Pattern[bytes] | None:
     refused = [part for key, part in AMBIGUOUS.items() if getattr(normalise, key) == "refuse"]
     return re.compile(b"|".join(refused)) if refused else None

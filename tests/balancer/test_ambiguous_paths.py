@@ -12,10 +12,13 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
+from balancer.config.load import Settings
+from balancer.routes.table import refused_routes
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.http2_client import http2_client
 
 ADMIN: dict[str, Any] = {"prefix": "/admin", "answer": {"status": 403}}
+FOUND = {"id": "a", "address": "http://127.0.0.1:1", "region": "r"}
 HOST_ONLY: dict[str, Any] = {"host": "a.test", "answer": {"status": 403}}
 
 REFUSED = [  # 403, or 400 where workers differ
@@ -75,6 +78,27 @@ async def test_kept_parts(stage: Stage, key: str, paths: list[str]) -> None:
     assert [await http1(stage, path) for path in everything] == [400] * 5
     await stage.reload(normalise={key: "keep"})
     assert [path for path in everything if await http1(stage, path) == 200] == paths
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [("encoded_slash", "/a%2Fb"), ("backslash", "/a%5Cb"), ("nul", "/a%00"), ("semicolon", "/a;b")],
+)
+@pytest.mark.parametrize("by", ["path", "prefix"])
+async def test_route_whose_own_path_is_refused(stage: Stage, key: str, path: str, by: str) -> None:
+    """`balancer check` warns about exactly those that no request reaches."""
+    routes = [{by: path, "answer": {"status": 403}}, ADMIN]
+    for choice, lines, status in (("refuse", 1, 400), ("keep", 0, 403)):
+        settings = Settings.model_validate(
+            {"endpoints": [FOUND], "routes": routes, "normalise": {key: choice}}
+        )
+        found = refused_routes(settings.routes, settings.normalise)
+        assert [f"see normalise.{key}" in line for line in found] == [True] * lines
+        if choice == "refuse":
+            await stage.serve(await stage.worker(response()), routes=routes)
+        else:
+            await stage.reload(normalise={key: choice})
+        assert await http1(stage, path) == status
 
 
 @asynccontextmanager
