@@ -65,10 +65,12 @@ class HttpConfig(Section):
 
 class NormaliseConfig(Section):
     """Parts of a path that workers read in different ways: whether a request that has them is refused where a route
-    matches by path."""
+    matches by path, or whether they become a slash, in the path that is matched and in the one that is sent."""
 
-    encoded_slash: Literal["refuse", "keep"] = Field(default="refuse", description="%2F within a path")
-    backslash: Literal["refuse", "keep"] = Field(
+    encoded_slash: Literal["refuse", "decode", "keep"] = Field(
+        default="refuse", description="%2F within a path"
+    )
+    backslash: Literal["refuse", "decode", "keep"] = Field(
         default="refuse", description="backslash or %5C within a path"
     )
     nul: Literal["refuse", "keep"] = Field(default="refuse", description="%00 within a path")

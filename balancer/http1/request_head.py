@@ -13,7 +13,7 @@ from typing import Final
 from balancer.errors import RequestRejected
 from balancer.http1 import upgrades
 from balancer.http1.client import Client
-from balancer.http1.fields import END_OF_HEAD, found, lines_of
+from balancer.http1.fields import END_OF_HEAD, PROTO, found, lines_of
 from balancer.http1.request_fields import RequestFields, SpecialFields, request_fields
 from balancer.urls import is_authority
 
@@ -85,6 +85,13 @@ class Request:
         """Return the target as received: a route may have rewritten `target`."""
         begin = self.raw.find(b" ") + 1
         return self.raw[begin : self.raw.find(b" ", begin)]
+
+    def retarget(self, target: bytes, added: bytes = b"") -> None:
+        """Replace the target that is sent, and add field lines, each behind its CRLF."""
+        head = self.head
+        begin, end = head.find(b"\r\n"), head.find(PROTO)
+        self.target = target
+        self.head = b"%b %b HTTP/1.1%b%b%b" % (self.method, target, head[begin:end], added, head[end:])
 
     def another_head(self) -> bytes:
         """Return the head for a further attempt, a retry or a hedge."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from balancer.http1.fields import PROTO, Values, found, host_of, lines_of, scheme_of
+from balancer.http1.fields import Values, found, host_of, lines_of, scheme_of
 from balancer.http1.request_head import Request
 from balancer.urls import host_in
 
@@ -96,11 +96,7 @@ class Route:
         _, mark, query = request.target.partition(b"?")
         path = self._replacement + request.path[len(self._prefix) :]
         target = b"%b%b%b" % (path if path.startswith(b"/") else b"/" + path, mark, query)
-        head = request.head
-        begin, end = head.find(b"\r\n"), head.find(PROTO)
-        prefix = b"\r\nX-Forwarded-Prefix: %b" % self._prefix if self._prefix else b""
-        request.target = target
-        request.head = b"%b %b HTTP/1.1%b%b%b" % (request.method, target, head[begin:end], prefix, head[end:])
+        request.retarget(target, b"\r\nX-Forwarded-Prefix: %b" % self._prefix if self._prefix else b"")
 
     def response(self, request: Request) -> tuple[int, bytes, bytes]:
         """Return status, field lines and body of the response that the balancer gives itself."""

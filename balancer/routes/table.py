@@ -15,7 +15,7 @@ from balancer.errors import AmbiguousPath
 from balancer.http1.fields import host_of
 from balancer.http1.request_head import Request
 from balancer.routes.route import FieldValues, Route, lines_asked_for
-from balancer.urls import MAX_AUTHORITY_BYTES, host_in, normalized
+from balancer.urls import MAX_AUTHORITY_BYTES, decoded, has_dots, host_in, resolved
 
 if TYPE_CHECKING:
     from balancer.config.routes import RouteConfig
@@ -102,7 +102,8 @@ class RouteTable:
         self._longest_suffix = 0
         self._others = PathRoutes()
         self._places: dict[bytes, list[PathRoutes]] = {}
-        self._ambiguous = _ambiguous(normalise or NormaliseConfig())
+        self._refused = _parts(normalise or NormaliseConfig(), "refuse")
+        self._slashes = _parts(normalise or NormaliseConfig(), "decode")
         listed = list(routes)
         self._lines = lines_asked_for(route for _, route in listed)
         for config, route in listed:
@@ -125,14 +126,15 @@ class RouteTable:
         mark = path.find(b"?")
         if mark >= 0:
             path = path[:mark]
-        path = normalized(path) if path.startswith(b"/") else b""  # OPTIONS * and CONNECT have none
-        request.path = path
         host = host_of(request.head)
         places = self._places.get(host)
         if places is None:
             places = self._places_of(host)
-        if b"%" in path or b";" in path or b"\\" in path:
-            self._check(path, places)
+        if not path.startswith(b"/"):  # OPTIONS * and CONNECT have none
+            path = b""
+        elif b"%" in path or b"//" in path or b"/." in path or b";" in path or b"\\" in path:
+            path = self._unambiguous(path, places, request)
+        request.path = path
         values = FieldValues(self._lines, request.head)
         for routes in places:
             route = routes.find(path, request, values)
@@ -140,11 +142,25 @@ class RouteTable:
                 return route
         return None
 
-    def _check(self, path: bytes, places: list[PathRoutes]) -> None:
-        found = None if self._ambiguous is None else self._ambiguous.search(path)
-        if found is not None and any(routes.by_path for routes in places):
+    def _unambiguous(self, path: bytes, places: list[PathRoutes], request: Request) -> bytes:
+        """Return the normalized path. Where a route matches by path, it is also sent if workers may read the received
+        one in another way. Raises `AmbiguousPath` for parts that are refused.
+
+        Dot segments go last: the segment that `/..` removes may contain such a part, or become two.
+        """
+        path = decoded(path)
+        if not any(routes.by_path for routes in places):
+            return resolved(path)
+        found = None if self._refused is None else self._refused.search(path)
+        if found is not None:
             part = found[0].decode()
             raise AmbiguousPath(f"the path contains {part}, which workers read in different ways")
+        plain = path if self._slashes is None else self._slashes.sub(b"/", path)
+        normal = resolved(plain)
+        if plain != path or plain.startswith(b"//") or has_dots(plain):  # `//host/path` may be read as a URL
+            _, mark, query = request.target.partition(b"?")
+            request.retarget(b"%b%b%b" % (normal, mark, query))
+        return normal
 
     def _places_of(self, authority: bytes) -> list[PathRoutes]:
         """Return the routes by path for a host, those of the most specific host first, and remember them."""
@@ -165,16 +181,17 @@ class RouteTable:
 
 
 def refused_routes(routes: Iterable[RouteConfig], normalise: NormaliseConfig) -> list[str]:
-    """Return a line for each route whose own path is one that `normalise` refuses."""
+    """Return a line for each route whose own path is one that `normalise` refuses or decodes."""
     return [
         f"routes.{at}: matches no request: its path has {found[0].decode()}; see normalise.{key}"
         for at, route in enumerate(routes)
         for key, part in AMBIGUOUS.items()
         if (found := re.search(part, (route.path or route.prefix or "/").encode()))
-        and getattr(normalise, key) == "refuse"
+        and getattr(normalise, key) != "keep"
     ]
 
 
-def _ambiguous(normalise: NormaliseConfig) -> re.Pattern[bytes] | None:
-    refused = [part for key, part in AMBIGUOUS.items() if getattr(normalise, key) == "refuse"]
-    return re.compile(b"|".join(refused)) if refused else None
+def _parts(normalise: NormaliseConfig, choice: str) -> re.Pattern[bytes] | None:
+    """Return an expression for the parts of a path for which `choice` is made."""
+    chosen = [part for key, part in AMBIGUOUS.items() if getattr(normalise, key) == choice]
+    return re.compile(b"|".join(chosen)) if chosen else None

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import re
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import unquote_to_bytes
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from balancer.config.load import Settings
-from balancer.routes.table import refused_routes
+from balancer.config.routes import RouteConfig
+from balancer.config.sections import NormaliseConfig
+from balancer.errors import AmbiguousPath
+from balancer.http1.client import Client
+from balancer.routes.route import Route
+from balancer.routes.table import RouteTable, refused_routes
 from tests.balancer.conftest import Stage, get, response
+from tests.balancer.example_counts import examples
 from tests.balancer.http2_client import http2_client
+from tests.balancer.outgoing import outgoing_request
 
 ADMIN: dict[str, Any] = {"prefix": "/admin", "answer": {"status": 403}}
+CLIENT = Client(b"127.0.0.1", b"127.0.0.1:80")
 FOUND = {"id": "a", "address": "http://127.0.0.1:1", "region": "r"}
 HOST_ONLY: dict[str, Any] = {"host": "a.test", "answer": {"status": 403}}
 
@@ -26,7 +38,8 @@ REFUSED = [  # 403, or 400 where workers differ
     "/x/%2e%2e/admin", "/x/.%2E/admin", "/%2e/admin", "/admin%2fusers", "/admin%2Fusers", "/%2fadmin", "/x/..%2fadmin",
     "/x%2f..%2fadmin", "/x/%2e%2e%2fadmin", "/admin;x", "/admin;x/users", "/x;y/../admin", "/;x/admin", "/x/..;/admin",
     "\\admin", "/\\admin", "/x\\..\\admin", "/admin\\users", "/%5cadmin", "/%5Cadmin", "/admin%5cusers", "/admin%00",
-    "/admin%00/x", "/x/..%5cadmin",
+    "/admin%00/x", "/x/..%5cadmin", "/admin%2fx/..", "/admin\\x/..", "/admin%00/..", "/x/..;/../admin",
+    "/x%2fy/../../admin",
 ]  # fmt: skip
 PASSED = [
     "/",
@@ -34,6 +47,8 @@ PASSED = [
     "/administrator",
     "/x?y=/admin%2f;\\",
     "/x%20y",
+    "/admin/../x",
+    "//x/admin",
     "/%252fadmin",
     "/admin%252fusers",
     "/%c0%afadmin",
@@ -63,21 +78,98 @@ async def test_paths_that_workers_may_take_for_another(stage: Stage, ask: Any) -
 
 
 @pytest.mark.parametrize(
-    ("key", "paths"),
+    ("key", "choice", "paths", "admin"),
     [
-        ("encoded_slash", ["/group%2Fproject"]),
-        ("backslash", ["/a\\b", "/a%5Cb"]),
-        ("nul", ["/a%00"]),
-        ("semicolon", ["/a;jsessionid=1"]),
+        ("encoded_slash", "keep", ["/group%2Fproject"], 200),
+        ("encoded_slash", "decode", ["/group%2Fproject"], 403),
+        ("backslash", "keep", ["/a\\b", "/a%5Cb"], 200),
+        ("backslash", "decode", ["/a\\b", "/a%5Cb"], 403),
+        ("nul", "keep", ["/a%00"], 200),
+        ("semicolon", "keep", ["/a;jsessionid=1"], 200),
     ],
 )
-async def test_kept_parts(stage: Stage, key: str, paths: list[str]) -> None:
-    """Each key keeps its own part and no other, and a reload applies it."""
+async def test_kept_and_decoded_parts(
+    stage: Stage, key: str, choice: str, paths: list[str], admin: int
+) -> None:
+    """Each key applies to its own part and no other, and a reload applies it. A decoded path is what is matched."""
     everything = ["/group%2Fproject", "/a\\b", "/a%5Cb", "/a%00", "/a;jsessionid=1"]
     await stage.serve(await stage.worker(response()), routes=[ADMIN])
     assert [await http1(stage, path) for path in everything] == [400] * 5
-    await stage.reload(normalise={key: "keep"})
+    await stage.reload(normalise={key: choice})
     assert [path for path in everything if await http1(stage, path) == 200] == paths
+    assert {
+        await http1(stage, path.replace("/a", "/admin").replace("/group", "/admin")) for path in paths
+    } == {admin}
+
+
+def without_dots(path: bytes) -> bytes:
+    """What RFC 3986 § 5.2.4 leaves, empty segments included."""
+    kept: list[bytes] = []
+    for segment in path.split(b"/")[1:]:
+        if segment == b"..":
+            del kept[-1:]
+        elif segment != b".":
+            kept.append(segment)
+    return b"/" + b"/".join(kept)
+
+
+def decoding(path: bytes, slashes: bytes = rb"/+") -> bytes:
+    return without_dots(re.sub(slashes, b"/", unquote_to_bytes(path)))
+
+
+def url(path: bytes) -> bytes:
+    """As WHATWG's URL parser: a host may begin it, and `%2e` is a dot."""
+    path = re.sub(rb"(?i)%2e", b".", path.replace(b"\\", b"/"))
+    return unquote_to_bytes(without_dots(re.sub(rb"^//+[^/]*", b"", path) or b"/"))
+
+
+WORKERS: dict[str, tuple[Callable[[bytes], bytes], list[str]]] = {
+    "URL": (url, ["backslash"]),
+    "decodes": (unquote_to_bytes, []),
+    "decodes, then removes": (decoding, ["encoded_slash"]),
+    "removes, then decodes": (lambda path: unquote_to_bytes(without_dots(path)), ["encoded_slash"]),
+    "servlet": (lambda path: decoding(re.sub(rb";[^/]*", b"", path)), ["encoded_slash", "semicolon"]),
+    "Windows": (lambda path: decoding(path, rb"[/\\]+"), ["encoded_slash", "backslash"]),
+    "C strings": (lambda path: decoding(path).partition(b"\0")[0], ["encoded_slash", "nul"]),
+}
+"""How kinds of workers read a path, and the keys of `[normalise]` for what they read in their own way."""
+
+PARTS = [
+    "/", "/", "//", ".", "..", "a", "admin", "%61", "%2e", "%2E", "%2f", "%2F", "\\", "%5c", ";", "%00", "%", "%25",
+    "2", "f",
+]  # fmt: skip
+
+
+@examples(300)
+@given(
+    st.lists(st.sampled_from(PARTS), max_size=12).map(lambda parts: "/" + "".join(parts)),
+    st.fixed_dictionaries(
+        dict.fromkeys(("encoded_slash", "backslash"), st.sampled_from(["refuse", "decode", "keep"]))
+        | dict.fromkeys(("nul", "semicolon"), st.sampled_from(["refuse", "keep"]))
+    ),
+)
+def test_workers_read_the_path_that_was_matched(path: str, choices: dict[str, Any]) -> None:
+    """Or the request is refused, unless they read what is kept. Slashes that follow another do not count."""
+    config = RouteConfig(prefix="/a", strip_prefix=True, pool="a")
+    table = RouteTable()
+    table.replace([(config, Route(config, None))], has_default=True, normalise=NormaliseConfig(**choices))
+    request = outgoing_request(b"GET %b?/../%%2f HTTP/1.1\r\nHost: a\r\n\r\n" % path.encode(), CLIENT, b"id")
+    try:
+        route = table.find(request)
+    except AmbiguousPath:
+        assert "refuse" in choices.values()
+        return
+    matched = request.path
+    if route is not None:
+        route.rewrite(request)
+        matched = matched.removeprefix(b"/a") or b"/"
+    assert request.head.startswith(b"GET %b HTTP/1.1\r\n" % request.target)
+    sent, query = request.target.split(b"?")
+    assert query == b"/../%2f"
+    for name, (read, keys) in WORKERS.items():
+        if "keep" not in [choices[key] for key in keys]:
+            taken, wanted = (re.sub(rb"/+", b"/", each) for each in (read(sent), unquote_to_bytes(matched)))
+            assert taken == wanted, (name, path, sent)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +180,8 @@ async def test_kept_parts(stage: Stage, key: str, paths: list[str]) -> None:
 async def test_route_whose_own_path_is_refused(stage: Stage, key: str, path: str, by: str) -> None:
     """`balancer check` warns about exactly those that no request reaches."""
     routes = [{by: path, "answer": {"status": 403}}, ADMIN]
-    for choice, lines, status in (("refuse", 1, 400), ("keep", 0, 403)):
+    choices = [("refuse", 1, 400), ("keep", 0, 403)]
+    for choice, lines, status in choices if key in ("nul", "semicolon") else [*choices, ("decode", 1, 200)]:
         settings = Settings.model_validate(
             {"endpoints": [FOUND], "routes": routes, "normalise": {key: choice}}
         )

@@ -31,9 +31,14 @@ async def test_log_has_the_target_received_and_the_one_sent(
     limits = [{"name": "few", "requests": 1, "period": 60}]
     main = await stage.worker(response(b"main"))
     logged = {"access": "json", "path": str(log)}
-    await stage.serve(main, routes=routes, pools=pools, rate_limits=limits, log=logged)
+    decode = {"encoded_slash": "decode"}
+    await stage.serve(main, routes=routes, pools=pools, rate_limits=limits, log=logged, normalise=decode)
     targets = [b"/api/x?q=1", b"/few/x", b"/few/x", b"/dead/x", b"/keep/x", b"/fixed", b"/none"]
     sent: list[str | None] = ["/x?q=1", "/x", None, "/v1/x", None, None, None]
+    targets += [b"/x/..%2Fapi/y?q=%2F", b"/keep/%2e/%7a?q", b"/keep/%7a//", b"//keep", b"/keep/..%2Ffixed"]
+    sent += ["/y?q=%2F", "/keep/z?q", None, "/keep", None]
+    targets.append(b"/keep/../n%2F")
+    sent.append("/n/")
     if version == 1:
         targets.append(b"http://example.org/keep")
         sent.append("/keep")
