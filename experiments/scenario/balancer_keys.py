@@ -53,6 +53,7 @@ MEANINGLESS: Final[Mapping[str, str]] = {
     "limits.target": NO_HEADS,
     "limits.body": NO_BODIES,
     "limits.buffer": NO_BODIES,
+    "pool.heartbeat_method": "it is read with pool.heartbeat only, which is not simulated",
     "queue.timeout_header": NO_HEADERS,
     "queue.start_header": NO_HEADERS,
     "queue.start_timeout": NO_HEADERS,
@@ -73,7 +74,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "pool.max_requests": "connections do not count requests",
     "pool.preconnect": "no spare connections are kept",
     "pool.heartbeat": "no spare connections are kept",
-    "pool.heartbeat_method": "no spare connections are kept",
     "pool.max_backoff": "connects are not delayed after failures",
     "limits.clients": "clients' connections are not simulated",
     "limits.client_requests": "clients have no addresses",
@@ -81,6 +81,27 @@ REFUSED: Final[Mapping[str, str]] = {
     "timeouts.total": "first_byte and attempt bound a request",
 }
 """Keys that change runs on real processes but are not simulated, with what the simulator does instead."""
+
+UNREAD: Final[Mapping[str, str]] = {"health_checks.first_connect": "health_checks.path"}
+"""Refused key -> the key that, where it is set, keeps real processes from reading it too: then it is accepted."""
+
+SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {
+    "retry": ("retries",),
+    "hedging": ("hedging.enabled",),
+    "health_checks": ("health_checks.path", "health_checks.grpc"),
+    "outlier_detection": (
+        "outlier_detection.failures",
+        "outlier_detection.success_rate",
+        "outlier_detection.latency",
+    ),
+    "concurrency": ("concurrency.adaptive",),
+    "slow_start": ("slow_start.window",),
+    "shared": ("shared.enabled",),
+}
+"""Tables of mechanisms, and the keys that are all zero, false or absent if a mechanism is off."""
+
+READ_ANYWAY: Final = ("health_checks.fast_interval", "health_checks.timeout")
+"""Keys that are read where their mechanism is off: connects are tried so after failures, without a path too."""
 
 CHECKED_PATH: Final = "/healthz"
 """Path at which workers answer checks without taking a slot."""
@@ -101,12 +122,25 @@ def complaint_about(settings: Mapping[str, Any]) -> str | None:
     A value that is the key's default is accepted: it is the same as to leave the key out."""
     used, default = Mechanisms.model_validate(settings), Mechanisms()
     for key, instead in REFUSED.items():
-        if key_in(settings, key) and value_at(used, key) != value_at(default, key):
+        is_unread = key in UNREAD and value_at(used, UNREAD[key])
+        if key_in(settings, key) and value_at(used, key) != value_at(default, key) and not is_unread:
             return f"balancer.{key} is not simulated ({instead}); leave it out, or measure real processes"
     path = used.health_checks.path
     if path not in (None, CHECKED_PATH):
         return f"balancer.health_checks.path must be {CHECKED_PATH!r}, which workers answer, got {path!r}"
     return None
+
+
+def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `[balancer]` without the other keys of mechanisms that are off."""
+    used = Mechanisms.model_validate(settings)
+    off = {table for table, keys in SWITCHES.items() if not any(value_at(used, key) for key in keys)}
+    return {
+        name: {key: one for key, one in value.items() if f"{name}.{key}" in (*SWITCHES[name], *READ_ANYWAY)}
+        if name in off
+        else value
+        for name, value in settings.items()
+    }
 
 
 def key_in(settings: Mapping[str, Any], key: str) -> bool:

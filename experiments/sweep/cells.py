@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
+from experiments.scenario.balancer_keys import read_settings
 from experiments.scenario.files import first_complaint, load_scenario
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import DESCRIPTIVE, Entry, Scenario
@@ -73,7 +74,7 @@ def cells_of(grid: Grid, code: str) -> list[Cell]:
     for scenario, entry, _ in pairs:
         require_simulated_entry(scenario, entry)
     bases = [(content_of(scenario, entry), scenario, entry, setting) for scenario, entry, setting in pairs]
-    require_different([content for content, *_ in bases], grid)
+    require_different([read_content(*base) for base in bases], grid)
     return [
         Cell(
             identity_of(content, seed, code),
@@ -88,10 +89,18 @@ def cells_of(grid: Grid, code: str) -> list[Cell]:
     ]
 
 
+def read_content(content: dict[str, Any], scenario: Scenario, entry: Entry, _: Setting) -> dict[str, Any]:
+    """The content without settings of mechanisms that are off in the cell, which change nothing."""
+    own = content["entry"] | {"balancer": read_settings(scenario.balancer_settings(entry))}
+    return content | {"scenario": content["scenario"] | {"balancer": {}}, "entry": own}
+
+
 def require_different(contents: list[dict[str, Any]], grid: Grid) -> None:
     """Raise `BadInputError` if a knob changes nothing, which would compute every cell again under another name."""
     if len({identity_of(content, 0, "") for content in contents}) < len(contents):
-        raise BadInputError(f"knobs: one of {', '.join(grid.knobs)} decides nothing in a run")
+        raise BadInputError(
+            f"knobs: one of {', '.join(grid.knobs)} decides nothing in a run, or its mechanism is off"
+        )
 
 
 def known_policies(grid: Grid) -> list[str]:

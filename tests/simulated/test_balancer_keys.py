@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,20 @@ import pytest
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.results.plan import plan_block
-from experiments.scenario.balancer_keys import MEANINGLESS, REFUSED, SIMULATED, keys_of
+from experiments.scenario.balancer_keys import (
+    MEANINGLESS,
+    READ_ANYWAY,
+    REFUSED,
+    SIMULATED,
+    SWITCHES,
+    UNREAD,
+    keys_of,
+)
 from experiments.scenario.files import unread_keys
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_simulated
 from experiments.simulator.run import simulate
-from experiments.sweep.cells import cells_of
+from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.grid import Grid
 from tests.command_line import run_in_process
 
@@ -113,9 +123,19 @@ OTHER: dict[str, object] = {
 """Key that is not simulated -> a value other than its default."""
 
 
+OFF: dict[str, dict[str, Any]] = {
+    "retry": {"retries": 0},
+    "outlier_detection": {"outlier_detection": {"failures": 0, "success_rate": 0.0}},
+    **{table: {} for table in ("hedging", "health_checks", "concurrency", "slow_start", "shared")},
+}
+"""Table of a mechanism -> settings with which it is off."""
+
+READ = [*READ_ANYWAY, *(key for keys in SWITCHES.values() for key in keys)]
+
+
 def setting(key: str, value: object, others: dict[str, Any] | None = None) -> dict[str, Any]:
     """Settings of `[balancer]` with the key; None leaves it out."""
-    tables = {name: dict(table) for name, table in (others or {}).items()}
+    tables = deepcopy(others or {})
     table, dot, name = key.partition(".")
     if value is None:
         return tables
@@ -157,6 +177,13 @@ def figures(settings: dict[str, Any], policy: str = "least-in-flight") -> list[t
     return list(zip(*columns, strict=True))
 
 
+def cells_with(knob: str, values: Sequence[object], settings: dict[str, Any] | None = None) -> list[Cell]:
+    """Cells of a grid with a knob over a key of `[balancer]` and further settings of it."""
+    policies = [{"policy": "random", "balancer": settings or {}}]
+    grid = {"name": "g", "scenarios": ["steady"], "policies": policies, "seeds": 1}
+    return cells_of(Grid.model_validate(grid | {"knobs": {f"balancer.{knob}": values}}), "")
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_is_in_one_table(key: str) -> None:
     """A new key needs a row in `experiments/scenario/balancer_keys.py`."""
@@ -180,10 +207,33 @@ def test_simulated_key_changes_a_run(key: str) -> None:
 def test_knob_over_a_meaningless_key_is_refused(key: str) -> None:
     """It would give every cell twice, under two names. A scenario may state it."""
     assert figures(setting(key, OTHER[key])) == figures({})
-    grid = {"name": "g", "scenarios": ["steady"], "policies": ["random"], "seeds": 1}
-    knobs = {f"balancer.{key}": [OTHER[key]]}
     with pytest.raises(BadInputError, match=rf"^steady: knobs\.balancer\.{key}: decides nothing"):
-        cells_of(Grid.model_validate(grid | {"knobs": knobs}), "")
+        cells_with(key, [OTHER[key]])
+
+
+@pytest.mark.parametrize("key", [key for key in VARIED if key.partition(".")[0] in OFF and key not in READ])
+def test_key_of_a_mechanism_that_is_off_changes_nothing(key: str) -> None:
+    """A scenario may state it; as a knob it would give every cell twice. Where the mechanism is on it is a knob."""
+    (others, *values), off = VARIED[key], OFF[key.partition(".")[0]]
+    assert figures(setting(key, values[1], off)) == figures(off)
+    with pytest.raises(BadInputError, match=rf"^knobs: one of balancer\.{key} decides nothing .* is off"):
+        cells_with(key, values, off)
+    on = deepcopy(others)
+    on.get(key.partition(".")[0], {}).pop(key.partition(".")[2], None)  # or it would hide the knob
+    assert len(cells_with(key, values, on)) == 2
+
+
+@pytest.mark.parametrize("key", READ_ANYWAY)
+def test_key_that_is_read_without_its_mechanism_is_a_knob(key: str) -> None:
+    assert figures(setting(key, VARIED[key][2])) != figures({})
+    assert len(cells_with(key, VARIED[key][1:])) == 2
+
+
+def test_refused_key_that_nothing_reads_is_accepted() -> None:
+    assert UNREAD == {"health_checks.first_connect": "health_checks.path"}
+    settings = setting("health_checks.first_connect", False, CHECKS)
+    require_simulated(scenario(settings))
+    assert figures(settings) == figures(CHECKS)
 
 
 @pytest.mark.parametrize("key", REFUSED)
@@ -196,9 +246,8 @@ def test_key_that_is_not_simulated_is_refused_by_name(key: str) -> None:
         require_simulated(given)
     with pytest.raises(BadInputError, match=message):
         simulate(given, given.entries[0], 0, 0, 1)
-    grid = {"name": "g", "scenarios": ["steady"], "policies": ["random"], "seeds": 1}
     with pytest.raises(BadInputError, match=message):
-        cells_of(Grid.model_validate(grid | {"knobs": {f"balancer.{key}": [OTHER[key]]}}), "")
+        cells_with(key, [OTHER[key]])
 
 
 def test_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
