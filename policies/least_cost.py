@@ -12,7 +12,15 @@ from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.congestion import QUEUE, Congestion
-from policies.overload.shedding import DEEP, IN_QUEUE, SHORT, SPARE, UNBOUNDED, Shedding
+from policies.overload.shedding import (
+    BEYOND_CHANCE,
+    DEEP,
+    IN_QUEUE,
+    SHORT,
+    SPARE,
+    UNBOUNDED,
+    Shedding,
+)
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
@@ -150,6 +158,8 @@ class LeastCost:
             if self._would_wait(state, SHORT, now):
                 self._shedding.reject(self._capacity(available))
                 raise Overloaded()
+        elif now < self._shedding.recent_until:
+            self._begin_again(state, service, available, now)
         service.picked_at = now
         if not state.in_flight:
             service.advance(state.waited(now), 0, state.overtaken.stuck, state.elsewhere, 0, now)
@@ -222,9 +232,19 @@ class LeastCost:
         region, distance = service.region, service.distance
         seconds, concurrency = service.seconds * region.mean_factor or UNTRIED, region.concurrency
         there = max(in_flight * seconds / (seconds + distance), in_flight - concurrency * distance / seconds)
-        self._shedding.backlog -= (
-            (now - since) * (SPARE * concurrency + max(0.0, concurrency - there)) / seconds
-        )
+        free = SPARE * concurrency + max(0.0, concurrency - there)
+        self._shedding.take_out((now - since) * free / seconds, now)
+
+    def _begin_again(
+        self, state: EndpointState, service: EndpointService, available: Available, now: float
+    ) -> None:
+        """Begin shedding again if one more request would wait for long at the cheapest endpoint, which has one slot."""
+        if service.region.concurrency > 1.0 or not self._would_wait(state, DEEP, now):
+            return
+        capacity = self._capacity(available)
+        services = max(DEEP, BEYOND_CHANCE / (capacity * service.seconds * service.region.mean_factor))
+        if self._would_wait(state, services, now):
+            self._shedding.begin_again(services * service.seconds * capacity, capacity, now)
 
     def _capacity(self, available: Available) -> float:
         """Return the requests per second that the endpoints serve, by the services of their regions."""

@@ -110,3 +110,13 @@ def test_above_capacity_rejections_go_on(tmp_path: Path, pool: tuple[int, int]) 
     assert all(rejected(samples, at, at + 10.0) for at in (20.0, 30.0, 40.0, 50.0))
     late = (samples.scheduled_at >= 20.0) & (samples.kind == 0)
     assert (samples.ended_at[late] - samples.scheduled_at[late] <= 0.5).mean() > 0.95
+
+
+@pytest.mark.second_tier
+@pytest.mark.parametrize("seed", [1, 2])
+def test_just_above_the_capacity_of_a_small_pool_most_is_answered_in_time(tmp_path: Path, seed: int) -> None:
+    """Shedding that has ended by chance begins again before requests fail: within seven services."""
+    samples = run(tmp_path, (4, 1), 1.05, 2.0, seed, duration=110.0)
+    late = samples.scheduled_at >= ENDS
+    answered = (samples.kind == 0) & (samples.ended_at - samples.scheduled_at <= 7 * SERVICE)
+    assert answered[late].mean() > 0.6
