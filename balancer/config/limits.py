@@ -39,7 +39,7 @@ class Limits:
     queue: int = 10_000
     in_flight: int | None = None
     client_requests: int = 10_000
-    pending: int = 67_108_864
+    pending: int = 33_554_432
     clients: int | None = None
 
     @property

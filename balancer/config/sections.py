@@ -92,7 +92,7 @@ class LimitsConfig(Section):
         description="maximum requests of one client address, of IPv6 one /64, in flight and waiting; otherwise 429",
     )
     pending: int = Field(
-        default=67_108_864,
+        default=33_554_432,
         ge=1_000_000,
         description="maximum bytes of requests that wait, and of large heads in flight, per process; otherwise 503",
     )
