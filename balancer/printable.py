@@ -1,4 +1,4 @@
-"""Escape untrusted text for a terminal. Pure."""
+"""Text for a terminal: untrusted text escaped, and numbers. Pure."""
 
 from __future__ import annotations
 
@@ -27,3 +27,8 @@ def one_line(message: str) -> str:
     """Return a message as one printable line of bounded length."""
     line = printable(" ".join(message.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
+
+
+def with_digits(number: float, digits: int) -> str:
+    """Format a number with `digits` digits that count, a larger one as a whole number: never as 1.23e+03."""
+    return f"{number:.0f}" if abs(number) >= 10 ** (digits - 1) else f"{number:.{digits}g}"

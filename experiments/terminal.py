@@ -24,6 +24,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from balancer.printable import with_digits
 from experiments.errors import BadInputError
 from experiments.json_values import json_value
 from experiments.printable import printable
@@ -133,7 +134,7 @@ def in_ms(seconds: float) -> str:
     """Format seconds as `492 ms`, below 10 ms as `2.4 ms`; a dash for a non-finite value."""
     if not math.isfinite(seconds):
         return "–"
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
+    return f"{with_digits(seconds * 1e3, 2)} ms"
 
 
 def clock(seconds: float) -> str:

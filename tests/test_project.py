@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import pkgutil
 import re
@@ -27,6 +28,7 @@ from balancer.config.load import Settings
 from balancer.config.named_pools import PoolSettings
 from balancer.config.policy_spec import PolicySpec
 from balancer.configuration import load
+from balancer.printable import with_digits
 from benchmarks.harness.cases import CASES
 from policies import contract, registry
 
@@ -486,3 +488,26 @@ def test_port_means_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "5123")
     assert load(EXAMPLE, {}).listen == "0.0.0.0:5123"
     assert load(EXAMPLE, {"listen": "127.0.0.1:1"}).listen == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "text"),
+    [
+        (12345, 4, "12345"), (1234.5, 3, "1234"), (999.96, 4, "1000"), (999.6, 3, "1000"), (99.94, 3, "99.9"),
+        (100, 2, "100"), (9.96, 2, "10"), (0.5, 3, "0.5"), (0, 3, "0"), (-1234.5, 3, "-1234"), (math.inf, 3, "inf"),
+    ],
+)  # fmt: skip
+def test_numbers_have_no_exponent(number: float, digits: int, text: str) -> None:
+    assert with_digits(number, digits) == text
+
+
+@pytest.mark.parametrize("package", ["balancer", "benchmarks", "experiments", "workers"])
+def test_no_message_formats_large_numbers_with_an_exponent(package: str) -> None:
+    """`.3g` prints 1234 as 1.23e+03. Six digits are for bounds of histograms; `float(…)` rounds."""
+    found = [
+        f"{file}: {line.strip()}"
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\{[^{}]*:\.[1-5]g\}", line) and "float(f" not in line
+    ]
+    assert found == []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from balancer.admin.policy_report import summary
+from balancer.printable import with_digits
 
 if TYPE_CHECKING:
     from balancer.mirroring.mirror import Mirror, Mirrors
@@ -83,13 +84,14 @@ def mirror_families(mirrors: Mirrors) -> Iterator[Metric]:
 def mirror_lines(mirror: dict[str, Any]) -> list[str]:
     """Format a mirror of the status for a terminal."""
     lines = [
-        f"mirror {mirror['name']}: share {mirror['share']:.3g}, in flight {mirror['in_flight']}, "
+        f"mirror {mirror['name']}: share {with_digits(mirror['share'], 3)}, in flight {mirror['in_flight']}, "
         f"sent {mirror['sent']}, skipped: {_reasons(mirror['skipped'])}, failed: {_reasons(mirror['failed'])}"
     ]
     if mirror["compared"]:
         original, copy = mirror["latency"]["original"], mirror["latency"]["copy"]
         times = ", ".join(
-            f"{name} {original[name] * 1000:.3g} ms (copy {copy[name] * 1000:.3g})" for name in ("p50", "p99")
+            f"{name} {with_digits(original[name] * 1000, 3)} ms (copy {with_digits(copy[name] * 1000, 3)})"
+            for name in ("p50", "p99")
         )
         same = mirror["same_class"] / mirror["compared"]
         lines.append(f"  compared {mirror['compared']}: same status class {same:.2%}, {times}")

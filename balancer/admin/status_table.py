@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from balancer.printable import with_digits
 from policies.stats.load import Histogram
 
 HEADS = ("endpoint", "region", "share", "in flight", "req/s", "p50 ms", "p99 ms", "errors", "condition")
@@ -63,4 +64,4 @@ def aligned(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:.0f}" if seconds >= 0.1 else f"{seconds * 1000:.3g}"
+    return "–" if seconds is None else with_digits(seconds * 1000, 3)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.mirroring import Method, MirrorConfig
 from balancer.config.section import Name, Section
+from balancer.printable import with_digits
 from balancer.urls import host_in, normalized
 
 DEFAULT: Final = "default"
@@ -203,7 +204,7 @@ class RouteConfig(Section):
         if rewritten is not None:
             parts.append(f"prefix replaced by {rewritten}")
         if self.mirror is not None:
-            parts.append(f"mirrored to pool {self.mirror.pool}, share {self.mirror.share:.3g}")
+            parts.append(f"mirrored to pool {self.mirror.pool}, share {with_digits(self.mirror.share, 3)}")
         return ", ".join(parts)
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from balancer.errors import ConnectFailed
 from balancer.log.output import complain
+from balancer.printable import with_digits
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.dial import dial
 from balancer.upstream.route_baseline import Baseline, BaselineRules, Change
@@ -243,7 +244,7 @@ def network_of(address: str) -> str:
 
 def _told(what: str, change: Change, seconds: float, norm: float) -> str:
     subject = "connecting" if what == "connect" else "its TLS handshake"
-    now, usual = f"{seconds * 1000:.3g} ms", f"{norm * 1000:.3g} ms"
+    now, usual = f"{with_digits(seconds * 1000, 3)} ms", f"{with_digits(norm * 1000, 3)} ms"
     if change is Change.DEPARTED:
         return f"{subject} takes {now} now, and took {usual}"
     if change is Change.RETURNED:

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from balancer.printable import with_digits
 from experiments.capacity.curve import Curve, Point
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -39,7 +40,10 @@ def load_curves(curve: Curve, field: Sequence[Competitor], slo: float, pooled: f
     left.set(ylabel="p99 with failures at the deadline, ms (log)")
     right.set(ylabel="answered per second", ylim=(0, None))
     for axes in (left, right):
-        axes.set(xlabel=f"offered per second (the workers together: {pooled:.4g})", xlim=(0, top * 1.04))
+        axes.set(
+            xlabel=f"offered per second (the workers together: {with_digits(pooled, 4)})",
+            xlim=(0, top * 1.04),
+        )
         axes.axvline(pooled, color=GREY, linewidth=1, linestyle=(0, (1, 2)))
     canvas.legend_above(figure, [*(line_of(one) for one in field), *marks()])
     return figure

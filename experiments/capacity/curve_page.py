@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from balancer.printable import with_digits
 from experiments.capacity.curve import Curve, Point, read_curve
 from experiments.capacity.curve_figure import load_curves
 from experiments.capacity.offered import pooled
@@ -78,7 +79,7 @@ def headline(curve: Curve) -> str:
         limits.setdefault(curve.limit(label, scenario.slo * scenario.time_scale), []).append(label)
     top = max(point.rate for point in curve.points)
     shown = [
-        f"{', '.join(limits[rate])} {f'up to {rate:.4g}/s' if rate else 'at no rate offered'}"
+        f"{', '.join(limits[rate])} {f'up to {with_digits(rate, 4)}/s' if rate else 'at no rate offered'}"
         + (", the highest offered" if rate == top else "")
         for rate in sorted(limits, reverse=True)
     ]
@@ -110,8 +111,8 @@ def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
     remark = "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
     return (
         Cell(point.label),
-        Cell(f"{point.rate:.4g}"),
-        Cell(f"{point.answered:.4g}"),
+        Cell(f"{with_digits(point.rate, 4)}"),
+        Cell(f"{with_digits(point.answered, 4)}"),
         Cell(span(point), "few" if point.few else ""),
         milliseconds(point.mean),
         Cell(f"{100 * point.goodput:.1f}"),
@@ -135,7 +136,7 @@ def print_curve(curve: Curve, console: Console) -> None:
     console.print(Text(f"{headline(curve)}.", style="bold"))
     for label in curve.labels:
         knee = curve.knee(label)
-        words = "no knee within these rates" if knee is None else f"knee at {knee.rate:.4g}/s"
+        words = "no knee within these rates" if knee is None else f"knee at {with_digits(knee.rate, 4)}/s"
         console.print(Text(f"{label}: {words}"))
 
 

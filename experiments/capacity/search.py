@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from balancer.printable import with_digits
 from experiments.capacity.criteria import Trial
 
 STEP = 1.5
@@ -48,7 +49,7 @@ def search(attempt: Callable[[float], Trial], first: float) -> Capacity:
             break
         trial = repeated_until_usable(attempt, rate, trials)
         if trial.unusable:
-            return Capacity(passed, failed, tuple(trials), f"at {rate:.4g}/s {trial.unusable}")
+            return Capacity(passed, failed, tuple(trials), f"at {with_digits(rate, 4)}/s {trial.unusable}")
         passed, failed = (rate, failed) if trial.passed else (passed, rate)
     return Capacity(passed, failed, tuple(trials))
 

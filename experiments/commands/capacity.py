@@ -17,6 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from balancer.printable import with_digits
 from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
@@ -158,7 +159,8 @@ class Searches:
         label = self._scenario.entries[0].label
         self._console.print(
             Text(
-                f"{label}: p99 within {self._slo * 1e3:g} ms; the workers together serve {pooled(self._scenario):.4g}/s"
+                f"{label}: p99 within {self._slo * 1e3:g} ms; the workers together serve "
+                f"{with_digits(pooled(self._scenario), 4)}/s"
             )
         )
         try:
@@ -173,7 +175,9 @@ class Searches:
     def _attempt(self, rate: float, number: int) -> Trial:
         """One run at one rate, printed as one line."""
         scenario = at_rate(self._scenario, rate, self._duration)
-        with self._console.status(f"{rate:.4g}/s for {scenario.load.duration * scenario.time_scale:g} s"):
+        with self._console.status(
+            f"{with_digits(rate, 4)}/s for {scenario.load.duration * scenario.time_scale:g} s"
+        ):
             seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
             planned = PlannedRun(block=number, order=0, label=scenario.entries[0].label, seed=seed)
             run = self._world.run(scenario, planned, NoObserver())
@@ -195,28 +199,31 @@ def line_of(trial: Trial, prefix: str) -> Text:
     """Text such as `[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or the missed conditions."""
     numbers = f"p99 {in_ms(trial.p99)}, {100 * trial.errors:.2f} % errors"
     if trial.unusable:
-        return Text(f"{prefix}{trial.rate:.4g}/s cannot be judged: {trial.unusable}", style="yellow")
+        return Text(
+            f"{prefix}{with_digits(trial.rate, 4)}/s cannot be judged: {trial.unusable}", style="yellow"
+        )
     if trial.passed:
-        return Text(f"{prefix}{trial.rate:.4g}/s passes: {numbers}", style="green")
-    return Text(f"{prefix}{trial.rate:.4g}/s fails: {'; '.join(trial.missed)}", style="red")
+        return Text(f"{prefix}{with_digits(trial.rate, 4)}/s passes: {numbers}", style="green")
+    return Text(f"{prefix}{with_digits(trial.rate, 4)}/s fails: {'; '.join(trial.missed)}", style="red")
 
 
 def in_words(found: Capacity) -> str:
     """Result of one search as text."""
+    lowest = f"{with_digits(found.failed, 4)}/s"
     if found.is_found:
-        return f"Capacity: {found.passed:.4g}/s ({found.failed:.4g}/s fails), {len(found.trials)} trials"
+        return f"Capacity: {with_digits(found.passed, 4)}/s ({lowest} fails), {len(found.trials)} trials"
     if found.unusable:
-        passed = f"{found.passed:.4g}/s passed" if found.passed else "nothing passed"
+        passed = f"{with_digits(found.passed, 4)}/s passed" if found.passed else "nothing passed"
         return f"No capacity: {passed}, and {found.unusable}"
     if not found.passed:
-        return f"No capacity: {found.failed:.4g}/s fails too"
-    return f"No capacity: {found.passed:.4g}/s passes, and {found.failed:.4g}/s was the lowest to fail"
+        return f"No capacity: {lowest} fails too"
+    return f"No capacity: {with_digits(found.passed, 4)}/s passes, and {lowest} was the lowest to fail"
 
 
 def over_searches(rates: Sequence[float]) -> str:
     """Geometric mean with Student's interval as text."""
     mean, low, high, _ = paired_student(logarithms(rates))
     return (
-        f"Over {len(rates)} searches: {math.exp(mean):.4g}/s, 95 % interval "
-        f"{math.exp(low):.4g}–{math.exp(high):.4g}/s"
+        f"Over {len(rates)} searches: {with_digits(math.exp(mean), 4)}/s, 95 % interval "
+        f"{with_digits(math.exp(low), 4)}–{with_digits(math.exp(high), 4)}/s"
     )

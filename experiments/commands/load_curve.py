@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from balancer.printable import with_digits
 from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import command_line, new_directory
@@ -44,7 +45,9 @@ def run_steps(steps: Sequence[Scenario], directory: Path, world: World, console:
     """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
     for number, scenario in enumerate(steps, 1):
         folder = directory / f"rate-{number:02d}"
-        console.print(Text(f"{scenario.load.rate:.4g}/s, rate {number} of {len(steps)}", style="bold"))
+        console.print(
+            Text(f"{with_digits(scenario.load.rate, 4)}/s, rate {number} of {len(steps)}", style="bold")
+        )
         campaign = prepare(scenario, command_line(), folder, world.name)
         try:
             with Progress(campaign, console) as progress:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from balancer.printable import with_digits
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
 from experiments.report.document import Picture
 from experiments.report.figures_time import Bins, bins_of
@@ -188,7 +189,7 @@ def uniform(summary: Summary) -> dict[str, str]:
     found: dict[str, str] = {}
     rates = [entry.table.rate for entry in summary.entries if entry.table.rate > 0]
     if not rates or math.log(max(rates) / min(rates)) <= EQUAL_WITHIN:
-        shown = f"{min(rates):.4g} to {max(rates):.4g}" if rates else "0"
+        shown = f"{with_digits(min(rates), 4)} to {with_digits(max(rates), 4)}" if rates else "0"
         found["throughput"] = (
             f"Throughput is equal within 5 %: {shown} successes per second under every entry."
         )

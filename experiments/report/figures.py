@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from balancer.printable import with_digits
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY, INK, INVALID, WHITE, Competitor
@@ -203,4 +204,4 @@ def rate_text(rate: float, total: float) -> str:
     """Label such as `187/s`, with the failed part if there is one."""
     if total - rate < 1e-9:
         return f"{rate:.0f}/s"
-    return f"{rate:.0f}/s, {100 * (1 - rate / total):.2g} % KO"
+    return f"{rate:.0f}/s, {with_digits(100 * (1 - rate / total), 2)} % KO"

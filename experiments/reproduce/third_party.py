@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from balancer.printable import with_digits
 from experiments.reproduce.client import failures
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
 from experiments.reproduce.third_party_modes import (
@@ -157,7 +158,7 @@ def verdicts(results: Sequence[ModeResult], route: RouteChange | None) -> Iterat
             ("p99", before.p99, after.p99, P99_RATIO, "> 600 → 250–300"),
         ):
             ours = f"B: {name} {old_ms:.0f} → {new_ms:.0f} ms, {new_ms / old_ms:.2f} ×"
-            yield Verdict(new_ms <= bound * old_ms, f"{ours} (source: {source}, {bound:.3g} ×)")
+            yield Verdict(new_ms <= bound * old_ms, f"{ours} (source: {source}, {with_digits(bound, 3)} ×)")
     cold, warm = result_of(results, PLAIN_FAR), result_of(results, HEARTBEATS_FAR)
     if cold and warm:
         calls, failed = len(warm.answers), failures(warm.answers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from balancer.printable import with_digits
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval
 from experiments.stats.measures import supported_tail
@@ -41,7 +42,7 @@ def show(interval: Interval) -> str:
 
 def in_words(measure: str, value: float) -> str:
     """Format a measure with its unit."""
-    return f"{value:.4g}/s" if measure == "throughput" else in_ms(value)
+    return f"{with_digits(value, 4)}/s" if measure == "throughput" else in_ms(value)
 
 
 def tail_text(count: int, quantile: Callable[[float], float]) -> str:
@@ -53,7 +54,7 @@ def tail_text(count: int, quantile: Callable[[float], float]) -> str:
 def failed_text(failed: int, total: int) -> str:
     """Text such as `6 of 22 000 (0.03 %)`."""
     part = 100 * failed / max(1, total)
-    shown = f"{part:.2g}" if part < 10 else f"{part:.0f}"
+    shown = f"{with_digits(part, 2)}" if part < 10 else f"{part:.0f}"
     return f"{grouped_digits(failed)} of {grouped_digits(total)} ({shown}\u00a0%)"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from balancer.printable import with_digits
 from experiments.results.advice import doubtful_lines, no_run_lines, unjudged_lines
 from experiments.results.alone import alone_lines, is_alone
 from experiments.results.evidence import Evidence
@@ -138,7 +139,9 @@ def failure_line(found: Evidence) -> str:
 
 def losing_line(found: Evidence) -> str:
     """Sentence about entries that cannot win because they fail more requests."""
-    shown = ", ".join(f"{label} ({100 * more:.2g}\u00a0% more)" for label, more in found.losing.items())
+    shown = ", ".join(
+        f"{label} ({with_digits(100 * more, 2)}\u00a0% more)" for label, more in found.losing.items()
+    )
     baseline = found.contest.baseline
     return f"Cannot win, because more requests fail than under {baseline}: {shown}." if shown else ""
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from balancer.printable import with_digits
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
@@ -135,7 +136,7 @@ def tick(ratio: float, _: object) -> str:
 
 def number(ratio: float) -> str:
     """Format a ratio as `1.04`, `12.3` or `140`."""
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
+    return f"{ratio:.2f}" if ratio < 10 else f"{with_digits(ratio, 3)}"
 
 
 def percent(part: float) -> str:

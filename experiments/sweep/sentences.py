@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from balancer.printable import with_digits
 from experiments.results.phrases import show
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
@@ -143,4 +144,4 @@ def percent(part: float, digits: int) -> str:
 
 def in_ms(seconds: float) -> str:
     """Format seconds as `212 ms`, with more digits below 100 ms."""
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
+    return f"{with_digits(seconds * 1e3, 3)} ms"
