@@ -102,5 +102,9 @@ async def _race(
 
 def _discard_late(task: asyncio.Future[T], discard: Callable[[T], None]) -> None:
     """Discard the result of a cancelled attempt that had succeeded nevertheless."""
-    if not task.cancelled() and task.exception() is None:
+    try:
+        error = task.exception()
+    except asyncio.CancelledError:  # asking makes the task let go of it; its traceback holds the TLS context
+        return
+    if error is None:
         discard(task.result())
