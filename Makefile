@@ -79,7 +79,7 @@ faultsim: $(VENV)/installed-dev ## seeded faults against the data path in virtua
 	$(RUN) tests.faultsim --seeds $(SEEDS)
 
 clean: ## remove the virtual environment, caches and the demo's results
-	rm -rf $(VENV) $(COMPILED) $(FUZZ) $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage.*
+	rm -rf $(VENV) .venv-* $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage.*
 
 $(VENV)/checkout: $(STALE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

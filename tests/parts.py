@@ -1,8 +1,9 @@
 """Run the tests in parts, two at a time: python -m tests.parts first|second [--seed N] [--minutes M]
 
-`first` is what `make test` runs, `second` what `make test-all` adds. The parts of the second tier are in order of
-value: with `--minutes`, a part that does not fit into the time left is not begun, one that takes three times its usual
-time is stopped, and the last lines name both. A part shows its output when it ends, whether others have failed or not.
+`first` is what `make test` runs; `second`, what `make test-all` adds, begins with the first tier on other interpreters.
+The parts of the second tier are in order of value: with `--minutes`, a part that does not fit into the time left is not
+begun, one that takes three times its usual time is stopped, and the last lines name both. A part shows its output when
+it ends, whether others have failed or not.
 No part may need a port or a file that another takes.
 """
 
@@ -21,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
 from typing import Any
+
+from tests.interpreters import Choice, chosen, name_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
@@ -67,6 +70,23 @@ def first_tier() -> list[Part]:
         *(pytest_part(folder, 0, f"tests/{folder}", *FIRST) for folder in FOLDERS),
         pytest_part("deploy", 0, "tests/deploy", *FIRST),
         pytest_part("rest", 0, *REST, *FIRST),
+    ]
+
+
+def other_interpreters(choice: Choice) -> list[Part]:
+    """The first tier in an environment of each, without what needs the wall's time. All are made before, one by one,
+    because an installation writes into the checkout.
+    """
+    venvs = {version: f".venv-{name_of(version)}" for version in choice.found}
+    made = {
+        version: ("make", f"VENV={venv}", f"PYTHON={choice.found[version]}", f"{venv}/installed-dev")
+        for version, venv in venvs.items()
+    }
+    tier = ("tests", "-m", "not second_tier and not real_time")
+    alone = [Part("other environments", 100 * len(made), tuple(made.values()), is_alone=True)] if made else []
+    return alone + [
+        Part(f"CPython {name_of(version)}", 600, (made[version], pytest(f"{venv}/bin/python", *tier)))
+        for version, venv in venvs.items()
     ]
 
 
@@ -185,7 +205,12 @@ def main() -> int:
         signal.SIGINT, signal.default_int_handler
     )  # a shell has background jobs ignore it, and their children
     runner = Runner(given.seed, time.monotonic() + 60 * given.minutes)
-    runner.run(first_tier() if given.tier == "first" else second_tier())
+    if given.tier == "first":
+        runner.run(first_tier())
+    else:
+        choice = chosen()
+        print(choice, flush=True)
+        runner.run(other_interpreters(choice) + second_tier())
     print("Seeds: fixed." if given.seed is None else f"Seeds: --seed={given.seed} repeats them.")
     print(f"Not run: {', '.join(runner.left_out) or 'nothing'}.")
     print(f"Failed: {', '.join(runner.failed) or 'nothing'}.")

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from math import inf
+from pathlib import Path
 
 import pytest
 
 from tests import parts
-from tests.parts import ROOT, Part, Runner, first_tier, second_tier
+from tests.interpreters import Choice, choose, claimed, version_of
+from tests.parts import ROOT, Part, Runner, first_tier, other_interpreters, second_tier
 
 
 def test_every_path_of_a_part_exists() -> None:
@@ -79,3 +81,50 @@ def test_process_that_ignores_sigint_says_where_it_is(monkeypatch: pytest.Monkey
         assert process.stdout.readline() == "ready\n"
         parts.interrupt(process)
         assert "in wait" in process.stdout.read()
+
+
+CLAIMED = [(3, 11), (3, 12), (3, 13)]
+
+
+@pytest.mark.parametrize(
+    ("installed", "present", "found", "absent"),
+    [
+        ([(3, 11, 2), (3, 11, 7), (3, 12, 1), (3, 13, 0)], (3, 11, 7), [(3, 11, 2), (3, 13, 0)], ()),
+        ([(3, 10, 1), (3, 11, 2), (3, 14, 0)], (3, 12, 0), [(3, 11, 2)], ("3.13",)),
+        ([(3, 11, 9), (3, 13, 0), (3, 13, 2)], (3, 13, 2), [(3, 11, 9)], ("3.11.2",)),
+        ([], (3, 12, 0), [], ("3.11.2", "3.13")),
+        ([(3, 11, 2)], (3, 11, 2), [], ("3.13",)),
+        ([(3, 11, 2), (3, 13, 1)], (3, 14, 0), [(3, 11, 2), (3, 13, 1)], ()),
+    ],
+)
+def test_oldest_and_newest_interpreter_are_chosen(
+    installed: list[tuple[int, int, int]],
+    present: tuple[int, int, int],
+    found: list[tuple[int, int, int]],
+    absent: tuple[str, ...],
+) -> None:
+    """Without the one that runs the tests anyway; absent ones are named."""
+    choice = choose({version: f"/bin/{version}" for version in installed}, CLAIMED, present)
+    assert (list(choice.found), choice.absent) == (found, absent)
+    assert all(name in str(choice) for name in absent)
+
+
+def test_an_interpreter_has_an_environment_and_the_first_tier() -> None:
+    made, tested = other_interpreters(Choice({(3, 11, 2): "/usr/bin/python3"}))
+    make = ("make", "VENV=.venv-3.11.2", "PYTHON=/usr/bin/python3", ".venv-3.11.2/installed-dev")
+    assert (made.is_alone, made.commands) == (True, (make,))
+    assert tested.commands[0] == make
+    assert tested.commands[1][0] == ".venv-3.11.2/bin/python"
+    assert other_interpreters(Choice()) == []
+
+
+def test_only_released_interpreters_count(tmp_path: Path) -> None:
+    """This one does; a program that fails, prints something else or is absent does not."""
+    assert version_of(sys.executable) == sys.version_info[:3]
+    for name, text in (("fails", "exit 1"), ("prints", "echo hello"), ("early", "echo 3 15 0 alpha")):
+        file = tmp_path / name
+        file.write_text(f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+        assert version_of(str(file)) is None
+    assert version_of(str(tmp_path / "absent")) is None
+    assert claimed()[0] == (3, 11)
