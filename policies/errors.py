@@ -32,7 +32,24 @@ def raised(fault: BaseException) -> str:
         "is_selectable" in text or "EndpointState object" in text
     ):
         return f"returned what is no endpoint: {text}"
-    return f"raised {text}"
+    return f"raised {text}{_place(fault)}"
+
+
+OWN_PACKAGES = frozenset(("policies", "balancer", "experiments"))
+"""Packages that call a policy: the first other module of a traceback is the policy's own."""
+
+
+def _place(fault: BaseException) -> str:
+    """Return ` at file:line` of the innermost frame in the module of a user's policy; empty if there is none."""
+    module, place, step = None, "", fault.__traceback__
+    while step is not None:
+        name = step.tb_frame.f_globals.get("__name__", "")
+        if module is None and name.partition(".")[0] not in OWN_PACKAGES:
+            module = name
+        if name == module:
+            place = f" at {step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    return place.replace("\n", " ")
 
 
 def shown(value: object) -> str:

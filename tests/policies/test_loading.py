@@ -329,6 +329,7 @@ def test_ctrl_c_while_a_file_loads_ends_the_command(here: Path) -> None:
         ("return 'here-0'", "Last returned what is no endpoint: "),
         ("raise ValueError('x' * 999)", "Last raised ValueError('xxxx"),
         ("raise Unprintable", "Last raised Unprintable"),
+        ("import json; json.loads('{')", "Last raised JSONDecodeError("),
     ],
 )
 def test_fault_of_a_pick_is_one_line_and_loses_no_request(here: Path, pick: str, fault: str) -> None:
@@ -343,10 +344,11 @@ def test_fault_of_a_pick_is_one_line_and_loses_no_request(here: Path, pick: str,
     trial.send()
     found = str(trial.router.last_fault)
     assert found.startswith(fault)
-    assert len(found) < 400
+    assert found.endswith(f" at {here / 'mine.py'}:7") == ("raised" in fault)
+    assert len(found) < 330 + len(str(here / "mine.py"))
     assert trial.router.fallback_picks == 1
     trial.router.tick()
-    assert trial.router.last_fault == "Last raised SystemExit(4) in tick"
+    assert trial.router.last_fault == f"Last raised SystemExit(4) at {here / 'mine.py'}:10 in tick"
 
 
 def test_file_that_cannot_be_read_is_named(here: Path) -> None:
