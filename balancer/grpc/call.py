@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -15,15 +14,17 @@ if TYPE_CHECKING:
     from balancer.errors import ForwardingError
 
 _CONTENT_TYPE: Final = b"application/grpc"
-_has_type: Final = re.compile(rb"\r\ncontent-type: application/grpc[+;\r]").search
 
 LEAST_WAIT: Final = 0.005
 """Seconds of waiting from which on the worker gets a shorter timeout than the client has stated."""
 
 
-def has_grpc_type(block: bytes) -> bool:
+def has_grpc_type(fields: tuple[tuple[bytes, bytes], ...]) -> bool:
     """Return whether a request's fields (names in lower case) have the content type of gRPC; gRPC-Web has another."""
-    return _CONTENT_TYPE in block and _has_type(block) is not None
+    for name, value in fields:
+        if name == b"content-type" and value.startswith(_CONTENT_TYPE):
+            return value[len(_CONTENT_TYPE) :][:1] in (b"", b"+", b";")
+    return False
 
 
 class GrpcCall:

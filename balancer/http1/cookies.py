@@ -8,11 +8,16 @@ from typing import Final
 _find_line: Final = re.compile(rb"\n(?i:cookie)(:[^\r]*)").search
 
 
+MAX_OCCURRENCES: Final = 256
+"""Occurrences of a name in a head up to which it is searched for its cookie: a browser keeps 180 cookies of a site."""
+
+
 class CookieSearch:
     """Search for one cookie by its name and an expression for its value, whose group 1 is what is wanted.
 
     Of several cookies that match, the first is found: user agents send the one with the longest path first (§ 5.4).
-    Heads in which the name does not occur are not searched by an expression.
+    Heads in which the name does not occur, or more than `MAX_OCCURRENCES` times, are not searched by an expression:
+    thousands of cookies without a value would cost several times a whole request.
     """
 
     def __init__(self, name: bytes, value: bytes) -> None:
@@ -23,7 +28,7 @@ class CookieSearch:
 
     def search(self, head: bytes) -> re.Match[bytes] | None:
         """Return the match of the cookie in the bytes of a head, None if it has none."""
-        if head.find(self._begin) < 0:
+        if not 0 < head.count(self._begin) <= MAX_OCCURRENCES:
             return None
         line = _find_line(head)
         while line is not None:

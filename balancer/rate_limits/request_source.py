@@ -23,7 +23,7 @@ V6_BYTES: Final = 8
 """Bytes of an IPv6 address that count, a /64: a client has as many addresses in its own as it wants (RFC 6177)."""
 
 MAX_HOPS: Final = 32
-"""Trusted proxies in a row that are looked behind: ten times those of any real chain, and 0.02 ms."""
+"""Trusted proxies and empty elements in a row that are looked behind: ten times any real chain, and 0.02 ms."""
 
 MAX_NODE_BYTES: Final = 64
 """Longest node that may be an address, with brackets, zone and port: others are names, which are not cached."""
@@ -43,11 +43,12 @@ def client_of(request: Request, client: Client, trusts: Trusts) -> bytes:
         return network_of(client.address)
     address, left = client.address, b",".join(_FORWARDED_FOR(request.raw))
     for _ in range(MAX_HOPS):
-        left = left.rstrip(b", \t")
         if not left:
             break
         at = left.rfind(b",")
-        node, left = left[at + 1 :].lstrip(), left[: max(at, 0)]
+        node, left = left[at + 1 :].strip(), left[: max(at, 0)]
+        if not node:
+            continue
         if len(node) > MAX_NODE_BYTES:
             return node
         found = _NODE.fullmatch(node)

@@ -29,6 +29,10 @@ AMBIGUOUS: Final = {
 }
 """Parts of a path that some workers decode, take for a slash, or end the path or a segment at."""
 
+_find_parts: Final = re.compile(
+    b"|".join(b"(?P<%b>%b)" % (key.encode(), part) for key, part in AMBIGUOUS.items())
+).finditer
+
 REMEMBERED: Final = 1024
 """Hosts whose routes are remembered."""
 
@@ -40,11 +44,12 @@ class PathRoutes:
         self._exact: dict[bytes, list[Route]] = {}
         self._prefixes: dict[bytes, list[Route]] = {}
         self._longest = 0
-        self.by_path = False
+        self.by_path = self.rewrites = False
 
     def add(self, config: RouteConfig, route: Route) -> None:
         """Add a route; of several for a path, the one with most conditions comes first."""
         self.by_path |= config.path is not None or (config.prefix or "/") != "/"
+        self.rewrites |= config.replace_prefix is not None
         if config.path is not None:
             routes = self._exact.setdefault(config.path.encode(), [])
         else:
@@ -133,7 +138,7 @@ class RouteTable:
         if not path.startswith(b"/"):  # OPTIONS * and CONNECT have none
             path = b""
         elif b"%" in path or b"//" in path or b"/." in path or b";" in path or b"\\" in path:
-            path = self._unambiguous(path, places, request)
+            path = self._comparable(path, places, request)
         request.path = path
         values = FieldValues(self._lines, request.head)
         for routes in places:
@@ -141,6 +146,15 @@ class RouteTable:
             if route is not None:
                 return route
         return None
+
+    def _comparable(self, path: bytes, places: list[PathRoutes], request: Request) -> bytes:
+        """Return the normalized path, or the received one if that has too much to replace, where no route reads it."""
+        try:
+            return self._unambiguous(path, places, request)
+        except ValueError as error:
+            if any(routes.by_path or routes.rewrites for routes in places):
+                raise AmbiguousPath(f"the path {error}") from None
+            return path
 
     def _unambiguous(self, path: bytes, places: list[PathRoutes], request: Request) -> bytes:
         """Return the normalized path. Where a route matches by path, it is also sent if workers may read the received
@@ -183,12 +197,16 @@ class RouteTable:
 def refused_routes(routes: Iterable[RouteConfig], normalise: NormaliseConfig) -> list[str]:
     """Return a line for each route whose own path is one that `normalise` refuses or decodes."""
     return [
-        f"routes.{at}: matches no request: its path has {found[0].decode()}; see normalise.{key}"
+        f"routes.{at}: matches no request: its path has {part}; see normalise.{key}"
         for at, route in enumerate(routes)
-        for key, part in AMBIGUOUS.items()
-        if (found := re.search(part, (route.path or route.prefix or "/").encode()))
-        and getattr(normalise, key) != "keep"
+        for key, part in _ambiguous_parts((route.path or route.prefix or "/").encode()).items()
+        if getattr(normalise, key) != "keep"
     ]
+
+
+def _ambiguous_parts(path: bytes) -> dict[str, str]:
+    """Return one part of the path for each key of `AMBIGUOUS`."""
+    return {found.lastgroup or "": found[0].decode() for found in _find_parts(path)}
 
 
 def _parts(normalise: NormaliseConfig, choice: str) -> re.Pattern[bytes] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from balancer.urls import MAX_PARTS
 from tests.balancer.frames import (
     END_HEADERS,
     END_STREAM,
@@ -89,8 +90,21 @@ HEADS: dict[str, tuple[Field, ...]] = {
 }
 PATHS: dict[str, tuple[Field, ...]] = {
     pattern.decode(): ((b":path", b"/" + (pattern * SIZE)[: SIZE - 3] + b"a"),)
-    for pattern in (b"a/", b"%61", b"%2f", b"%e4", b"/", b"../", b"%2e%2e/", b"a?", b"x?%61&")
+    for pattern in (
+        b"a/",
+        b"%61",
+        b"%2f",
+        b"%e4",
+        b"%e4a",
+        b"/",
+        b"a//",
+        b"../",
+        b"%2e%2e/",
+        b"a?",
+        b"x?%61&",
+    )
 }
+PATHS["many parts"] = ((b":path", b"/" + b"%61" * MAX_PARTS + b"/.." * MAX_PARTS + b"/a" * 500),)
 ALL = {
     **HEADS,
     **{f":path {name}": of for name, of in PATHS.items()},

@@ -182,9 +182,8 @@ class CountedPattern:
             return method
 
         def counting(text: bytes, at: int = 0, *end: int) -> Any:
-            self._tally.append(
-                self._counted.of(ALL_AT_ONCE.get(name, name), text[at : end[0] if end else None])
-            )
+            part = text if name == "split" else text[at : end[0] if end else None]  # `at` is the most splits
+            self._tally.append(self._counted.of(ALL_AT_ONCE.get(name, name), part))
             return method(text, at, *end)
 
         return counting

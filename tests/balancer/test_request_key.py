@@ -55,6 +55,12 @@ def test_key_from_a_cookie(fields: tuple[bytes, ...], found: str | None) -> None
     assert key(get(b"/", *fields), "cookie", "sid") == found
 
 
+def test_key_from_one_of_many_cookies() -> None:
+    """As many as a browser keeps for a site, but not behind thousands without a value, which cost time to search."""
+    assert key(get(b"/", b"Cookie: " + b"x-sid=1; " * 180 + b"sid=abc"), "cookie", "sid") == "abc"
+    assert key(get(b"/", b"Cookie: " + b"sid=; " * 1300 + b"sid=abc"), "cookie", "sid") is None
+
+
 def test_key_from_the_path_without_query() -> None:
     assert key(get(b"/a/b?c=d"), "path") == key(get(b"/a/b"), "path") == "/a/b"
 

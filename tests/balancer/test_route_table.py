@@ -265,3 +265,20 @@ def _lands(table: RouteTable, scheme: str, host: str, port: bytes) -> bool:
         at = at if scheme == "gopher" else (to or at).removesuffix(b":")
         authority = authority if port else authority.partition(b":")[0]
     raise AssertionError(f"{scheme}://{host} loops: {location!r}")
+
+
+@pytest.mark.parametrize("path", ["%61" * 65, "a" + "/.." * 65, "%e4a" * 65], ids=["codes", "dots", "small"])
+def test_paths_with_too_much_to_replace(path: str) -> None:
+    """Refused where a route matches by path, and only there."""
+    with pytest.raises(ValueError, match="has more than 64"):
+        normalized(b"/" + path.encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["%E4%B8%AD" * 400, "%e4%b8%ad" * 400, "%C3%A9a" * 400, "%20" * 300 + "%61" * 64]
+)
+def test_long_encoded_text_is_normalized(text: str) -> None:
+    path = normalized(b"/" + text.encode())
+    assert path.startswith(b"/%")
+    assert b"%e4" not in path
+    assert b"%61" not in path

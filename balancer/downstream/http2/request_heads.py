@@ -39,6 +39,8 @@ _SCHEMES: Final = frozenset((b"http", b"https"))
 _USUAL_METHODS: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"))
 _OF_WEBSOCKET: Final = frozenset((b"sec-websocket-key", b"content-length"))
 
+_NAME_BYTES: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+_VALUE_BYTES: Final = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
 _is_name: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 _is_target: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+").fullmatch
@@ -99,7 +101,7 @@ class StreamRequestHeads:
         ):
             self.raw = _for_log(method, path)
             self._block = self._block_of(others, authority, scheme, is_chunked=not has_ended)
-            self._is_grpc = has_grpc_type(self._block)
+            self._is_grpc = has_grpc_type(others)
             self._others, self._authority, self._scheme = others, authority, scheme
             self._has_ended = has_ended
         request = self._of_kind(self._request(method, path, self._block))
@@ -213,8 +215,15 @@ def _repeated_bytes(name: bytes, value: bytes, seen: set[tuple[bytes, bytes]]) -
 
 
 def _check(name: bytes, value: bytes) -> None:
-    """Refuse what would be something else in HTTP/1.1, whatever the engine has found."""
-    if _is_name(name) is None or _is_value(value) is None:
+    """Refuse what would be something else in HTTP/1.1, whatever the engine has found. An expression takes four times
+    as long for each byte as the removal of all that are allowed, which takes longer to begin."""
+    if len(name) > LONG or len(value) > LONG:
+        is_legal = (
+            not (name.translate(None, _NAME_BYTES) or value.translate(None, _VALUE_BYTES)) and name != b""
+        )
+    else:
+        is_legal = _is_name(name) is not None and _is_value(value) is not None
+    if not is_legal:
         raise RequestRejected(400, "malformed_request", "a field with characters that HTTP forbids")
 
 
