@@ -199,6 +199,12 @@ class TunnelCut(ShuttingDown):
     end = "tunnel"
 
 
+class TunnelBroken(Http2Error):
+    """The client violated HTTP/2 or flooded the balancer, which ended the stream or connection of a tunnel."""
+
+    end = "tunnel"
+
+
 class TunnelIdle(ConnectionCut):
     """The balancer closed a tunnel for its idle timeout."""
 

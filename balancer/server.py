@@ -24,7 +24,6 @@ from balancer.downstream.descriptor_limit import allowance, descriptor_limit, de
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
-from balancer.errors import SHUTTING_DOWN
 from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
@@ -317,11 +316,7 @@ class Server:
             self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
-        for each in proxy.every:
-            each.queue.close()  # first: an exchange that ends would make room for the next waiting request
-            each.tunnels.abort()
-        for downstream in list(proxy.downstreams):
-            downstream.abort(SHUTTING_DOWN)
+        proxy.cut()
         if self._sweep is not None:
             self._sweep.stop()
         await self._admin.stop()

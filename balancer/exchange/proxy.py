@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from balancer.errors import ForwardingError
+from balancer.errors import SHUTTING_DOWN, ForwardingError
 from balancer.exchange.admission import Admission
 from balancer.exchange.buffering import BufferBudget, Buffering
 from balancer.exchange.client_usage import ClientUsages
@@ -228,6 +228,14 @@ class Proxy:
             proxy.is_draining = True
             proxy.keeps_alive = False
             proxy.idle_limit = idle_limit
+
+    def cut(self) -> None:
+        """End all that is left when the grace period is over."""
+        for proxy in self.every:
+            proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
+            proxy.tunnels.abort()
+        for downstream in list(self.downstreams):
+            downstream.abort(SHUTTING_DOWN)
 
     def set_crowded(self, is_crowded: bool) -> None:
         """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from balancer.config.limits import READ
-from balancer.errors import TUNNEL_CUT, ConnectionCut, TunnelIdle
+from balancer.errors import TUNNEL_CUT, ConnectionCut, Http2Error, TunnelBroken, TunnelIdle
 from balancer.http1.fields import without
 from balancer.http1.response_head import Response
 from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size
@@ -188,6 +188,9 @@ class Tunnel:
         A reset after the side's FIN does not count: all its data has come.
         """
         self._left -= 1
+        cut = self._downstream.cut_by
+        if self._cut_by is None and isinstance(cut, Http2Error):
+            self._cut_by = TunnelBroken(str(cut))
         if not self._left:
             self._tunnels.remove(self)
             self._on_end(self.bytes_in, self.bytes_out, self._cut_by)

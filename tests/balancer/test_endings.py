@@ -54,6 +54,8 @@ tunnel     worker closes        tunnel       -                  101     tunnelle
 tunnel     client closes        tunnel       -                  101     tunnelled  1 2
 tunnel     tunnel_idle          tunnel       tunnel_idle        101     tunnelled  1 2
 tunnel     stop                 tunnel       shutting_down      101     tunnelled  1 2
+tunnel     stream is malformed  tunnel       http2_error        101     tunnelled  2
+tunnel     frames are malformed  tunnel       http2_error        101     tunnelled  2
 """
 
 Case = tuple[str, str, str, str | None, int, bool, str, int]

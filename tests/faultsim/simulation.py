@@ -240,10 +240,7 @@ class Simulation:
     def _end_grace(self) -> None:
         self.say("the grace period is over")
         proxy = self.proxy
-        proxy.queue.close()
-        proxy.tunnels.abort()
-        for downstream in list(proxy.downstreams):
-            downstream.abort()
+        proxy.cut()
         if proxy.hedges is not None:
             proxy.hedges.close()
         self._sweep.stop()  # before the pools close: it opens connections to unreachable endpoints
