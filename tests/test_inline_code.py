@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,20 +76,11 @@ def wrong_command(code: str) -> str:
             return f"no module {called[1]}"
         line = f"{called[1]}{called[2]}"
     if made := re.fullmatch(r"make ([a-z-]+)((?: [A-Z]+=.+)?)", line):
-        makefile = text_of("Makefile")
-        named = re.findall(r"([A-Z]+)=", made[2])
-        return (
-            ""
-            if f"\n{made[1]}:" in makefile and all(name in makefile for name in named)
-            else "not in Makefile"
-        )
-    if (
-        line.partition(" ")[0] not in PROGRAMS
-        or " " not in line
-        or " ".join(line.split()[:3]) in printed_lines()
-    ):
-        return ""
-    return "" if re.match(r"\w+ =", line) else problem_of(line)
+        named = [f"\n{made[1]}:", *re.findall(r"([A-Z]+)=", made[2])]
+        return "" if all(name in text_of("Makefile") for name in named) else "not in Makefile"
+    words = line.split()
+    is_command = len(words) > 1 and words[0] in PROGRAMS and words[1] != "="
+    return problem_of(line) if is_command and " ".join(words[:3]) not in printed_lines() else ""
 
 
 def wrong_commands(text: str) -> Iterator[str]:
@@ -139,14 +130,11 @@ def placeless(key: str) -> str:
 def is_known(name: str) -> bool:
     """Whether a dotted name is a key, or else stands in the code or can be imported."""
     generic = placeless(name)
-    if generic in known_keys():
-        return True
     heads = {key.partition(".")[0] for key in known_keys() if "." in key}
-    if generic.partition(".")[0] in heads and not FILE.fullmatch(name):
-        return False
-    if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]|/)", sources()):
-        return True
-    return any(can_be_imported(full) for full in (name, f"policies.{name}"))
+    if generic in known_keys() or (generic.partition(".")[0] in heads and not FILE.fullmatch(name)):
+        return generic in known_keys()
+    is_in_code = re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]|/)", sources())
+    return is_in_code is not None or any(can_be_imported(full) for full in (name, f"policies.{name}"))
 
 
 def can_be_imported(name: str) -> bool:
@@ -171,47 +159,29 @@ def wrong_keys(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
-def test_commands_and_options_in_sentences_exist(page: Path) -> None:
-    assert not list(wrong_commands(page.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("wrong", [wrong_commands, wrong_keys])
+def test_commands_options_and_keys_in_sentences_exist(
+    page: Path, wrong: Callable[[str], Iterator[str]]
+) -> None:
+    assert not list(wrong(page.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
-def test_keys_in_sentences_exist(page: Path) -> None:
-    assert not list(wrong_keys(page.read_text(encoding="utf-8")))
+WRONG_COMMANDS = """
+balancer chek FILE, experiments simulate SCENARIO, balancer endpoints lst, --quik, make tests
+experiments run --simulate, workers serve a b, experiments reproduce regions|regoins|all, balancer has stopped
+python -m benchmarks calibrate, python -m policies.contracts NAME, make bench PYHTON=x, balancer admin fetch status
+"""
+WRONG_KEYS = """
+timeouts.conect, [healthchecks], [[route]], ordr = 1, pools.x.timeouts.conect, timeout.connect
+health.sumary, origins.nam, balnacer.toml
+"""
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        *(
-            "balancer chek FILE",
-            "experiments simulate SCENARIO",
-            "balancer endpoints lst",
-            "--quik",
-            "make tests",
-        ),
-        *("experiments run --simulate", "workers serve a b", "experiments reproduce regions|regoins|all"),
-        *("python -m benchmarks calibrate", "python -m policies.contracts NAME", "make bench PYHTON=x"),
-        *("balancer admin fetch status", "balancer has stopped"),
-    ],
-)
+@pytest.mark.parametrize("code", re.split(r"[,\n]\s*", WRONG_COMMANDS.strip()))
 def test_wrong_commands_are_found(code: str) -> None:
     assert list(wrong_commands(f"A sentence with `{code}`, and\n\n```sh\nbalancer chek\n```\n"))
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        *(
-            "timeouts.conect",
-            "[healthchecks]",
-            "[[route]]",
-            "ordr = 1",
-            "pools.x.timeouts.conect",
-            "timeout.connect",
-        ),
-        *("health.sumary", "origins.nam", "balnacer.toml"),
-    ],
-)
+@pytest.mark.parametrize("code", re.split(r"[,\n]\s*", WRONG_KEYS.strip()))
 def test_wrong_keys_are_found(code: str) -> None:
     assert list(wrong_keys(f"A sentence with `{code}`."))

@@ -21,15 +21,16 @@ from tests.balancer.conftest import Stage, response
 from tests.balancer.test_discovery_file import table
 
 WARM_UP = 8
-FOUND: dict[str, Any] = {"endpoints": [{"id": "n0", "address": "http://127.0.0.1:1", "region": "r"}]}
-SECURE: dict[str, Any] = {"endpoints": [{"id": "n0", "address": "https://127.0.0.1:1", "region": "r"}]}
+
+
+def at(address: str, name: str = "n0") -> dict[str, Any]:
+    return {"endpoints": [{"id": name, "address": address, "region": "r"}]}
+
+
+FOUND, SECURE = at("http://127.0.0.1:1"), at("https://127.0.0.1:1")
 
 OF_THE_SDK = {
-    "builtins.function",
-    "builtins.tuple",
-    "builtins.cell",
-    "weakref.ReferenceType",
-    "weakref.WeakMethod",
+    *("builtins.function", "builtins.tuple", "builtins.cell", "weakref.ReferenceType", "weakref.WeakMethod")
 }
 """Batch processors register themselves with `os.register_at_fork`, which has no way back: a few weak references each,
 for each change of the collector."""
@@ -41,59 +42,40 @@ def named(pool: dict[str, Any]) -> Section:
     return lambda turn, _: {"pools": {f"p{turn}": pool}, "routes": [{"prefix": "/p", "pool": f"p{turn}"}]}
 
 
-def named_by_file(turn: int, folder: Path) -> dict[str, Any]:
-    path = folder / f"{turn}.toml"
-    path.write_text(table(1, f"f{turn}"))
-    return {"pools": {f"p{turn}": {"discovery": {"file": {"path": str(path)}}}}}
-
-
 def discovered(turn: int, folder: Path) -> dict[str, Any]:
     path = folder / f"{turn}.toml"
     path.write_text(table(1, f"f{turn}"))
     return {"discovery": {"file": {"path": str(path)}}}
 
 
+def logged(turn: int, folder: Path) -> dict[str, Any]:
+    return {"log": {"access": "json", "path": str(folder / f"{turn}.log")}}
+
+
+WITH_ALL: dict[str, Any] = {
+    **{"hedging": {"enabled": True}, "health_checks": {"path": "/"}, "load_probes": {"path": "/"}},
+    **{"sticky": {"header": "X-User"}, "concurrency": {"adaptive": True}, "policy": "prequal"},
+}
+LIMIT = {"requests": 9, "period": 1, "everywhere": True}
+MIRROR = {"pool": "default", "mirror": {"pool": "next", "share": 0.5}}
+
 SECTIONS: dict[str, Section] = {
     "pools": named(FOUND),
     "https-pools": named(SECURE),
-    "pools-logged": lambda turn, folder: {
-        "log": {"access": "json", "path": str(folder / "access.log")},
-        **named(FOUND)(turn, folder),
-    },
-    "pools-with-all": named(
-        {
-            **FOUND,
-            "hedging": {"enabled": True},
-            "health_checks": {"path": "/"},
-            "load_probes": {"path": "/"},
-            "sticky": {"header": "X-User"},
-            "concurrency": {"adaptive": True},
-            "policy": "prequal",
-        }
-    ),
-    "pools-by-file": named_by_file,
+    "pools-logged": lambda turn, folder: logged(0, folder) | named(FOUND)(turn, folder),
+    "pools-with-all": named(FOUND | WITH_ALL),
+    "pools-by-file": lambda turn, folder: {"pools": {f"p{turn}": discovered(turn, folder)}},
     "discovery": discovered,
     "routes": lambda turn, _: {"routes": [{"prefix": f"/{turn}", "answer": {"status": 200}}]},
-    "rate_limits": lambda turn, _: {
-        "rate_limits": [{"name": f"l{turn}", "requests": 9, "period": 1, "everywhere": True}]
-    },
-    "mirrors": lambda turn, _: {
-        "pools": {"next": FOUND},
-        "routes": [{"prefix": f"/{turn}", "pool": "default", "mirror": {"pool": "next", "share": 0.5}}],
-    },
+    "rate_limits": lambda turn, _: {"rate_limits": [LIMIT | {"name": f"l{turn}"}]},
+    "mirrors": lambda turn, _: {"pools": {"next": FOUND}, "routes": [MIRROR | {"prefix": f"/{turn}"}]},
     "policy": lambda turn, _: {"policy": ("steelyard", "maglev", "peak-ewma")[turn % 3]},
     "tls": lambda turn, folder: {"tls": Shelf(folder).pair(f"h{turn}.test")},
-    "upstream_tls": lambda turn, folder: {
-        "upstream_tls": {"server_name": f"h{turn}.test"},
-        "endpoints": SECURE["endpoints"],
-    },
+    "upstream_tls": lambda turn, _: {"upstream_tls": {"server_name": f"h{turn}.test"}, **SECURE},
     "tracing": lambda turn, _: {"tracing": {"enabled": True, "sample": 1 / (turn + 1)}},
     "export": lambda turn, _: {"tracing": {"endpoint": "http://127.0.0.1:1", "service": f"s{turn}"}},
-    "log": lambda turn, folder: {"log": {"access": "json", "path": str(folder / f"{turn}.log")}},
-    "health": lambda turn, _: {
-        "health_checks": {"path": f"/{turn}"},
-        "outlier_detection": {"failures": turn + 1},
-    },
+    "log": logged,
+    "health": lambda at, _: {"health_checks": {"path": f"/{at}"}, "outlier_detection": {"failures": at + 1}},
     "admission": lambda turn, _: {"admission": {"header": f"X-{turn}"}},
     "sticky": lambda turn, _: {"sticky": {"header": f"X-{turn}"}},
     "key": lambda turn, _: {"key": {"by": "header", "name": f"X-{turn}"}},
@@ -101,14 +83,10 @@ SECTIONS: dict[str, Section] = {
     "hedging": lambda turn, _: {"hedging": {"enabled": turn % 2 == 0}},
     "explain": lambda turn, _: {"explain": {"enabled": True, "header": f"X-{turn}"}},
     "record": lambda turn, folder: {"record": {"enabled": True, "path": str(folder / f"{turn}.rec")}},
-    "names": lambda turn, _: {
-        "names": {"resolver": "dns", "ttl": float(turn + 2), "servers": ["127.0.0.1:1"]}
-    },
+    "names": lambda turn, _: {"names": {"resolver": "dns", "ttl": turn + 2.0, "servers": ["127.0.0.1:1"]}},
     "limits": lambda turn, _: {"limits": {"head": 9000 + turn}, "http2": {"max_streams": turn + 1}},
     "buffering": lambda turn, _: {"buffering": {"request": turn + 1, "response": turn + 1}},
-    "endpoints": lambda turn, _: {
-        "endpoints": [{"id": f"e{turn}", "address": f"http://127.0.0.1:{turn + 1}", "region": "r"}]
-    },
+    "endpoints": lambda turn, _: at(f"http://127.0.0.1:{turn + 1}", f"e{turn}"),
     "admin": lambda turn, _: {"admin": {"token": f"sixteen-or-more-{turn}"}},
 }
 
@@ -156,16 +134,15 @@ async def test_removed_pool_and_its_contexts_do_not_wait_for_the_collector(
     come by only after millions of objects. The first connects fail, refused or in the handshake with a plain worker."""
     worker = await stage.worker(response())
     address = f"https://127.0.0.1:{worker.port if is_plain else 1}"
-    section = named({"endpoints": [{"id": "n0", "address": address, "region": "r"}]})
+    section = named(at(address))
     await stage.serve(worker, health_checks={}, **section(0, tmp_path))
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         await play(stage, section, tmp_path, range(1, 12))
-        assert (
-            Counter(map(type, gc.get_objects()))[ControlPlane] <= 2
-        )  # the last, and one that is being closed
+        # the last, and one that is being closed
+        assert Counter(map(type, gc.get_objects()))[ControlPlane] <= 2
         await stage.eventually(lambda: Counter(map(type, gc.get_objects()))[ssl.SSLContext] == 1)
     finally:
         gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from math import isclose
 from typing import Any
 
@@ -21,91 +20,25 @@ SWITCHED = b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
-Case = Callable[[Wireless, Peer], Iterator[None]]
-"""Plays up to the start of the timeout; time passes at the `yield`."""
+Act = tuple[str, bytes]
+"""What the client, another one or the first worker sends."""
 
-
-def partial_head(stage: Wireless, client: Peer) -> Iterator[None]:
-    yield
-    client.send(GET[:9])
-
-
-def idle_after_a_response(stage: Wireless, client: Peer) -> Iterator[None]:
-    client.send(GET)
-    yield
-    stage.workers[0].send(OK)
-
-
-def head_without_body(stage: Wireless, client: Peer) -> Iterator[None]:
-    yield
-    client.send(POST)
-
-
-def body_in_pieces(stage: Wireless, client: Peer) -> Iterator[None]:
-    client.send(POST)
-    yield
-    client.send(b"x")
-
-
-def request(stage: Wireless, client: Peer) -> Iterator[None]:
-    yield
-    client.send(GET)
-
-
-def upload(stage: Wireless, client: Peer) -> Iterator[None]:
-    client.send(POST)
-    yield
-    client.send(b"123456789")
-
-
-def response_head(stage: Wireless, client: Peer) -> Iterator[None]:
-    client.send(GET)
-    yield
-    stage.workers[0].send(HEAD)
-
-
-def response_in_pieces(stage: Wireless, client: Peer) -> Iterator[None]:
-    client.send(GET)
-    stage.turn()
-    stage.workers[0].send(HEAD)
-    yield
-    stage.workers[0].send(b"x" * 100)
-
-
-def tunnel(stage: Wireless, client: Peer) -> Iterator[None]:
-    client.send(UPGRADE)
-    stage.turn()
-    stage.workers[0].send(SWITCHED)
-    yield
-    client.send(b"x")
-
-
-def malformed(stage: Wireless, client: Peer) -> Iterator[None]:
-    yield
-    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nBad Field: x\r\n\r\n")
-
-
-def queued(stage: Wireless, client: Peer) -> Iterator[None]:
-    stage.client().send(GET)
-    yield
-    client.send(GET)
-
-
-CASES: list[tuple[str, Case, dict[str, Any]]] = [
-    ("head", partial_head, {}),
-    ("keep_alive", idle_after_a_response, {}),
-    ("request_idle", head_without_body, {}),
-    ("request_idle", body_in_pieces, {}),
-    ("first_byte", request, {}),
-    ("first_byte", upload, {}),
-    ("attempt", request, {}),
-    ("total", request, {}),
-    ("queue", queued, {"limits": (("in_flight", 1),)}),
-    ("body_idle", response_head, {}),
-    ("body_idle", response_in_pieces, {}),
-    ("tunnel_idle", tunnel, {}),
-    ("linger", malformed, {}),
+CASES: list[tuple[str, list[Act], dict[str, Any]]] = [
+    ("head", [("client", GET[:9])], {}),
+    ("keep_alive", [("client", GET), ("worker", OK)], {}),
+    ("request_idle", [("client", POST)], {}),
+    ("request_idle", [("client", POST), ("client", b"x")], {}),
+    ("first_byte", [("client", GET)], {}),
+    ("first_byte", [("client", POST), ("client", b"123456789")], {}),
+    ("attempt", [("client", GET)], {}),
+    ("total", [("client", GET)], {}),
+    ("queue", [("other", GET), ("client", GET)], {"limits": (("in_flight", 1),)}),
+    ("body_idle", [("client", GET), ("worker", HEAD)], {}),
+    ("body_idle", [("client", GET), ("worker", HEAD), ("worker", b"x" * 100)], {}),
+    ("tunnel_idle", [("client", UPGRADE), ("worker", SWITCHED), ("client", b"x")], {}),
+    ("linger", [("client", b"GET / HTTP/1.1\r\nHost: a\r\nBad Field: x\r\n\r\n")], {}),
 ]
+"""Key, and what leads up to the start of its timeout: time passes before the last act."""
 
 
 class Sweeps:
@@ -128,7 +61,7 @@ class Sweeps:
         self._due -= seconds
 
 
-@pytest.mark.parametrize(("key", "case", "options"), CASES)
+@pytest.mark.parametrize(("key", "acts", "options"), CASES)
 @settings(max_examples=25, deadline=None)
 @given(
     phase=st.floats(0.0, SWEEP_PERIOD),
@@ -136,15 +69,18 @@ class Sweeps:
     lateness=st.floats(0.001, SWEEP_PERIOD / 2),
 )
 def test_timeouts_are_never_early(
-    key: str, case: Case, options: dict[str, Any], phase: float, earlier: float, lateness: float
+    key: str, acts: list[Act], options: dict[str, Any], phase: float, earlier: float, lateness: float
 ) -> None:
     with Wireless(2, timeouts=((key, LIMIT),), retries=1, **options) as stage:
         period = SWEEP_PERIOD + lateness
         sweeps, client = Sweeps(stage, phase, period), stage.client()
-        for _ in case(stage, client):
+        clients = {"client": client, "other": stage.client()}
+        for number, (sender, data) in enumerate(acts, 1):
+            if number == len(acts):
+                stage.turn()
+                sweeps.wait(earlier)
+            (stage.workers[0] if sender == "worker" else clients[sender]).send(data)
             stage.turn()
-            sweeps.wait(earlier)
-        stage.turn()
         started, before = stage.loop.now(), state_of(stage, client)
         while state_of(stage, client) == before:
             sweeps.wait(SWEEP_PERIOD / 8)
