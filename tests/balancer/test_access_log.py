@@ -16,7 +16,7 @@ from balancer.config.sections import LogConfig
 from balancer.log.access_log import AccessLog
 from tests.balancer.conftest import Stage, Wire, answering_after, get, post, response
 from tests.balancer.test_access_log_writer import LogRecord, written
-from tests.balancer.test_worker_failures import reset_after_request, send_then_disconnect
+from tests.balancer.test_worker_failures import send_then_disconnect
 
 
 class WatchedLog:
@@ -218,14 +218,6 @@ async def test_successful_retry(stage: Stage, watched: WatchedLog) -> None:
     assert {line["end"] for line in lines} == {"ok"}
 
 
-async def test_worker_resets_before_its_response(stage: Stage, watched: WatchedLog) -> None:
-    """The worker resets before its response: 502."""
-    await watched.serve(await stage.worker(reset_after_request), retries=0)
-    await stage.ask(get())
-    line = await watched.line()
-    assert (line["end"], line["reason"], line["status"]) == ("reset", "connection_broken", 502)
-
-
 async def test_truncated_response(stage: Stage, watched: WatchedLog) -> None:
     """The client received 200 and three of 20 000 bytes."""
     await watched.serve(
@@ -251,27 +243,6 @@ async def test_response_timeout(stage: Stage, watched: WatchedLog) -> None:
     line = await watched.line()
     assert (line["end"], line["reason"], line["status"]) == ("timeout", "response_timeout", 504)
     assert (line["service"], line["first_byte"]) == (26, None)
-
-
-@pytest.mark.parametrize(
-    ("began", "status", "size"),
-    [(b"", 499, 0), (b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nabc", 200, 3)],
-)
-async def test_client_disconnects(
-    stage: Stage, watched: WatchedLog, began: bytes, status: int, size: int
-) -> None:
-    """499 before a response, as in nginx; in the middle of one, the status that was sent."""
-    worker = await stage.worker(stalls(began))
-    await watched.serve(worker)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
-    if began:
-        await client.until(b"abc")
-    client.reset()
-    line = await watched.line()
-    assert (line["end"], line["reason"]) == ("abandoned", "client_left")
-    assert (line["status"], line["bytes"]) == (status, size)
 
 
 async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -27,6 +28,7 @@ from tests.balancer.conftest import Stage, get, response
 from tests.balancer.example_counts import examples
 from tests.balancer.http2_client import http2_client
 from tests.balancer.outgoing import outgoing_request
+from tests.balancer.test_interop import asgi_echo, uvicorn_worker
 
 ADMIN: dict[str, Any] = {"prefix": "/admin", "answer": {"status": 403}}
 CLIENT = Client(b"127.0.0.1", b"127.0.0.1:80")
@@ -42,17 +44,9 @@ REFUSED = [  # 403, or 400 where workers differ
     "/x%2fy/../../admin",
 ]  # fmt: skip
 PASSED = [
-    "/",
-    "/x",
-    "/administrator",
-    "/x?y=/admin%2f;\\",
-    "/x%20y",
-    "/admin/../x",
-    "//x/admin",
-    "/%252fadmin",
-    "/admin%252fusers",
-    "/%c0%afadmin",
-]
+    "/", "/x", "/administrator", "/x?y=/admin%2f;\\", "/x%20y", "/admin/../x", "//x/admin", "/%252fadmin",
+    "/admin%252fusers", "/%c0%afadmin",
+]  # fmt: skip
 
 
 async def http1(stage: Stage, path: str) -> int:
@@ -72,9 +66,7 @@ async def test_paths_that_workers_may_take_for_another(stage: Stage, ask: Any) -
     assert {path for path, code in statuses.items() if code == 200} == set(PASSED)
     assert {code for code in statuses.values() if code != 200} == {400, 403}
     await stage.reload(routes=[HOST_ONLY])
-    assert [await ask(stage, path) for path in ("/admin%2fx", "/admin;x", "/admin%5cx", "/admin%00")] == [
-        200
-    ] * 4
+    assert {await ask(stage, path) for path in ("/admin%2fx", "/admin;x", "/admin%5cx", "/admin%00")} == {200}
 
 
 @pytest.mark.parametrize(
@@ -97,9 +89,8 @@ async def test_kept_and_decoded_parts(
     assert [await http1(stage, path) for path in everything] == [400] * 5
     await stage.reload(normalise={key: choice})
     assert [path for path in everything if await http1(stage, path) == 200] == paths
-    assert {
-        await http1(stage, path.replace("/a", "/admin").replace("/group", "/admin")) for path in paths
-    } == {admin}
+    moved = [path.replace("/a", "/admin").replace("/group", "/admin") for path in paths]
+    assert {await http1(stage, path) for path in moved} == {admin}
 
 
 def without_dots(path: bytes) -> bytes:
@@ -182,9 +173,8 @@ async def test_route_whose_own_path_is_refused(stage: Stage, key: str, path: str
     routes = [{by: path, "answer": {"status": 403}}, ADMIN]
     choices = [("refuse", 1, 400), ("keep", 0, 403)]
     for choice, lines, status in choices if key in ("nul", "semicolon") else [*choices, ("decode", 1, 200)]:
-        settings = Settings.model_validate(
-            {"endpoints": [FOUND], "routes": routes, "normalise": {key: choice}}
-        )
+        keys = {"endpoints": [FOUND], "routes": routes, "normalise": {key: choice}}
+        settings = Settings.model_validate(keys)
         found = refused_routes(settings.routes, settings.normalise)
         assert [f"see normalise.{key}" in line for line in found] == [True] * lines
         if choice == "refuse":
@@ -203,11 +193,8 @@ async def wsgi(taken: list[str]) -> AsyncIterator[int]:
         start("200 OK", [("Content-Length", "0")])
         return [b""]
 
-    class Quiet(WSGIRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            """Print nothing."""
-
-    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
+    quiet = type("Quiet", (WSGIRequestHandler,), {"log_message": lambda *_: None})
+    with make_server("127.0.0.1", 0, application, handler_class=quiet) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.server_port
@@ -218,26 +205,13 @@ async def wsgi(taken: list[str]) -> AsyncIterator[int]:
 @asynccontextmanager
 async def asgi(taken: list[str]) -> AsyncIterator[int]:
     """A worker of uvicorn, the same."""
-    uvicorn = pytest.importorskip("uvicorn")
-    bound = threading.Event()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         taken.append(scope["path"])
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
+        await asgi_echo(scope, receive, send)
 
-    class Bound(uvicorn.Server):  # type: ignore[misc, name-defined]
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            bound.set()
-
-    server = Bound(uvicorn.Config(application, port=0, lifespan="off", log_config=None, ws="none"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    await asyncio.to_thread(bound.wait)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    await asyncio.to_thread(thread.join)
+    async with uvicorn_worker(Path(), application) as port:
+        yield port
 
 
 @pytest.mark.parametrize("kind", [wsgi, asgi])
@@ -250,7 +224,5 @@ async def test_real_worker_gets_no_path_of_the_route(stage: Stage, kind: Any) ->
     assert passed == PASSED
     assert len(taken) == len(PASSED)
     for path in taken:
-        plain = "/".join(
-            part.partition(";")[0] for part in path.partition("\0")[0].replace("\\", "/").split("/")
-        )
+        plain = re.sub(";[^/]*", "", path.partition("\0")[0].replace("\\", "/"))
         assert posixpath.normpath("/" + plain.lstrip("/")).split("/")[1] != "admin", path

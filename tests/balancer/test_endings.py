@@ -17,12 +17,12 @@ import pytest
 
 from balancer.http2.events import CANCEL
 from balancer.recording.format import ENDS
-from tests.balancer.collector import TAKEN, decoded
+from tests.balancer.collector import TAKEN, spans_of
 from tests.balancer.conftest import Stage, Wire, get
 from tests.balancer.frames import WINDOW_UPDATE, frame
 from tests.balancer.http2_client import Http2Client, fields, http2_client
 from tests.balancer.test_access_log_writer import LogRecord
-from tests.balancer.test_http2_ends import accept_of
+from tests.balancer.test_http2_ends import WEBSOCKET, accept_of
 from tests.balancer.test_recording import blocks
 
 ENDINGS = """
@@ -58,7 +58,13 @@ tunnel     stream is malformed  tunnel       http2_error        101     tunnelle
 tunnel     frames are malformed  tunnel       http2_error        101     tunnelled  2
 """
 
-Case = tuple[str, str, str, str | None, int, bool, str, int]
+BEGUN = b"data: 1\n\n"
+ANSWERS = {
+    b"/whole": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    b"/begun": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + BEGUN,
+    b"/large": b"HTTP/1.1 200 OK\r\nContent-Length: 16777216\r\n\r\n" + bytes(16 << 20),
+    b"/tunnel": b"HTTP/1.1 101 OK\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: ",
+}
 
 NOT_COUNTED = ("client_left", "tunnel_idle")
 """Reasons that are no errors: `abandoned` counts the clients that left."""
@@ -90,18 +96,10 @@ class Ending:
         """The script of the worker."""
         head = await wire.head()
         path = head.line.split(b" ")[1]
-        if path == b"/whole":
-            await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-        elif path == b"/begun":
-            await wire.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
-        elif path == b"/large":
-            await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 16777216\r\n\r\n" + bytes(16 << 20))
-        elif path == b"/tunnel":
-            accept = accept_of(head.value(b"Sec-WebSocket-Key") or b"")
-            fields_of_upgrade = (
-                b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: " + accept
-            )
-            await wire.send(b"HTTP/1.1 101 OK\r\n" + fields_of_upgrade + b"\r\n\r\n")
+        answer = ANSWERS.get(path, b"")
+        if path == b"/tunnel":
+            answer += accept_of(head.value(b"Sec-WebSocket-Key") or b"") + b"\r\n\r\n"
+        await wire.send(answer)
         await self.is_over.wait()
 
     async def set_up(self, event: str, log: Path, record: Path) -> None:
@@ -141,7 +139,7 @@ class Ending:
             request = get(target, b"Transfer-Encoding: chunked", method=b"POST") + b"3\r\nabc\r\n"
         await self.client.send(request)
         if self.state in ("begun", "tunnel"):
-            await self.client.until(b"data: 1" if self.state == "begun" else b"\r\n\r\n")
+            await self.client.until(BEGUN if self.state == "begun" else b"\r\n\r\n")
 
     async def _ask_by_stream(self) -> None:
         self.h2 = client = await http2_client(self.stage, receive_buffer=4096)
@@ -149,14 +147,7 @@ class Ending:
         target = b"/" + self.state.encode()
         if self.state == "tunnel":
             await client.until(lambda: client.engine.has_connect)
-            self.stream = client.begin(
-                (
-                    (b":method", b"CONNECT"),
-                    (b":protocol", b"websocket"),
-                    *fields(target)[1:],
-                    (b"sec-websocket-version", b"13"),
-                )
-            )
+            self.stream = client.begin((*WEBSOCKET[:2], *fields(target)[1:], *WEBSOCKET[-1:]))
         elif self.state == "uploading":
             self.stream = client.begin(fields(target, method=b"POST"))
             client.send(self.stream, b"abc")
@@ -179,18 +170,15 @@ class Ending:
             await stage.server.stop()
         elif event == "worker leaves":
             self.workers[0].connections[0].reset()
-        elif event == "worker closes":
-            self.is_over.set()
-            await stage.turn()
-            self._leave()
-        elif event in ("client leaves", "client closes"):
+        elif event in ("client leaves", "client closes", "worker closes"):
+            if event == "worker closes":
+                self.is_over.set()
+                await stage.turn()
             self._leave()
         elif event == "client sends more":
             self._send(b"x" * 1000)
-        elif event == "stream is malformed":
-            self.client.write(frame(WINDOW_UPDATE, bytes(4), self.stream))
-        elif event == "frames are malformed":
-            self.client.write(frame(WINDOW_UPDATE, bytes(4)))
+        elif "malformed" in event:
+            self.client.write(frame(WINDOW_UPDATE, bytes(4), self.stream if "stream" in event else 0))
         elif event == "client takes nothing":
             for _ in range(3):
                 stage.advance(30.0)
@@ -216,11 +204,10 @@ class Ending:
 
     async def logged(self, log: Path) -> LogRecord:
         """The line of the request."""
-        path = "/" + self.state
 
         def found() -> list[LogRecord]:
-            lines = [json.loads(line) for line in log.read_text(encoding="ascii").splitlines()]
-            return [line for line in lines if line["path"] == path]
+            lines = map(json.loads, log.read_text(encoding="ascii").splitlines())
+            return [line for line in lines if line["path"] == "/" + self.state]
 
         await self.stage.eventually(found)
         [line] = found()
@@ -241,6 +228,7 @@ async def test_ending_is_told_alike_everywhere(
     line = await ending.logged(tmp_path / "log")
     assert (line["end"], line["reason"], line["status"]) == (end, reason, status)
     assert is_sent or line["bytes"] == 0
+    assert line["bytes"] == len(BEGUN) or state != "begun"
     counts, outcomes = stage.proxy.counts, stage.outcomes()
     assert counts.errors[reason or ""] == (
         reason is not None and reason not in NOT_COUNTED and end != "tunnel"
@@ -248,22 +236,18 @@ async def test_ending_is_told_alike_everywhere(
     assert counts.abandoned == (reason == "client_left")
     assert (outcomes or {"-": 1}) == {attempt: 1} or state == "queued"
     stage.control_plane.recording.close()
-    rows = [
-        row for kind, rows in blocks((tmp_path / "recording").read_bytes()) if kind == "R" for row in rows
-    ]
-    assert (ENDS.index(end), status) in [(row["end"], row["status"]) for row in rows]
-    tracing = stage.proxy.tracing
-    assert tracing is not None
-    assert tracing.spans is not None
-    await asyncio.to_thread(tracing.spans.stop)
-    spans = [
-        span for span in decoded(ending.collector.requests) if span.attributes.get("url.path") == "/" + state
-    ]
-    [span] = spans
+    recorded = blocks((tmp_path / "recording").read_bytes())
+    rows = [(row["end"], row["status"]) for kind, rows in recorded if kind == "R" for row in rows]
+    assert (ENDS.index(end), status) in rows
+    spans = await spans_of(stage, ending.collector)
+    [span] = [span for span in spans if span.attributes.get("url.path") == "/" + state]
     assert (span.attributes["steelyard.outcome"], span.attributes.get("error.type")) == (end, reason)
     assert span.attributes.get("http.response.status_code") == (status if is_sent else None)
     is_error = end in ("reset", "timeout", "unavailable")
     assert span.status == ("error" if is_error else "unset")
+    attempts = [one for one in spans if one.kind == "client"]
+    assert {one.attributes["steelyard.outcome"] for one in attempts} == {attempt} - {"-"} or state == "queued"
+    assert reason != "client_left" or "error" not in [one.status for one in spans]
     ending.is_over.set()
     for client in stage.clients:
         client.reset()

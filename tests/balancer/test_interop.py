@@ -81,10 +81,10 @@ async def asgi_echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def uvicorn_worker(tmp_path: Path) -> AsyncIterator[int]:
+async def uvicorn_worker(tmp_path: Path, application: Any = asgi_echo) -> AsyncIterator[int]:
     uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
     config = uvicorn.Config(
-        asgi_echo, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1
+        application, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     sock = socket.socket()

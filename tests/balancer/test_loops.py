@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from balancer.errors import RequestRejected
-from balancer.http1.client import OWN_NAME, Client
+from balancer.http1.client import OWN_NAME as OWN
+from balancer.http1.client import Client
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.http2_client import http2_client
 from tests.balancer.outgoing import outgoing_request
 from tests.balancer.programs import starting, workers
 from tests.balancer.test_admin import status as status_of
-
-OWN = OWN_NAME
 
 
 def forwarded(*lines: bytes, target: bytes = b"/", method: bytes = b"GET", version: bytes = b"1.1") -> bytes:
@@ -66,23 +65,17 @@ def test_a_request_of_another_proxy_is_passed_on(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["1.1", "2"])
-@pytest.mark.parametrize("transport", ["http1", "http2"])
+@pytest.mark.parametrize("transport", ["native", "http2"])
 async def test_a_balancer_that_is_its_own_endpoint_asks_itself_once(
     stage: Stage, protocol: str, transport: str
 ) -> None:
     server = await stage.serve(await stage.worker(response()))
-    own = {"id": "own", "address": f"http://{server.address}", "region": "r"}
-    if transport == "http2":
-        own["transport"] = "http2"
+    own = {"id": "own", "address": f"http://{server.address}", "region": "r", "transport": transport}
     await stage.reload(endpoints=[own])
-    if protocol == "2":
-        status = (await (await http2_client(stage)).ask(path=b"/")).status
-    else:
-        status = (await stage.ask(get())).status
-    assert status == 508
-    await stage.reload(
-        endpoints=[{**own, "address": f"http://127.0.0.1:{stage.dead_port()}"}]
-    )  # ends its connections
+    answer = await (await http2_client(stage)).ask() if protocol == "2" else await stage.ask(get())
+    assert answer.status == 508
+    # ends its connections
+    await stage.reload(endpoints=[own | {"address": f"http://127.0.0.1:{stage.dead_port()}"}])
     document = await status_of(stage)
     assert (document["requests"], document["responses"]) == (1, {"508": 2})  # a refused head is no request
 

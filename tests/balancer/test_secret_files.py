@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from balancer.__main__ import main
+from balancer.__main__ import cli
 from balancer.config.effective import effective
 from balancer.config.problems import ConfigError
 from balancer.configuration import load, load_with_sources
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
+from tests.command_line import run_in_process
 
 TOKEN = "0123456789abcdef"
+RULE = "HERE/token must hold one line of 16 characters or more, printable ASCII without spaces"
 ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\nregion = "r"\n'
 
 
@@ -25,10 +26,11 @@ def configuration(folder: Path, text: str, mode: int = 0o600) -> Path:
     return file
 
 
-def check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run `balancer check`."""
-    monkeypatch.setattr(sys, "argv", ["balancer", "check", str(file)])
-    main()
+def warnings_of_check(file: Path) -> list[str]:
+    """What `balancer check` says about other users."""
+    ran = run_in_process(cli, "balancer", "check", str(file))
+    assert ran.returncode == 0, ran.stderr
+    return [line for line in (ran.stdout + ran.stderr).splitlines() if "other users" in line]
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604, 0o644, 0o755])
@@ -37,19 +39,16 @@ def check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (f'admin = {{ token = "{TOKEN}" }}\n', {"admin.token": "balancer.toml"}),
         ('admin = { token_file = "HERE/token" }\n', {"admin.token_file": "token"}),
-        ('tls = { certificate = "HERE/server.pem" }\n', {"tls.certificate": "server.pem"}),
+        ('tls = { certificate = "HERE/both.pem" }\n', {"tls.certificate": "both.pem"}),
+        ('tls = { certificate = "HERE/both.pem", key = "HERE/both.pem" }\n', {"tls.key": "both.pem"}),
         (
-            'tls = { certificate = "HERE/server.pem", key = "HERE/server.pem" }\n',
-            {"tls.key": "server.pem"},
+            '[[tls.certificates]]\ncertificate = "HERE/both.pem"\n',
+            {"tls.certificates.0.certificate": "both.pem"},
         ),
         (
-            'tls = { certificates = [{ certificate = "HERE/server.pem" }] }\n',
-            {"tls.certificates.0.certificate": "server.pem"},
-        ),
-        (
-            'upstream_tls = { certificate = "HERE/server.pem" }\n[pools.p]\npolicy = "random"\n[[pools.p.endpoints]]\n'
+            'upstream_tls = { certificate = "HERE/both.pem" }\n[pools.p]\npolicy = "random"\n[[pools.p.endpoints]]\n'
             'id = "b"\naddress = "http://127.0.0.1:2"\nregion = "r"\n[[routes]]\npool = "p"\n',
-            {"upstream_tls.certificate": "server.pem"},
+            {"upstream_tls.certificate": "both.pem"},
         ),
         (
             f'sticky = {{ cookie = "c", key = "{TOKEN * 4}" }}\nrecord = {{ path = "HERE/r", salt = "{TOKEN}" }}\n',
@@ -61,50 +60,35 @@ def check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_check_warns_about_secrets_that_others_may_read(
-    text: str,
-    holders: dict[str, str],
-    mode: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    text: str, holders: dict[str, str], mode: int, tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n", encoding="utf-8")
-    pair = Shelf(tmp_path).pair("a.org")
-    pem = [Path(pair[part]).read_bytes() for part in ("certificate", "key")]
-    (tmp_path / "server.pem").write_bytes(b"".join(pem))
+    pem = [Path(path).read_bytes() for path in Shelf(tmp_path).pair("a.org").values()]
+    (tmp_path / "both.pem").write_bytes(b"".join(pem))
     file = configuration(tmp_path, text, mode)
-    for name in ("token", "server.pem"):
+    for name in ("token", "both.pem"):
         (tmp_path / name).chmod(mode)
-    check(file, monkeypatch)
-    told = capsys.readouterr()
-    warned = [line for line in (told.out + told.err).splitlines() if "other users" in line]
     wanted = holders if mode & 0o044 else {}
-    assert sorted(warned) == sorted(
+    assert sorted(warnings_of_check(file)) == sorted(
         f"warning: {key}: {tmp_path / name} can be read by other users (mode {mode:04o}); chmod 600"
         for key, name in wanted.items()
     )
 
 
-def test_a_secret_of_the_environment_is_in_no_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_of_the_environment_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALANCER_ADMIN__TOKEN", TOKEN)
-    check(configuration(tmp_path, "", 0o644), monkeypatch)
-    assert "other users" not in capsys.readouterr().out
+    assert warnings_of_check(configuration(tmp_path, "", 0o644)) == []
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot read HERE/token: No such file or directory"),
-        (
-            b"short\n",
-            "HERE/token must hold one line of 16 characters or more, printable ASCII without spaces",
-        ),
-        (b"0123456789 abcdef", "HERE/token must hold one line of 16 characters"),
-        (b"0123456789abcdef\n\n0123456789abcdef\n", "HERE/token must hold one line of 16 characters"),
+        (b"short\n", RULE),
+        (b"0123456789 abcdef", RULE),
+        (b"0123456789abcdef\n\n0123456789abcdef\n", RULE),
         (b"\xff" * 20, "HERE/token: "),
-        (b"", "HERE/token must hold one line of 16 characters"),
+        (b"", RULE),
     ],
 )
 def test_a_bad_token_file_is_refused(content: bytes | None, message: str, tmp_path: Path) -> None:

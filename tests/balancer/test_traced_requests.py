@@ -396,22 +396,6 @@ async def test_status_of_spans(
     assert server.attributes.get("error.type") == error
 
 
-async def test_client_that_leaves(stage: Stage, traced: Traced) -> None:
-    """The attempt and the request are abandoned, and neither is an error."""
-    go = asyncio.Event()
-    worker = await stage.worker(answering_after(go))
-    await traced.serve(worker)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
-    client.reset()
-    await stage.eventually(lambda: stage.outcomes() == {"abandoned": 1})
-    go.set()
-    spans = await traced.spans()
-    assert [span.attributes["steelyard.outcome"] for span in spans if span.name == "GET"] == ["abandoned"] * 2
-    assert {span.status for span in spans} == {"unset"}
-
-
 async def test_tunnel_is_one_long_request(stage: Stage, traced: Traced) -> None:
     async def switch(wire: Wire) -> None:
         await wire.request()
