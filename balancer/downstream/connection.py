@@ -298,7 +298,9 @@ class DownstreamConnection(ClientConnection):
         self.uncharge()
         if self._answering is not None:
             self._answering.resume_response()
-        elif self._pipelined is not None:
+            return
+        self.idle_since = self._proxy.now()  # the client has taken the last response only now
+        if self._pipelined is not None:
             self._go_on_soon()
 
     # --- requests

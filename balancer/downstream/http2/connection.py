@@ -164,7 +164,8 @@ class Http2Connection(ClientConnection):
                 if not flag:
                     stream.cut_by = Http2Error(f"the stream was reset: {name_of(cast(int, value))}")
                 stream.lost(None)
-            self._ended.pop(stream_id, None)
+            elif stream_id in self._ended:
+                self.forget(self._ended[stream_id])
         elif kind == TRAILERS and stream is not None:
             stream.ended(trailers_of(cast(FieldPairs, value)))
         elif kind == OVERSIZED:
@@ -265,6 +266,7 @@ class Http2Connection(ClientConnection):
 
     def forget(self, stream: Http2Stream) -> None:
         """Forget a stream that was reset."""
+        self.idle_since = self._proxy.now()
         self._streams.pop(stream.id, None)
         self._ended.pop(stream.id, None)
         self._watched.pop(stream, None)
@@ -308,16 +310,15 @@ class Http2Connection(ClientConnection):
             self._leave()
 
     def _forget_sent(self) -> None:
-        """Forget the answered streams of whose response the client has taken all."""
-        if not self.engine.unsent_in_all:
-            for stream in self._ended.values():
-                stream.uncharge()
-            self._ended.clear()
-            return
+        """Forget the answered streams of whose response the client has taken all. The idle time starts with the
+        last."""
+        is_sent = not self.engine.unsent_in_all
         for stream in list(self._ended.values()):
-            if not stream.unsent:
+            if is_sent or not stream.unsent:
                 stream.uncharge()
                 del self._ended[stream.id]
+        if not self._ended:
+            self.idle_since = self._proxy.now()
 
     def _high_of_each(self) -> int:
         """Return the bytes of a stream that may wait before its response is paused: fewer where many are open."""

@@ -176,6 +176,8 @@ class Http2Stream(ClientStream):
         self.is_held |= reason
 
     def unhold(self, reason: int = HELD_BY_BODY) -> None:
+        if self.is_held:
+            self.idle_since = self._proxy.now()  # while it was held, the client could send nothing
         self.is_held &= ~reason
         if self._withheld and not self.is_held:
             size, self._withheld = self._withheld, 0
