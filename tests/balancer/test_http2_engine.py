@@ -783,20 +783,11 @@ def window(stream: int, size: int) -> bytes:
 
 FIVE = (*POST, (b"content-length", b"5"))
 FAULTS: dict[str, Callable[[int], tuple[bytes, bytes]]] = {
-    "content-length exceeded": lambda stream: (
-        head(stream, *FIVE, flags=END_HEADERS),
-        frame(frames.DATA, bytes(10), stream),
-    ),
-    "content-length not reached": lambda stream: (
-        head(stream, *FIVE, flags=END_HEADERS),
-        frame(frames.DATA, b"x", stream, 1),
-    ),
-    "malformed trailers": lambda stream: (
-        head(stream, *POST, flags=END_HEADERS),
-        head(stream, (b"x", b"a\r\nb")),
-    ),
-    "malformed head": lambda stream: (b"", head(stream, *GET, (b"X", b"y"))),
-    "reset": lambda stream: (head(stream, *GET), rst(stream)),
+    "too long": lambda at: (head(at, *FIVE, flags=END_HEADERS), frame(frames.DATA, bytes(10), at)),
+    "too short": lambda at: (head(at, *FIVE, flags=END_HEADERS), frame(frames.DATA, b"x", at, 1)),
+    "malformed trailers": lambda at: (head(at, *POST, flags=END_HEADERS), head(at, (b"x", b"a\r\nb"))),
+    "malformed head": lambda at: (b"", head(at, *GET, (b"X", b"y"))),
+    "reset": lambda at: (head(at, *GET), rst(at)),
 }
 
 

@@ -197,7 +197,10 @@ SCATTER = 0x9E3779B97F4A7C15
 """Multiples of it are spread over all bits."""
 
 
-def flood(keys: int, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("keys", "seconds"), [(20_000, 45.0), pytest.param(1_000_000, 95.0, marks=pytest.mark.second_tier)]
+)
+def test_flood_of_keys_neither_resets_a_bucket_nor_grows_the_table(keys: int, seconds: float) -> None:
     """A client uses up its bucket, sends a request under each of many other keys, and has only what flows in."""
     shared = SharedBuckets(1, 64)
     one = Process(Buckets(shared), TokenBucket(5, 0.1))
@@ -214,15 +217,6 @@ def flood(keys: int, seconds: float) -> None:
     assert again == int(seconds * 0.1)
     [table] = shared.tables
     assert len(table.numbers) == 64 * WORDS
-
-
-def test_flood_of_keys_neither_resets_a_bucket_nor_grows_the_table() -> None:
-    flood(20_000, 45.0)
-
-
-@pytest.mark.second_tier
-def test_flood_of_a_million_keys() -> None:
-    flood(1_000_000, 95.0)
 
 
 def test_reset_of_a_bucket_takes_fifteen_times_its_tokens() -> None:

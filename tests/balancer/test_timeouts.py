@@ -38,22 +38,6 @@ async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
     assert stage.pool().idle == 0
 
 
-async def test_first_byte_timeout_starts_at_the_end_of_the_request(stage: Stage) -> None:
-    """A slow upload does not use up the worker's time."""
-    worker = await stage.worker(read_silently)
-    await stage.serve(worker, timeouts={"first_byte": 5, "request_idle": 100})
-    client = await stage.client()
-    await client.send(post(b"x" * 10)[:-5])
-    await stage.eventually(lambda: worker.received)
-    stage.advance(50)
-    await client.send(b"x" * 5)
-    await stage.eventually(lambda: worker.received.endswith(b"x" * 10))
-    stage.advance(4.9)
-    assert stage.proxy.in_flight == 1
-    stage.advance(0.2)
-    check(await client.response(), 504, "response_timeout")
-
-
 async def test_stalled_response_resets_the_client(stage: Stage) -> None:
     """Whatever its length; a response that moves does not time out."""
     more = asyncio.Event()
@@ -150,16 +134,6 @@ async def test_idle_client_is_closed_after_keep_alive(stage: Stage) -> None:
     assert len(stage.proxy.downstreams) == 2
     stage.advance(2)
     assert await mute.rest() == await client.rest() == b""
-
-
-async def test_request_restarts_keep_alive(stage: Stage) -> None:
-    """It runs from the end of the last response."""
-    await stage.serve(await stage.worker(response()), timeouts={"keep_alive": 95})
-    client = await stage.client()
-    for _ in range(3):
-        assert (await client.ask(get())).status == 200
-        stage.advance(60)
-    assert (await client.ask(get())).status == 200
 
 
 async def test_queue_timeout_is_answered_503(stage: Stage) -> None:

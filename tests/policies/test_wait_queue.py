@@ -171,18 +171,16 @@ def test_rate_meter_forgets() -> None:
 # --- properties
 
 Event = tuple[str, int]
-EVENTS = st.lists(
-    st.one_of(
-        st.tuples(st.just("join"), st.integers(0, 2)),
-        st.tuples(st.just("take"), st.just(0)),
-        st.tuples(st.just("leave"), st.integers(0, 30)),
-    ),
-    max_size=120,
-)
+
+
+def lists_of(**most: int) -> st.SearchStrategy[list[Event]]:
+    """Events of these kinds, with numbers up to the given ones."""
+    kinds = (st.tuples(st.just(what), st.integers(0, number)) for what, number in most.items())
+    return st.lists(st.one_of(*kinds), max_size=120)
 
 
 @examples(200)
-@given(EVENTS, st.integers(0, 8))
+@given(lists_of(join=2, take=0, leave=30), st.integers(0, 8))
 def test_invariants_hold_after_any_event(events: list[Event], limit: int) -> None:
     """Never beyond the limit; rejected only when full; in order within a level; a ticket that left or was taken does
     not return; take finds one if any waits."""
@@ -210,19 +208,8 @@ def test_invariants_hold_after_any_event(events: list[Event], limit: int) -> Non
         assert queue.oldest_wait(now) == (now - min(p.joined_at for p in waiting) if waiting else 0.0)
 
 
-SOURCED = st.lists(
-    st.one_of(
-        st.tuples(st.just("join"), st.integers(0, 3)),
-        st.tuples(st.just("take"), st.just(0)),
-        st.tuples(st.just("leave"), st.integers(0, 30)),
-        st.tuples(st.just("evict"), st.integers(0, 3)),
-    ),
-    max_size=120,
-)
-
-
 @examples(200)
-@given(SOURCED)
+@given(lists_of(join=3, take=0, leave=30, evict=3))
 def test_sources_take_turns(events: list[Event]) -> None:
     """Each source is served by age, none twice while another waits that was there, and the source that has most gives
     its newest ticket away to one that has at least two fewer."""
