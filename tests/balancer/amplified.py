@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from balancer.urls import MAX_PARTS
-from tests.balancer.frames import (
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    SETTINGS,
-    block,
-    frame,
-    frames_of,
-)
+from tests.balancer.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, frame, frames_of
 from tests.balancer.wireless import CLIENTS, Peer, Wireless
 
 Field = tuple[bytes, bytes]
@@ -31,8 +22,10 @@ def limit(by: str, **more: str) -> tuple[dict[str, Any], ...]:
     return ({"name": "one", "requests": 1_000_000_000, "by": by, "everywhere": True, **more},)
 
 
-def routes(*conditions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    return tuple({"pool": "default", **one} for one in conditions)
+def routes(condition: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """Fifty routes, and one for all else."""
+    conditions = (*map(condition, range(50)), {"prefix": "/"})
+    return {"routes": tuple({"pool": "default", **one} for one in conditions)}
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -52,15 +45,9 @@ FEATURES: dict[str, dict[str, Any]] = {
     "tracing": {"tracing": {"enabled": True, "trust": "all"}},
     "explain": {"explain": {"header": "X-Explain"}},
     "mirror": {"mirror": {}},
-    "routes by path": {
-        "routes": routes(*({"prefix": f"/a/{n}", "strip_prefix": True} for n in range(50)), {"prefix": "/"})
-    },
-    "routes by host": {"routes": routes(*({"host": f"*.h{n}.org"} for n in range(50)), {"prefix": "/"})},
-    "routes by field": {
-        "routes": routes(
-            *({"prefix": "/", "headers": {"x-user": f"u{n}"}} for n in range(50)), {"prefix": "/"}
-        )
-    },
+    "routes by path": routes(lambda n: {"prefix": f"/a/{n}", "strip_prefix": True}),
+    "routes by host": routes(lambda n: {"host": f"*.h{n}.org"}),
+    "routes by field": routes(lambda n: {"prefix": "/", "headers": {"x-user": f"u{n}"}}),
     "rate limit by client": {"rate_limits": limit("client"), **TRUSTED},
     "rate limit by field": {"rate_limits": limit("header", header="X-User")},
     "rate limit by key": {"rate_limits": limit("key"), "key": {"by": "cookie", "name": "sid"}},
@@ -105,10 +92,7 @@ PATHS: dict[str, tuple[Field, ...]] = {
     )
 }
 PATHS["many parts"] = ((b":path", b"/" + b"%61" * MAX_PARTS + b"/.." * MAX_PARTS + b"/a" * 500),)
-ALL = {
-    **HEADS,
-    **{f":path {name}": of for name, of in PATHS.items()},
-}
+ALL = HEADS | {f":path {name}": of for name, of in PATHS.items()}
 
 
 def frozen(value: Any) -> Any:
@@ -123,31 +107,21 @@ class Attacker:
 
     def __init__(self, stage: Wireless, fields: Sequence[Field]) -> None:
         self._stage = stage
-        self._fields = tuple(fields)
         self._stream = 1
         self.client = stage.client()
         self.client.send(PREFACE + frame(SETTINGS))
-        known = [(b":authority", b"h.h0.org"), *dict.fromkeys(self._fields)]
-        self._ask(
-            b"\x82\x86" + b"".join(block(field, first=0x40) for field in known), has_path=self._has_path
-        )
-        self._index = {field: bytes((0x80 | 61 + len(known) - at,)) for at, field in enumerate(known)}
-        self._known = known
-
-    @property
-    def _has_path(self) -> bool:
-        return any(name == b":path" for name, _ in self._fields)
+        known = [(b":authority", b"h.h0.org"), *dict.fromkeys(fields)]
+        self._begin = b"\x82\x86" if b":path" in dict(fields) else b"\x82\x86\x84"
+        self._ask(b"".join(block(field, first=0x40) for field in known))
+        index = {field: bytes((0x80 | 61 + len(known) - at,)) for at, field in enumerate(known)}
+        self._refers = b"".join(index[field] for field in (known[0], *fields))
 
     def ask(self) -> None:
         """Send a request that differs in one byte from the one before."""
-        refers = b"".join(self._index[field] for field in (self._known[0], *self._fields))
-        number = block((b"x", b"%d" % (self._stream % 10)))
-        self._ask(b"\x82\x86" + refers + number, has_path=self._has_path)
+        self._ask(self._refers + block((b"x", b"%d" % (self._stream % 10))))
 
-    def _ask(self, head: bytes, *, has_path: bool) -> None:
-        if not has_path:
-            head = head[:2] + b"\x84" + head[2:]
-        self.client.send(frame(HEADERS, head, self._stream, END_HEADERS | END_STREAM))
+    def _ask(self, fields: bytes) -> None:
+        self.client.send(frame(HEADERS, self._begin + fields, self._stream, END_HEADERS | END_STREAM))
         self._stage.turn()
         self._stream += 2
 
@@ -183,9 +157,8 @@ def play(
             for _ in range(requests):
                 attacker.ask()
             mark()
-            found = [
-                payload[:1] for kind, _, _, payload in frames_of(attacker.client.received) if kind == HEADERS
-            ]
+            received = frames_of(attacker.client.received)
+            found = [payload[:1] for kind, _, _, payload in received if kind == HEADERS]
             assert len(found) == requests, (feature, name, len(found))
             attacker.client.vanish()
             stage.turn()

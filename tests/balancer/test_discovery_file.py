@@ -267,17 +267,13 @@ def test_invalid_configuration(keys: Any, named: tuple[str, ...]) -> None:
 async def test_file_of_the_same_size_and_time_is_read(stage: Stage, tmp_path: Path) -> None:
     """Its time of change (ctime) cannot be set back."""
     path = tmp_path / "endpoints.toml"
-    path.write_text(table(1111, "a"))
-    os.utime(path, ns=(10**18, 10**18))
-    await serve(stage, path)
-    before = path.stat()
-    path.write_text(table(2222, "b"))
-    os.utime(path, ns=(10**18, 10**18))
-    after = path.stat()
-    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
-        before.st_size,
-        before.st_mtime_ns,
-        before.st_ino,
-    )
+    seen = set()
+    for text in (table(1111, "a"), table(2222, "b")):
+        path.write_text(text)
+        os.utime(path, ns=(10**18, 10**18))
+        seen.add((path.stat().st_size, path.stat().st_mtime_ns, path.stat().st_ino))
+        if stage.server is None:
+            await serve(stage, path)
+    assert len(seen) == 1
     poll(stage, 2)
     assert known(stage) == ["b"]

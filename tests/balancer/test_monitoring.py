@@ -49,10 +49,8 @@ async def exported(stage: Stage) -> dict[str, set[str]]:
         labels = {label for sample in family.samples for label in sample.labels}
         found[family.name if family.type != "counter" else f"{family.name}_total"] = labels
         found |= {sample.name: set(sample.labels) for sample in family.samples}
-    found["steelyard_queue_dropped_total"] |= {
-        "pool",
-        "reason",
-    }  # no request was dropped, so it has no sample
+    # no request was dropped, so it has no sample
+    found["steelyard_queue_dropped_total"] |= {"pool", "reason"}
     return found
 
 
@@ -88,10 +86,8 @@ async def test_pools_are_told_apart(stage: Stage) -> None:
                 assert_grouped(target["expr"])
                 assert panel["type"] == "table" or "{{pool}}" in target["legendFormat"], panel["title"]
     variable = DASHBOARD["templating"]["list"][-1]
-    assert (variable["name"], variable["allValue"]) == (
-        "pool",
-        ".*",
-    )  # also of a balancer whose pool has no name
+    # also of a balancer whose pool has no name
+    assert (variable["name"], variable["allValue"]) == ("pool", ".*")
     for rule in RULES:
         if of_pool.intersection(name for name, _ in METRIC.findall(rule["expr"])):
             assert_grouped(rule["expr"])
@@ -133,10 +129,8 @@ def test_alert_names_its_severity_and_uses_its_own_labels(rule: dict[str, Any]) 
     assert rule["labels"]["severity"] in ("warning", "critical")
     used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
     groups = re.findall(r"\bby \(([^)]*)\)", rule["expr"])
-    kept = (
-        {label.strip() for group in groups for label in group.split(",")} if groups else {"instance", "pool"}
-    )
-    assert used <= kept, used - kept
+    kept = {label.strip() for group in groups for label in group.split(",")}
+    assert used <= (kept if groups else {"instance", "pool"}), used - kept
 
 
 def test_panels_do_not_overlap_and_name_a_data_source_variable() -> None:
