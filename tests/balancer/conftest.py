@@ -396,12 +396,7 @@ class Stage:
             for worker in workers
         ]
         endpoints = [
-            {
-                "id": f"w{i}",
-                "address": address,
-                "region": "r",
-                "max_in_flight": max_in_flight,
-            }
+            {"id": f"w{i}", "address": address, "region": "r", "max_in_flight": max_in_flight}
             for i, address in enumerate(addresses)
         ]
         defaults = {

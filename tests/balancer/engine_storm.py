@@ -16,16 +16,7 @@ from hpack import Encoder
 
 from balancer.http2.client_engine import CannotOpenStream, ClientEngine
 from balancer.http2.engine import Engine
-from balancer.http2.events import (
-    CANCEL,
-    CLOSED,
-    DATA,
-    HEAD,
-    INTERIM,
-    OVERSIZED,
-    RESET,
-    TRAILERS,
-)
+from balancer.http2.events import CANCEL, CLOSED, DATA, HEAD, INTERIM, OVERSIZED, RESET, TRAILERS
 from balancer.http2.events import Event as EngineEvent
 from balancer.http2.limits import SMALL, Limits
 from balancer.http2.sendable import UnsendableFields

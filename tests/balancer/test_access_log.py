@@ -374,13 +374,7 @@ async def test_client_disconnects_while_its_retry_is_queued(stage: Stage, watche
     ],
 )
 async def test_rejected_request(
-    stage: Stage,
-    watched: WatchedLog,
-    data: bytes,
-    status: int,
-    reason: str,
-    method: str | None,
-    path: str,
+    stage: Stage, watched: WatchedLog, data: bytes, status: int, reason: str, method: str | None, path: str
 ) -> None:
     """Rejected before it reaches a worker; method and path are logged if they can be parsed."""
     await watched.serve(await stage.worker(response()), limits={"head": 1024})

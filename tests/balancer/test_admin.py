@@ -255,8 +255,7 @@ async def test_admin_sockets_require_the_token(stage: Stage, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [b"Host: a:99999", b"Host: xn--a", b"Host: [::1", b"Host: \xff", b"Authorization: Bearer \xff"],
+    "bad", [b"Host: a:99999", b"Host: xn--a", b"Host: [::1", b"Host: \xff", b"Authorization: Bearer \xff"]
 )
 @pytest.mark.parametrize("token", [None, TOKEN])
 async def test_malformed_host_or_token(stage: Stage, bad: bytes, token: str | None) -> None:

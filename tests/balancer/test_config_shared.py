@@ -82,8 +82,5 @@ def test_the_printed_configuration_hides_the_url(tmp_path: Path) -> None:
 
 
 def test_the_name_of_the_store_has_no_credentials() -> None:
-    urls = {
-        "redis://user:hush@h": "redis://h:6379",
-        "rediss://:hush@[::1]:7/0": "rediss://[::1]:7",
-    }
+    urls = {"redis://user:hush@h": "redis://h:6379", "rediss://:hush@[::1]:7/0": "rediss://[::1]:7"}
     assert {url: SharedConfig(url=url).store for url in urls} == urls  # type: ignore[arg-type]

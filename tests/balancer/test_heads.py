@@ -423,11 +423,7 @@ TO_CHUNKED = (b"Transfer-Encoding", b"chunked")
     ],
 )
 def test_response_framing(
-    lines: list[bytes],
-    to_http10: bool,
-    stays: bool,
-    framing: Framing,
-    added: Fields,
+    lines: list[bytes], to_http10: bool, stays: bool, framing: Framing, added: Fields
 ) -> None:
     """RFC 9112 § 6: a length is forwarded, everything else is chunked; to HTTP/1.0 it ends with the connection."""
     head, found = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, to_http10, stays)

@@ -100,10 +100,7 @@ async def test_same_key_goes_to_the_same_endpoint(stage: Stage) -> None:
         ({"key": {"by": "header"}}, "key.name: is required"),
         ({"key": {"by": "path", "name": "x"}}, "key.name: "),
         ({"key": {"name": "x"}}, "key.name: "),
-        (
-            {"key": {"by": "path"}, "sticky": {"header": "X-User"}},
-            "key.by: give [sticky]",
-        ),
+        ({"key": {"by": "path"}, "sticky": {"header": "X-User"}}, "key.by: give [sticky]"),
     ],
 )
 def test_invalid_settings_name_the_key(settings: dict[str, Any], message: str) -> None:

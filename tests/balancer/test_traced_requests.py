@@ -10,16 +10,7 @@ import pytest
 from balancer.exchange.traced_exchange import TracedExchange
 from balancer.grpc.status import NAMES
 from tests.balancer.collector import TAKEN, Received, spans_of
-from tests.balancer.conftest import (
-    Message,
-    ScriptedWorker,
-    Stage,
-    Wire,
-    answering_after,
-    get,
-    post,
-    response,
-)
+from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, answering_after, get, post, response
 from tests.balancer.http2_client import http2_client
 from tests.balancer.scripted_transports import values
 from tests.balancer.test_admin import status
@@ -356,15 +347,7 @@ async def test_reused_connection_has_no_connect_span(stage: Stage, traced: Trace
 
 FAILURES = {
     "worker's error": (BUSY, get(), 503, "error_status", "503", "error", "error"),
-    "client's mistake": (
-        response(b"", status=b"404 Not Found"),
-        get(),
-        404,
-        "ok",
-        None,
-        "unset",
-        "error",
-    ),
+    "client's mistake": (response(b"", status=b"404 Not Found"), get(), 404, "ok", None, "unset", "error"),
     "broken": (reset_after_request, post(b"x"), 502, "reset", "connection_broken", "error", "error"),
 }
 

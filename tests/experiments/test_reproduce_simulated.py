@@ -16,14 +16,7 @@ from experiments.reproduce.ab_lies import INTERVAL, NEAREST, SHORTEST, SWITCHBAC
 from experiments.reproduce.ab_lies import scenario_of as ab_scenario
 from experiments.reproduce.ab_policies import Split
 from experiments.reproduce.els import FAILING, LONG, SLOW, Els
-from experiments.reproduce.prequal_ramp import (
-    PREQUAL,
-    STEPS,
-    WEIGHTED,
-    WORKERS,
-    PrequalRamp,
-    antagonists,
-)
+from experiments.reproduce.prequal_ramp import PREQUAL, STEPS, WEIGHTED, WORKERS, PrequalRamp, antagonists
 from experiments.reproduce.robinhood import AFTER, BEFORE, SOURCE, Robinhood, faster
 from experiments.reproduce.simulated import SimulatedReproduction, mean_of, ratio_of, simulated
 from policies.policy import Policy

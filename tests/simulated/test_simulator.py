@@ -14,14 +14,7 @@ from experiments.scenario.timeline import FaultState, Pause, Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
-from experiments.simulator.model import (
-    CheckModel,
-    HedgeModel,
-    Mechanisms,
-    Model,
-    RetryModel,
-    WorkerModel,
-)
+from experiments.simulator.model import CheckModel, HedgeModel, Mechanisms, Model, RetryModel, WorkerModel
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
 from experiments.simulator.worker_connections import WorkerConnections

@@ -53,11 +53,7 @@ def read(*arguments: str | Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        (["list"], "small"),
-        (["show"], "round-robin"),
-        (["show", "--measure", "p50"], "1.00 [1.00–1.00]"),
-    ],
+    [(["list"], "small"), (["show"], "round-robin"), (["show", "--measure", "p50"], "1.00 [1.00–1.00]")],
 )
 def test_catalogue_is_listed_and_shown(catalogue: Path, words: list[str], expected: str) -> None:
     code, output = read(*words, catalogue)
@@ -88,10 +84,7 @@ def test_report_of_a_catalogue(catalogue: Path) -> None:
             ("sweep", "g.toml", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"),
             "--workers and --scheduler: ",
         ),
-        (
-            ("show", "nowhere.sqlite"),
-            "nowhere.sqlite: no such file; `experiments sweep` makes one",
-        ),
+        (("show", "nowhere.sqlite"), "nowhere.sqlite: no such file; `experiments sweep` makes one"),
         (
             ("show", "nowhere"),
             "nowhere: no such scenario, policy, results directory or catalogue; scenarios: ",

@@ -107,10 +107,7 @@ async def test_worker_started_down_listens_after_sighup(run_workers: RunWorkers)
         (("srve",), "srve"),
         (("serve", "--rtt", "fast"), "'--rtt': 'fast' is not a duration such as 350ms"),
         (("serve", "--rtt", "-5ms"), "--rtt"),
-        (
-            ("serve", "--service", "gamma:20ms"),
-            "'--service': unknown profile 'gamma'",
-        ),
+        (("serve", "--service", "gamma:20ms"), "'--service': unknown profile 'gamma'"),
         (("serve", "--service", "21-19ms"), "ends before it begins"),
         (("serve", "--slots", "0"), "'--slots': 0 is not in the range x>=1"),
         (("serve", "--queue", "-1"), "--queue"),
