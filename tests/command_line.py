@@ -16,11 +16,7 @@ from experiments.command_line import run_command_line
 def run_in_process(group: click.Group, name: str, *arguments: str) -> CompletedProcess[str]:
     """Run the command group with `arguments`; returns its exit code and what it writes, as `subprocess.run` does."""
     stdout, stderr = StringIO(), StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(stdout),
-        redirect_stderr(stderr),
-    ):
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
         patch.setattr(sys, "argv", [name, *arguments])
         with pytest.raises(SystemExit) as ended:
             run_command_line(group, name)

@@ -146,11 +146,7 @@ def figure_of(spans: Sequence[Received]) -> Figure:
         start, length = (span.start - began) * 1e3, max(span.duration * 1e3, 0.4)
         colour = COLOURS.get(span.kind) or COLOURS.get(span.name)
         axes.barh(
-            at,
-            length,
-            left=start,
-            height=0.4,
-            color=colour or ATTEMPTS[span.attributes["steelyard.outcome"]],
+            at, length, left=start, height=0.4, color=colour or ATTEMPTS[span.attributes["steelyard.outcome"]]
         )
         text = f"{'└ ' if depth else ''}{label_of(span)} · {milliseconds(span)}"
         axes.text(start, at - 0.28, text, va="bottom", color=INK, fontsize=9)

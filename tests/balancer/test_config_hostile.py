@@ -168,10 +168,7 @@ CASES: dict[str, tuple[Make, list[str]]] = {
     ),
     "control characters": (
         text(f'home_region = "\\u001b[31m\u202e"\n"\\u001b[31m\\n" = 1\n{ENDPOINT}'),
-        [
-            rf"FILE:1: home_region: {REGION}, got '\x1b[31m\u202e'",
-            r"FILE:2: \x1b[31m : is not a known key",
-        ],
+        [rf"FILE:1: home_region: {REGION}, got '\x1b[31m\u202e'", r"FILE:2: \x1b[31m : is not a known key"],
     ),
     "long key": (text(f"{'a' * 99_999} = 1\n{ENDPOINT}"), [f"FILE:1: {'a' * 57}...: is not a known key"]),
     "endpoints with mistakes": (

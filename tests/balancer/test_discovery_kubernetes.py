@@ -480,10 +480,7 @@ def as_answer(body: bytes, status: bytes = b"200 OK", *fields: bytes) -> bytes:
 
 
 BROKEN_LISTS: dict[str, tuple[bytes, str]] = {
-    "not JSON": (
-        as_answer(b"<html>"),
-        "invalid answer: invalid JSON: expected value at line 1 column 1",
-    ),
+    "not JSON": (as_answer(b"<html>"), "invalid answer: invalid JSON: expected value at line 1 column 1"),
     "empty": (as_answer(b""), "invalid answer: invalid JSON"),
     "not UTF-8": (as_answer(b'{"kind": "\xff"}'), "invalid answer: invalid JSON"),
     "nested": (as_answer(b"[" * 100_000), "invalid answer: invalid JSON: recursion limit exceeded"),

@@ -176,10 +176,7 @@ async def test_unavailable_is_not_retried_by_default(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("retry", "fields"),
-    [
-        ({"grpc_statuses": ["UNAVAILABLE"]}, ()),
-        ({"idempotency_key": True}, ((b"idempotency-key", b"1"),)),
-    ],
+    [({"grpc_statuses": ["UNAVAILABLE"]}, ()), ({"idempotency_key": True}, ((b"idempotency-key", b"1"),))],
 )
 async def test_unavailable_is_retried_where_that_is_said_to_be_safe(
     stage: Stage, retry: dict[str, Any], fields: tuple[tuple[bytes, bytes], ...]

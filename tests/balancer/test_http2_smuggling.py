@@ -83,10 +83,7 @@ REFUSED = {
     "many-fields": (fields(b"/", *((b"x-%d" % number, b"1") for number in range(101))), 431),
     "long-target": (changed(b":path", b"/" + b"x" * 9000), 414),
     "large-head": (fields(b"/", *((b"x-%d" % number, b"1" * 8000) for number in range(5))), 431),
-    "protocol-unknown": (
-        ((b":method", b"CONNECT"), (b":protocol", b"connect-udp"), *fields()[1:]),
-        501,
-    ),
+    "protocol-unknown": (((b":method", b"CONNECT"), (b":protocol", b"connect-udp"), *fields()[1:]), 501),
 }
 """What is refused with a status."""
 

@@ -201,12 +201,7 @@ def test_invalid_arguments(
 
 @pytest.mark.parametrize(
     ("host", "port", "listen"),
-    [
-        (None, None, None),
-        (None, 0, "127.0.0.1:0"),
-        ("0.0.0.0", None, "0.0.0.0:8080"),
-        ("::1", 9, "[::1]:9"),
-    ],
+    [(None, None, None), (None, 0, "127.0.0.1:0"), ("0.0.0.0", None, "0.0.0.0:8080"), ("::1", 9, "[::1]:9")],
 )
 def test_host_and_port(host: str | None, port: int | None, listen: str | None) -> None:
     """Either may be omitted; without both, environment or file decide."""

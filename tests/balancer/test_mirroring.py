@@ -476,9 +476,7 @@ async def test_copies_over_http2(stage: Stage) -> None:
     stage.started_workers.append(worker)
     pool = {"endpoints": [endpoint(worker, "a0", transport="http2")]}
     await stage.serve(
-        await stage.worker(response(b"main")),
-        routes=routed(methods=EVERY_METHOD),
-        pools={"shadow": pool},
+        await stage.worker(response(b"main")), routes=routed(methods=EVERY_METHOD), pools={"shadow": pool}
     )
     mirror = the_mirror(stage)
     for request in (get(), post(b"abc"), post_chunked(b"abc", b"de")):

@@ -91,11 +91,7 @@ async def test_discovered_endpoints_need_a_faulty_certificate(stage: Stage, tmp_
     await serve(stage, api)
     path, missing = tmp_path / "endpoints.toml", tmp_path / "ca.pem"
     path.write_text(table(1, "a7").replace("http:", "https:"))
-    changed = {
-        **api,
-        "discovery": {"file": {"path": str(path)}},
-        "upstream_tls": {"ca": str(missing)},
-    }
+    changed = {**api, "discovery": {"file": {"path": str(path)}}, "upstream_tls": {"ca": str(missing)}}
     problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
     assert str(missing) in problem
 

@@ -434,10 +434,7 @@ async def probe_error(
 
 @pytest.mark.parametrize(
     ("names", "is_expired", "kind"),
-    [
-        (("127.0.0.1",), True, "certificate_expired"),
-        (("other.example.org",), False, "certificate_name"),
-    ],
+    [(("127.0.0.1",), True, "certificate_expired"), (("other.example.org",), False, "certificate_name")],
 )
 async def test_invalid_certificate_is_an_error(
     stage: Stage,

@@ -37,11 +37,7 @@ GOOD: dict[str, tuple[bytes, tuple[str, int] | None, tuple[str, int] | None]] = 
         (LONGEST_V6.decode(), 65535),
     ),
     "v1 unknown": (b"PROXY UNKNOWN\r\n", None, None),
-    "v1 longest unknown": (
-        b"PROXY UNKNOWN %b %b 65535 65535\r\n" % (LONGEST_V6, LONGEST_V6),
-        None,
-        None,
-    ),
+    "v1 longest unknown": (b"PROXY UNKNOWN %b %b 65535 65535\r\n" % (LONGEST_V6, LONGEST_V6), None, None),
     "v1 unknown with text": (b"PROXY UNKNOWN to be ignored\r\n", None, None),
     "v2 inet": (block(0x21, 0x11, INET), (V4, 56324), ("10.0.0.1", 443)),
     "v2 inet with tlvs": (block(0x21, 0x11, INET + TLV), (V4, 56324), ("10.0.0.1", 443)),

@@ -124,11 +124,7 @@ def test_new_network_of_a_name_is_logged() -> None:
 
 @pytest.mark.parametrize(
     ("address", "network"),
-    [
-        ("192.0.2.200", "192.0.2.0/24"),
-        ("2001:db8:1:2::3", "2001:db8:1::/48"),
-        ("fe80::1%eth0", "fe80::/48"),
-    ],
+    [("192.0.2.200", "192.0.2.0/24"), ("2001:db8:1:2::3", "2001:db8:1::/48"), ("fe80::1%eth0", "fe80::/48")],
 )
 def test_network_of_an_address(address: str, network: str) -> None:
     assert network_of(address) == network

@@ -80,10 +80,7 @@ async def test_cookie_is_secure_over_tls(stage: Stage, tmp_path: Any) -> None:
     assert value.endswith(b"; Secure")
 
 
-@pytest.mark.parametrize(
-    "cookie",
-    [b"a=1; %b", b"%b; b=2", b"a=1;%b;b=2", b"a=sid=1; %b", b"%b ; c=3"],
-)
+@pytest.mark.parametrize("cookie", [b"a=1; %b", b"%b; b=2", b"a=1;%b;b=2", b"a=sid=1; %b", b"%b ; c=3"])
 async def test_cookie_is_found_among_others(stage: Stage, cookie: bytes) -> None:
     await serve(stage)
     first = await stage.ask(get())
@@ -185,10 +182,7 @@ async def test_reload_turns_affinity_on_and_off(stage: Stage) -> None:
         ({"cookie": "sid", "key": "short"}, "key: "),
         ({"cookie": "s id", "key": KEY}, "cookie: "),
         ({"cookie": "sid", "header": "x", "key": KEY}, "header: "),
-        (
-            {"cookie": "sid", "key": KEY, "same_site": "none", "secure": False},
-            "same_site: ",
-        ),
+        ({"cookie": "sid", "key": KEY, "same_site": "none", "secure": False}, "same_site: "),
         ({"cookie": "sid", "key": KEY, "same_site": "some"}, "same_site: "),
         ({"cookie": "sid", "key": KEY, "max_age": 0}, "max_age: "),
     ],

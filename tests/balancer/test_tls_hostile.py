@@ -35,10 +35,7 @@ NOT_ASCII = {
     "after an A-label": b"xn--bcher-kva.\xff",
     "only bytes 0xff": b"\xff" * 255,
 }
-ODD = {
-    "upper case": b"SECOND.Example.ORG",
-    "a trailing dot": b"second.example.org.",
-}
+ODD = {"upper case": b"SECOND.Example.ORG", "a trailing dot": b"second.example.org."}
 UNKNOWN = {
     "empty": b"",
     "only dots": b"...",

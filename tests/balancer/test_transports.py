@@ -511,9 +511,7 @@ async def test_active_checks(stage: Stage, begin: Begin) -> None:
 
 async def test_refused_connection_is_retried(stage: Stage, transport: str) -> None:
     """A refused connection allows another attempt even for POST."""
-    endpoints = [
-        {"id": "w0", "address": f"http://127.0.0.1:{stage.dead_port()}", "transport": transport},
-    ]
+    endpoints = [{"id": "w0", "address": f"http://127.0.0.1:{stage.dead_port()}", "transport": transport}]
     await stage.serve(endpoints=endpoints, retries=1)
     answer = await stage.ask(post(b"x"))
     assert (answer.status, reason_of(answer)) == (502, "connect_failed")

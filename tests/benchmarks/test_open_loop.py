@@ -62,11 +62,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 async def drive(
-    port: int,
-    instants: Sequence[float],
-    connections: int = 4,
-    timeout: float = 30.0,
-    spins: bool = False,
+    port: int, instants: Sequence[float], connections: int = 4, timeout: float = 30.0, spins: bool = False
 ) -> Record:
     """A run in a thread, so that the servers of this process can answer."""
 

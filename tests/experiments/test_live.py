@@ -24,12 +24,7 @@ from experiments.live.balancer import BalancerUnreachable, HttpBalancer
 from experiments.live.in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
 from experiments.live.rails import Rails
 from experiments.live.readings import BalancerRestarted, Reading, Window, between
-from experiments.live.switchback import (
-    Findings,
-    Plan,
-    RailBroken,
-    Switchback,
-)
+from experiments.live.switchback import Findings, Plan, RailBroken, Switchback
 from experiments.live.verdict import result_of
 from experiments.terminal import write_json
 from policies.stats.load import RATIO, SHORTEST, Histogram
@@ -74,12 +69,7 @@ class MadeUpBalancer:
             "ratio": RATIO,
             "requests": self.requests,
             "errors": {"timeout": self.failed},
-            "policy": {
-                "name": name,
-                "spec": self.policy,
-                "fallback_picks": 0,
-                "files": self.files,
-            },
+            "policy": {"name": name, "spec": self.policy, "fallback_picks": 0, "files": self.files},
             "endpoints": [
                 {"id": "a", "buckets": list(self.histogram.counts), "outcomes": {"error_status": 0}}
             ],

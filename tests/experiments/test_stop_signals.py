@@ -131,10 +131,7 @@ def unit() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_stopped_load_restores_the_policy(
-    unit: tuple[str, queue.Queue[dict[str, Any]]],
-    tmp_path: Path,
-    number: signal.Signals,
-    turns: int,
+    unit: tuple[str, queue.Queue[dict[str, Any]]], tmp_path: Path, number: signal.Signals, turns: int
 ) -> None:
     """During the first run, and during the second, before which an event loop has ended."""
     url, put = unit

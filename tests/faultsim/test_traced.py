@@ -44,8 +44,7 @@ def spans_of(seed: int) -> tuple[list[Span], Simulation]:
 
 
 @pytest.mark.parametrize(
-    "part",
-    [pytest.param(part, marks=() if part == 0 else pytest.mark.second_tier) for part in range(SLICES)],
+    "part", [pytest.param(part, marks=() if part == 0 else pytest.mark.second_tier) for part in range(SLICES)]
 )
 def test_every_attempt_and_request_has_one_span(part: int) -> None:
     for seed in range(FIRST + part * SEEDS, FIRST + (part + 1) * SEEDS):

@@ -94,10 +94,7 @@ def test_single_late_request_may_be_hedged() -> None:
     assert hedging.take(1000.0)
 
 
-@given(
-    share=st.sampled_from([0.01, 0.05, 0.5]),
-    events=st.lists(st.booleans(), max_size=600),
-)
+@given(share=st.sampled_from([0.01, 0.05, 0.5]), events=st.lists(st.booleans(), max_size=600))
 def test_hedges_stay_within_their_share(share: float, events: list[bool]) -> None:
     """Over any stretch of requests: the share of them, and the burst."""
     hedging, (state,) = Hedging(share=share), states(emea=1)

@@ -263,16 +263,10 @@ def test_load_bound_holds_while_endpoints_come_and_go(name: str) -> None:
         (("ring-hash", {"points": 0}), "policy.points: must be from 1 to 16384"),
         (("ring-hash", {"load_bound": 1.0}), "policy.load_bound: must be above 1, or 0"),
         (("maglev", {"load_bound": -1}), "policy.load_bound: must be above 1, or 0"),
-        (
-            ("maglev", {"table": 65536}),
-            "policy.table: must be a prime number",
-        ),
+        (("maglev", {"table": 65536}), "policy.table: must be a prime number"),
         (("rendezvous", {"slots": 8}), "policy.slots: must be from 16 to 1048576"),
         (("aperture", {"width": 0}), "policy.width: must be >= 1"),
-        (
-            ("aperture", {"balancers": 3, "index": 3}),
-            "policy.index: must be from 0 to 2",
-        ),
+        (("aperture", {"balancers": 3, "index": 3}), "policy.index: must be from 0 to 2"),
     ],
 )
 def test_invalid_option_is_named(spec: tuple[str, dict[str, Any]], message: str) -> None:

@@ -75,10 +75,7 @@ def test_unknown_name_without_similar_ones_has_no_suggestion() -> None:
         ({"name": "least-in-flight", "choices": 1}, "policy.choices: must be 0 (all) or >= 2"),
         ({"name": "least-in-flight", "choices": 2.5}, "policy.choices: must be a whole number"),
         ({"name": "random", "seed": 1}, "policy.seed: "),
-        (
-            {"name": "single-region", "area": "emea"},
-            "options: inner, region",
-        ),
+        ({"name": "single-region", "area": "emea"}, "options: inner, region"),
         ({"name": "single-region"}, "policy.region: "),
         (
             {"name": "region-aware", "inner": {"name": "least-in-flight", "choices": -2}},

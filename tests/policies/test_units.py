@@ -14,14 +14,7 @@ from policies.contract import ManualClock
 from policies.endpoint.elsewhere import Elsewhere
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
-from policies.routing.units import (
-    EXPIRY,
-    LATENCIES_EVERY,
-    MOST_SENDERS,
-    OtherUnits,
-    Report,
-    key_of,
-)
+from policies.routing.units import EXPIRY, LATENCIES_EVERY, MOST_SENDERS, OtherUnits, Report, key_of
 from policies.stats.shared_latency import LONGEST_LATENCY, SharedLatency, from_record, to_record
 
 FACTS = RequestFacts(region="r")

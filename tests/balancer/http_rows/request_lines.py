@@ -88,10 +88,7 @@ FORMS = under(
         passed("absolute-query-alone", "RFC 9112 § 3.2.1", target(b"http://a?b"), b"GET /?b HTTP/1.1"),
         passed("absolute-ipv6", "RFC 3986 § 3.2.2", target(b"http://[::1]:8/b"), b"GET /b HTTP/1.1"),
         passed(
-            "absolute-options",
-            "RFC 9112 § 3.2.4",
-            line(b"OPTIONS http://a HTTP/1.1"),
-            b"OPTIONS * HTTP/1.1",
+            "absolute-options", "RFC 9112 § 3.2.4", line(b"OPTIONS http://a HTTP/1.1"), b"OPTIONS * HTTP/1.1"
         ),
         passed(
             "absolute-replaces-host",

@@ -107,9 +107,7 @@ CODINGS = under(
             gets=(CHUNKED,),
         ),
         good(
-            "answer-coding-tab-behind",
-            "RFC 9112 § 5.1",
-            lines(OK, CHUNKED + b"\t") + b"2\r\nok\r\n" + LAST,
+            "answer-coding-tab-behind", "RFC 9112 § 5.1", lines(OK, CHUNKED + b"\t") + b"2\r\nok\r\n" + LAST
         ),
         good("answer-chunk-extension", "RFC 9112 § 7.1.1", chunks(b'2;a="b"\r\nok\r\n0;c\r\n\r\n')),
         good(
