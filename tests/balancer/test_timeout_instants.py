@@ -135,14 +135,9 @@ class Sweeps:
     lateness=st.floats(0.001, SWEEP_PERIOD / 2),
 )
 def test_timeouts_are_never_early(
-    key: str,
-    version: str,
-    acts: list[Act],
-    options: dict[str, Any],
-    phase: float,
-    earlier: float,
-    lateness: float,
-) -> None:
+    key: str, version: str, acts: list[Act], options: dict[str, Any],
+    phase: float, earlier: float, lateness: float,
+) -> None:  # fmt: skip
     with Wireless(2, timeouts=((key, LIMIT),), **{"retries": 1} | options) as stage:
         period = SWEEP_PERIOD + lateness
         sweeps, client = Sweeps(stage, phase, period), stage.client()

@@ -142,16 +142,13 @@ def test_few_requests_are_compared_by_the_mean(write: Write, tmp_path: Path) -> 
 def test_repetition_and_oracles_are_no_entries_of_the_comparison(write: Write, tmp_path: Path) -> None:
     """They would widen Holm's family, and a slower oracle would fail a build."""
     scenario = scenario_of(8, 1000, 2)
+    oracle = scenario.entries[0].policy.model_copy(update={"name": "oracle-clairvoyant"})
     entries = tuple(
-        entry.model_copy(update={"policy": entry.policy.model_copy(update={"name": "oracle-clairvoyant"})})
-        if entry.label == "c"
-        else entry
+        entry.model_copy(update={"policy": oracle} if entry.label == "c" else {})
         for entry in scenario.entries
     )
-    before, after = (
-        write("a", entries=entries),
-        write("b", slower={"c": 1.3, "a again": 1.3}, entries=entries),
-    )
+    before = write("a", entries=entries)
+    after = write("b", slower={"c": 1.3, "a again": 1.3}, entries=entries)
     found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
     assert (found.return_value, list(rows(tmp_path / "out.json"))) == (0, ["a", "b"])
 
