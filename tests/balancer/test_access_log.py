@@ -231,20 +231,6 @@ async def test_truncated_response(stage: Stage, watched: WatchedLog) -> None:
     assert line["bytes"] == 3
 
 
-async def test_response_timeout(stage: Stage, watched: WatchedLog) -> None:
-    """504 after the timeout, with the elapsed time."""
-    worker = await stage.worker(stalls())
-    await watched.serve(worker)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
-    stage.advance(26)
-    await client.response()
-    line = await watched.line()
-    assert (line["end"], line["reason"], line["status"]) == ("timeout", "response_timeout", 504)
-    assert (line["service"], line["first_byte"]) == (26, None)
-
-
 async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
     """One entry at the end, with the bytes of each direction without the heads."""
 
@@ -264,23 +250,6 @@ async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
     line = await watched.line()
     assert (line["end"], line["status"], line["path"], line["endpoint"]) == ("tunnel", 101, "/chat", "w0")
     assert (line["bytes_in"], line["bytes"]) == (4, 6)
-
-
-async def test_client_disconnects_in_the_queue(stage: Stage, watched: WatchedLog) -> None:
-    """No attempt, and the whole time is queueing."""
-    worker = await stage.worker(stalls())
-    await watched.serve(worker, max_in_flight=1)
-    first, second = await stage.client(), await stage.client()
-    await first.send(get(b"/first"))
-    await stage.eventually(lambda: worker.requests)
-    await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
-    stage.clock.at += 2
-    second.reset()
-    line = await watched.line()
-    assert (line["path"], line["end"], line["attempts"]) == ("/second", "abandoned", 0)
-    assert (line["endpoint"], line["queue"], line["total"]) == (None, 2, 2)
-    first.reset()
 
 
 async def test_queue_timeout_and_full_queue(stage: Stage, watched: WatchedLog) -> None:

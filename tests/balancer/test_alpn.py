@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -79,17 +77,6 @@ async def test_alpn(stage: Stage, tmp_path: Path, is_on: bool, certificates: int
             client.maximum_version = version
             found[offer] = await asyncio.to_thread(agreed, port, client, offer, piece)
         assert found == {offer: wanted[not is_on] for offer, wanted in OFFERS.items()}
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-async def test_openssl_gets_the_alert(stage: Stage, tmp_path: Path) -> None:
-    await stage.serve(await stage.worker(response()), tls=Shelf(tmp_path).pair(NAME))
-    assert stage.server is not None
-    words = ["openssl", "s_client", "-connect", f"127.0.0.1:{stage.server.address.port}", "-alpn", "foo"]
-    done = await asyncio.to_thread(
-        subprocess.run, words, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
-    )
-    assert b"no application protocol" in done.stderr
 
 
 def test_hello_that_is_cut_or_broken_offers_nothing(tmp_path: Path) -> None:

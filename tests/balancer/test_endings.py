@@ -126,6 +126,7 @@ class Ending:
         await (self._ask_by_stream() if self.version == 2 else self._ask())
         await stage.eventually(self.has_begun)
         await stage.turn(500 if self.state == "large" else 50)
+        stage.clock.at += 2 * (self.state == "queued")
         if self.state == "hedged":
             stage.advance(1.1)
             await stage.eventually(lambda: len(self.workers[1].received))
@@ -229,6 +230,10 @@ async def test_ending_is_told_alike_everywhere(
     assert (line["end"], line["reason"], line["status"]) == (end, reason, status)
     assert is_sent or line["bytes"] == 0
     assert line["bytes"] == len(BEGUN) or state != "begun"
+    assert event != "first_byte" or (line["service"], line["first_byte"]) == (20.5, None)
+    if state == "queued":
+        assert (line["attempts"], line["endpoint"]) == (0, None)
+        assert line["queue"] == line["total"] >= 2
     counts, outcomes = stage.proxy.counts, stage.outcomes()
     assert counts.errors[reason or ""] == (
         reason is not None and reason not in NOT_COUNTED and end != "tunnel"
