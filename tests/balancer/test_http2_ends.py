@@ -293,18 +293,27 @@ async def test_rapid_reset_reaches_no_worker(stage: Stage) -> None:
     assert not worker.requests
 
 
-async def test_rapid_reset_over_several_connections(stage: Stage) -> None:
-    """A client that begins anew is refused, until its count has fallen."""
-    await stage.serve(await stage.worker(response()))
+def connections(stage: Stage) -> list[Http2Connection]:
+    return [each for each in stage.proxy.downstreams if isinstance(each, Http2Connection)]
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_rapid_reset_over_several_connections(stage: Stage, is_swept: bool) -> None:
+    """A client that begins anew is refused, until its count has fallen; a sweep ends the connection as well."""
+    server = await stage.serve(await stage.worker(response()))
+    assert server._sweep is not None
+    server._sweep.stop()  # it runs in real time, and may find the last flood before its client leaves
     flood = b"".join(head(stream, *fields()) + rst(stream) for stream in range(1, 1801, 2))
     for _ in range(3):
         client = await raw_client(stage)
         await client.send(flood)
-        stage.proxy.cached_time += 0.01
+        await stage.eventually(lambda: 900 in [of.engine.resets for of in connections(stage)])
+        if is_swept:
+            stage.advance(0.0)
         client.wire.leave()
         await stage.eventually(lambda: not stage.proxy.downstreams)
     assert await is_refused(stage)
-    assert stage.proxy.counts.http2_floods == 1
+    assert stage.proxy.counts.http2_floods == 1 + is_swept
     stage.jump(REFUSAL)
     assert (await (await http2_client(stage)).ask()).status == 200
 
