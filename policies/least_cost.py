@@ -12,15 +12,7 @@ from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.congestion import QUEUE, Congestion
-from policies.overload.shedding import (
-    BEYOND_CHANCE,
-    DEEP,
-    IN_QUEUE,
-    SHORT,
-    SPARE,
-    UNBOUNDED,
-    Shedding,
-)
+from policies.overload.shedding import BEYOND_CHANCE, DEEP, IN_QUEUE, PERIOD, SHORT, UNBOUNDED, Shedding
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
@@ -153,13 +145,12 @@ class LeastCost:
             self._count_retry(facts)
         state = self._choose(facts, available, now)
         service = self._service(state)
-        if self._shedding.backlog > 0.0:
-            self._count_free(state, service, in_service(state, service), now)
+        until = self._shedding.until
+        if now < until:
             if self._would_wait(state, SHORT, now):
-                self._shedding.reject(self._capacity(available))
                 raise Overloaded()
-        elif now < self._shedding.recent_until:
-            self._begin_again(state, service, available, now)
+        elif now < until + PERIOD and self._has_long_queue(state, service, available, now):
+            self._shedding.begin(now)
         service.picked_at = now
         if not state.in_flight:
             service.advance(state.waited(now), 0, state.overtaken.stuck, state.elsewhere, 0, now)
@@ -168,9 +159,9 @@ class LeastCost:
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Learn from the outcome of a request."""
         service = self._service(state)
-        if self._shedding.backlog > 0.0:
-            self._count_free(state, service, in_service(state, service) + 1, now)
         is_answer = outcome.kind is _OK
+        if is_answer and now < self._shedding.until:
+            self._shedding.answered(outcome.sent_at, now)
         if is_answer and service.is_busy(now):
             return
         if outcome.kind is _TIMEOUT or outcome.kind is _ABANDONED:
@@ -225,35 +216,17 @@ class LeastCost:
         if self._sheds and self._would_wait(state, least, now):
             self._shedding.lose(now)
 
-    def _count_free(self, state: EndpointState, service: EndpointService, in_flight: int, now: float) -> None:
-        """Count the requests that the endpoint could have served besides, since its last request or answer."""
-        since = max(service.counted_at, self._shedding.since)
-        service.counted_at = now
-        region, distance = service.region, service.distance
-        seconds, concurrency = service.seconds * region.mean_factor or UNTRIED, region.concurrency
-        there = max(in_flight * seconds / (seconds + distance), in_flight - concurrency * distance / seconds)
-        free = SPARE * concurrency + max(0.0, concurrency - there)
-        self._shedding.take_out((now - since) * free / seconds, now)
-
-    def _begin_again(
+    def _has_long_queue(
         self, state: EndpointState, service: EndpointService, available: Available, now: float
-    ) -> None:
-        """Begin shedding again if one more request would wait for long at the cheapest endpoint, which has one slot."""
-        if service.region.concurrency > 1.0 or not self._would_wait(state, DEEP, now):
-            return
-        capacity = self._capacity(available)
-        services = max(DEEP, BEYOND_CHANCE / (capacity * service.seconds * service.region.mean_factor))
-        if self._would_wait(state, services, now):
-            self._shedding.begin_again(services * service.seconds * capacity, capacity, now)
-
-    def _capacity(self, available: Available) -> float:
-        """Return the requests per second that the endpoints serve, by the services of their regions."""
-        capacity = 0.0
-        for members in available.by_region.values():
-            service = self._service(members[0])
-            seconds = service.seconds * service.region.mean_factor or UNTRIED
-            capacity += len(members) * service.region.concurrency / seconds
-        return capacity
+    ) -> bool:
+        """Return whether one more request would wait for long at the cheapest endpoint, behind more than by chance."""
+        if not self._would_wait(state, DEEP, now):
+            return False
+        slots = sum(
+            len(members) * self._service(members[0]).region.concurrency
+            for members in available.by_region.values()
+        )
+        return self._would_wait(state, BEYOND_CHANCE / slots, now)
 
     def _would_wait(self, state: EndpointState, services: float, now: float) -> bool:
         """Return whether one more request is expected to wait there for so many service times or more."""
@@ -312,7 +285,7 @@ class LeastCost:
         Up to `choices` consecutive members of each region are compared, from a random start, which differs per
         balancer. Differences of estimated cost below EQUAL are noise; loads and pick times are exact."""
         drawn, services = list[EndpointState](), list[EndpointService]()
-        least, cheapest, sheds = inf, available[0], self._shedding.backlog > 0.0
+        least, cheapest, sheds = inf, available[0], now < self._shedding.until
         for members in available.by_region.values():
             size = len(members)
             at = int(self._random() * size)

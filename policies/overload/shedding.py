@@ -11,13 +11,11 @@ failed in a queue if
 - its client or a timeout ended it, and the wait is DEEP services or more; the longest recent success there took nearly
   as long but not longer: the request did not hang; and the endpoint has answered others since: nor does it.
 
-Rejections are no reason for more: in a small pool every endpoint is busy half of the time under a healthy load. A
-request that is rejected goes into a backlog, the queue that there would be otherwise, and the capacity that endpoints
-have free takes requests out of it. A load above the capacity leaves less free than it adds, so that rejections go on;
-any other empties the backlog, and with it shedding ends. A load just above the capacity may end it by chance. So for a
-few seconds it begins again as soon as even the cheapest endpoint has a long queue; requests need not fail first.
-Endpoints of several slots are left out: their concurrency is estimated too low, so shedding seldom ends by chance
-there, and would go on under a lower load.
+Shedding lasts until PERIOD after the first answer to a request sent since it began: such an answer has passed the
+queue. Rejections cannot tell whether it is still needed, because in a small pool every endpoint is busy half of the
+time under a healthy load, too. So then nothing is rejected, and the queue itself says whether the load is above the
+capacity: if within another PERIOD even the cheapest endpoint has a long queue, shedding begins again, before requests
+fail.
 
 Simulated, 31 random scenarios in which even the best policy's p99 is the timeout: in 19 `steelyard` without shedding
 answers over 1 % less of the requests in time than the best policy, by up to 50 %; in 4 with it. The p99 of the other
@@ -26,7 +24,7 @@ answers over 1 % less of the requests in time than the best policy, by up to 50 
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, inf
 from typing import Final
 
 TAU: Final = 30.0
@@ -38,26 +36,14 @@ LOST: Final = 0.01
 FEW: Final = 5.0
 """Requests that failed in a queue up to which nothing is rejected: they may be chance."""
 
-MOST: Final = 1.0
-"""Most seconds of the pool's work in the backlog: what a long overload leaves is gone soon after it. With 1.5 a worker
-of four slots at 90 % of its capacity still rejects 36 s after a burst."""
-
-SPARE: Final = 0.1
-"""Part of the capacity that counts as free at any time, because the concurrency may be estimated too low. Simulated
-with a backlog of up to 1.5 s, four workers of four slots at 90 % after a burst of twice the capacity: the last
-rejection is 19 to 30 s later with 0.05, 13 to 19 s with 0.1. A load of up to a tenth above the capacity may be taken
-for a lower one: then requests wait and fail before shedding begins again."""
-
-REMEMBERED: Final = 0.25
-"""Part of the time of shedding for which it may begin again by a long queue, after its end."""
-
-RECENT: Final = 10.0
-"""Most seconds of that. Simulated, four workers of one slot, 120 bursts, 90 % afterwards: with these two the last
-rejection is at most 28 s later; if all of the time counts it is up to 70 s later, because such queues are frequent."""
+PERIOD: Final = 5.0
+"""Seconds for which requests are rejected after such an answer, and then seconds in which a long queue is enough to
+begin again. Simulated, 216 bursts, pools of one to four slots at 90 % of their capacity afterwards: with 10 requests
+are rejected in 9 later than 30 s after the burst, with 6 in one; on other seeds, with 5 in one."""
 
 BEYOND_CHANCE: Final = 30.0
 """Least requests in a queue by which shedding begins again: at 90 % of the capacity a queue is as long for 3 % of the
-time, however few slots there are. With 20, two workers of one slot still reject 33 to 47 s after a burst."""
+time, however few slots there are."""
 
 DEEP: Final = 5.0
 """Wait, as a multiple of the service time, that is a queue in which requests fail. Clients also leave for other
@@ -79,15 +65,14 @@ with one balancer and half as many with four that share nothing."""
 
 
 class Shedding:
-    """Whether requests are rejected: while `backlog`, a number of requests, is above 0. `since`: when it last rose from
-    0. Until `recent_until` a long queue is enough for that. `requests` counts those since the last failure."""
+    """Whether requests are rejected: until the time `until`. `requests` counts those since the last failure."""
 
-    __slots__ = ("_at", "_lost", "_recent", "backlog", "recent_until", "requests", "since")
+    __slots__ = ("_at", "_began_at", "_lost", "_recent", "requests", "until")
 
     def __init__(self) -> None:
-        self.backlog = self.since = self.recent_until = 0.0
+        self.until = -inf
         self.requests = 0
-        self._at = self._lost = self._recent = 0.0
+        self._at = self._began_at = self._lost = self._recent = 0.0
 
     def lose(self, now: float) -> None:
         """Count a request that failed in a queue."""
@@ -96,22 +81,14 @@ class Shedding:
         self._lost = self._lost * keep + 1.0
         self._at, self.requests = now, 0
         if self._lost > max(FEW, LOST * self._recent):
-            if self.backlog <= 0.0:
-                self.since = now
-            self.backlog = max(self.backlog, self._lost)
+            self.begin(now)
 
-    def reject(self, capacity: float) -> None:
-        """Count a rejected request, where the pool serves `capacity` requests per second."""
-        self.backlog = min(self.backlog + 1.0, max(FEW, MOST * capacity))
+    def begin(self, now: float) -> None:
+        """Begin to reject requests, unless they are rejected."""
+        if now >= self.until:
+            self.until, self._began_at = inf, now
 
-    def begin_again(self, waiting: float, capacity: float, now: float) -> None:
-        """Begin again because so many requests wait."""
-        self.since = now
-        self.backlog = min(waiting, max(FEW, MOST * capacity))
-
-    def take_out(self, requests: float, now: float) -> None:
-        """Take requests out of the backlog, because there was capacity free for them."""
-        self.backlog -= requests
-        if self.backlog <= 0.0:
-            left = max(0.0, self.recent_until - self.since)
-            self.recent_until = now + min(RECENT, left + REMEMBERED * (now - self.since))
+    def answered(self, sent_at: float, now: float) -> None:
+        """Note the answer to a request sent at `sent_at`."""
+        if self.until == inf and sent_at >= self._began_at:
+            self.until = now + PERIOD

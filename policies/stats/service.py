@@ -65,8 +65,7 @@ class EndpointService(UsualService):
     then `held` (a logarithm) slower, and gets a trial at `trial_at`. `failing_since`: its first failure after the last
     answer. `room` limits its requests in flight after its recovery. `rejected_at`: when its queue was last full. `cost`
     is that of the last comparison, and `wait` its expected wait. `answered_at`: its last answer that was learned from;
-    `was_silent`: it was silent before that. `picked_at`: when a request was last sent there; `counted_at`: when its
-    free capacity was last counted. `resets`: its broken
+    `was_silent`: it was silent before that. `picked_at`: when a request was last sent there. `resets`: its broken
     connections. `stuck` requests were overtaken: no answer is expected to them, and none waits for them.
     """
 
@@ -85,7 +84,6 @@ class EndpointService(UsualService):
         "_waits",
         "answered_at",
         "cost",
-        "counted_at",
         "failing_since",
         "held",
         "picked_at",
@@ -105,7 +103,6 @@ class EndpointService(UsualService):
         self.progress = Progress()
         self.resets = EndpointResets()
         self.stuck = 0
-        self.counted_at = 0.0
         self.slow_since: float | None = None
         self.failing_since: float | None = None
         self.room = self.trial_at = self._rejected = self._shortest = inf

@@ -9,7 +9,7 @@ import pytest
 from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.least_cost import FULL
-from policies.overload.shedding import FEW, LOST, MOST, Shedding
+from policies.overload.shedding import BEYOND_CHANCE, FEW, LOST, PERIOD, Shedding
 from tests.policies.test_steelyard import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
@@ -78,27 +78,39 @@ def test_requests_that_would_wait_are_rejected_after_some_have_failed_in_a_queue
     assert [queue.send() for _ in range(9)][-1] is None
 
 
-def test_shedding_ends_once_free_time_has_made_up_for_the_rejections() -> None:
+def served() -> Queue:
+    """An overloaded queue that has been served, and one more request after it."""
     queue = overloaded()
-    assert [queue.send() for _ in range(200)] == [None] * 200
     while queue.requests:
         queue.clock.time += SERVICE
         queue.end(1, OK)
-    for idle, sends in ((0.5 * MOST, False), (MOST, True)):
-        queue.clock.time += idle
-        accepted = [queue.send() for _ in range(9)]
-        assert (None not in accepted) is sends
-        while queue.requests:
-            queue.clock.time += SERVICE
-            queue.end(1, OK)
+    queue.clock.time += 10.0 * PERIOD
+    assert [queue.send() for _ in range(20)][-1] is None  # no request sent since it began has been answered
+    while queue.requests:
+        queue.clock.time += SERVICE
+        queue.end(1, OK)
+    return queue
 
 
-def test_what_must_be_made_up_for_is_bounded() -> None:
-    """However long an overload lasts."""
-    shedding = Shedding()
-    for _ in range(10_000):
-        shedding.reject(100.0)
-    assert shedding.backlog == MOST * 100.0
+def test_shedding_ends_a_period_after_an_answer() -> None:
+    """However many requests were rejected meanwhile."""
+    queue = served()
+    assert [queue.send() for _ in range(200)][-1] is None
+    queue.clock.time += PERIOD
+    assert [queue.send() for _ in range(20)] == ["near"] * 20
+
+
+@pytest.mark.parametrize(
+    ("periods", "requests", "begins"), [(1.5, 0.9, False), (1.5, 1.1, True), (2.5, 1.1, False)]
+)
+def test_long_queue_soon_afterwards_is_enough_to_begin_again(
+    periods: float, requests: float, begins: bool
+) -> None:
+    """No request fails meanwhile. `requests` is relative to a queue beyond chance."""
+    queue = served()
+    queue.clock.time += periods * PERIOD
+    sent = [queue.send() for _ in range(int(requests * BEYOND_CHANCE))]
+    assert (None in sent) is begins
 
 
 def test_few_failures_may_be_chance() -> None:
@@ -189,7 +201,7 @@ def test_share_of_failures_decides() -> None:
             now += 0.1
             shedding.requests += round(1.0 / share)
             shedding.lose(now)
-        assert (shedding.backlog > 0.0) is rejects
+        assert (now < shedding.until) is rejects
 
 
 def test_the_error_says_that_waiting_for_an_endpoint_does_not_help() -> None:
