@@ -41,12 +41,13 @@ def client_of(request: Request, client: Client, trusts: Trusts) -> bytes:
     """
     if not client.is_trusted:
         return network_of(client.address)
-    address, left = client.address, b",".join(_FORWARDED_FOR(request.raw))
+    address, nodes = client.address, b",".join(_FORWARDED_FOR(request.raw))
+    end = len(nodes)
     for _ in range(MAX_HOPS):
-        if not left:
+        if end <= 0:
             break
-        at = left.rfind(b",")
-        node, left = left[at + 1 :].strip(), left[: max(at, 0)]
+        at = nodes.rfind(b",", 0, end)
+        node, end = nodes[at + 1 : end].strip(), at
         if not node:
             continue
         if len(node) > MAX_NODE_BYTES:
