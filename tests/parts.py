@@ -35,7 +35,7 @@ INSTALLATION = "tests/deploy/test_installation.py"
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "http2_engine", "engine_storms", "floods", "legal_clients", "buffered_requests",
-    "buffered_responses", "small_parts", "trace_context", "traced_requests", "grpc", "route_table",
+    "buffered_responses", "small_parts", "turns", "trace_context", "traced_requests", "grpc", "route_table",
 )  # fmt: skip
 
 GRACE = 10.0

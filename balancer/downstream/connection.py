@@ -19,10 +19,8 @@ from balancer.downstream.request_handler import AdminExchanges, Refusal, Request
 from balancer.downstream.unread import has_unread
 from balancer.errors import BodyTooLarge, ClientStalled, MalformedBody, RequestRejected
 from balancer.exchange.client_connection import (
-    HELD_BY_BODY,
     HELD_BY_PIPELINE,
-    HELD_BY_SMALL_PARTS,
-    HELD_BY_UPGRADE,
+    HELD_BY_TURN,
     ClientConnection,
 )
 from balancer.exchange.exchange import Exchange
@@ -118,11 +116,26 @@ class DownstreamConnection(ClientConnection):
                 return
             data = self._read_head(data)
         if data and self._body is not None:
+            if not self._body.is_late:
+                self._body.parts_left = self._proxy.turns.at_once
             data = self._read_body(data)
         if data:
             self._keep(data)
         if self._unstarted is not None:
             self._start_late()
+
+    def take_turn(self, steps: int) -> int:
+        body = self._body
+        if body is None or self._reader is None:  # the rest of the body is not read
+            self.end_turns()
+            return 0
+        body.parts_left = steps
+        rest = self._read_body(b"")
+        if rest:
+            self._keep(rest)
+        if not body.is_late:
+            self.end_turns()
+        return steps - body.parts_left
 
     def _start_late(self) -> None:
         handler, self._unstarted = self._unstarted, None
@@ -169,7 +182,8 @@ class DownstreamConnection(ClientConnection):
         elif request.fields.is_offer:
             self._hold_for_upgrade(reader, b"")
         while self._body is not None and not ahead.is_empty:
-            ahead.put_back(len(self._read_body(ahead.take())))
+            data = ahead.take_all() if self._body.is_late else ahead.take()
+            ahead.put_back(len(self._read_body(data)))
         self.came_at = 0.0
         if self._unstarted is not None:
             self._start_late()
@@ -257,12 +271,15 @@ class DownstreamConnection(ClientConnection):
             if self._answering is not None:
                 self._reader = self._reader if self._keeps_alive else None
                 self._answering.request_ended(body.trailers)
-        elif body.small_parts:
-            self.bound_small_parts(body.small_parts)
+        elif body.is_late:
+            self.wait_turn()
         return body.rest
 
     def eof_received(self) -> bool:
         """Handle the client's FIN: it may half-close and still read, so finish the response, then close."""
+        if self.is_held & HELD_BY_TURN:
+            self.ends_late = True
+            return True
         if self._pipelined is not None:  # a paused TLS transport still reports its end
             self.has_ended = self._pipelined.has_ended = True
             return True
@@ -276,6 +293,7 @@ class DownstreamConnection(ClientConnection):
         """Count as no connection any more; a detached one may be lost later."""
         if self in self._proxy.downstreams:
             del self._proxy.downstreams[self]
+            self._proxy.turns.forget(self)
             self._proxy.usages.release(self.usage)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -312,6 +330,7 @@ class DownstreamConnection(ClientConnection):
         has_body = request.fields.has_body
         if has_body:
             self._body = reader.body(request, proxy.limits.body)
+            self._body.parts_left = self._proxy.turns.at_once
             self.idle_since = proxy.now()  # the wait for the body starts
             self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = handler  # sent with the body in this read
@@ -335,12 +354,8 @@ class DownstreamConnection(ClientConnection):
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
-        timeouts, body = self._proxy.timeouts, self._body
+        timeouts = self._proxy.timeouts
         quiet = now - self.idle_since
-        if body is not None and body.small_parts:
-            body.small_parts = self.count_down_small_parts(body.small_parts)
-        elif self.is_held & HELD_BY_SMALL_PARTS:
-            self.unhold(HELD_BY_SMALL_PARTS)
         if self._linger_until is not None:
             self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
@@ -418,7 +433,7 @@ class DownstreamConnection(ClientConnection):
             self.transport.close()
         elif not self.transport.is_closing():
             self._linger_until = self._proxy.now() + self._proxy.timeouts.linger
-            self.unhold(HELD_BY_BODY | HELD_BY_PIPELINE | HELD_BY_UPGRADE | HELD_BY_SMALL_PARTS)
+            self.unhold(self.is_held)
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, head: bytes) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import CLIENT_LEFT, ConnectionCut, ForwardingError
 from balancer.exchange.buffering import Charge
@@ -35,12 +35,8 @@ HELD_BY_PIPELINE: Final = 2
 HELD_BY_UPGRADE: Final = 4
 """A pending upgrade has not been answered."""
 
-HELD_BY_SMALL_PARTS: Final = 8
-"""The client sends its bodies in too many small parts."""
-
-SMALL_PARTS: Final = 5000
-"""Chunks or frames of a few bytes that are read of one connection between two sweeps, 20,000 a second: they cost about
-a microsecond each. A client that sends more is legal, so it is read from more slowly and nothing is refused."""
+HELD_BY_TURN: Final = 8
+"""Expensive input waits for its turn (`turns.py`)."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
@@ -55,7 +51,8 @@ class ClientConnection(asyncio.Protocol):
     head's first byte if the head came in pieces, else 0; `came_at` the arrival of the pipelined bytes being parsed,
     else 0; `idle_since` the last instant at which something was received or a response ended. `charge` is set while
     more of a response is kept for the client than the write buffer's high-water mark (`buffering.py`). `is_stream`: it
-    is a `ClientStream`. `call` is set while its request is an RPC of gRPC.
+    is a `ClientStream`. `call` is set while its request is an RPC of gRPC. `ends_late`: the client has sent its FIN
+    behind input that waits for its turn.
 
     A stream belongs to its connection, so `apply` and `close_if_idle` are not called for it; a connection of HTTP/2 has
     no exchange itself, so `exchange_ended` is not called for it.
@@ -68,6 +65,7 @@ class ClientConnection(asyncio.Protocol):
         "charge",
         "client",
         "cut_by",
+        "ends_late",
         "has_ended",
         "head_at",
         "idle_since",
@@ -91,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self.is_held = 0
-        self.is_write_paused = self.has_ended = self.is_stream = False
+        self.is_write_paused = self.has_ended = self.is_stream = self.ends_late = False
         self.head_at = self.came_at = 0.0
         self.idle_since = proxy.now()
         self.pending_upgrade: PendingUpgrade | None = None
@@ -189,16 +187,23 @@ class ClientConnection(asyncio.Protocol):
             self.idle_since = self._proxy.now()  # while it was held, it could send nothing
             self.transport.resume_reading()
 
-    def bound_small_parts(self, number: int) -> None:
-        """Pause reading if the client has sent so many small parts that the next sweep does not count them down."""
-        if number > SMALL_PARTS:
-            self.hold(HELD_BY_SMALL_PARTS)
+    def wait_turn(self) -> None:
+        """Read nothing more until the input that has been read had its turns."""
+        self.hold(HELD_BY_TURN)
+        self._proxy.turns.wait(self)
 
-    def count_down_small_parts(self, number: int) -> int:
-        """Return how many small parts are left to count at a sweep, and resume reading if they are few."""
-        if self.is_held & HELD_BY_SMALL_PARTS and number <= 2 * SMALL_PARTS:
-            self.unhold(HELD_BY_SMALL_PARTS)
-        return max(0, number - SMALL_PARTS)
+    def take_turn(self, steps: int) -> int:
+        """Take input that waits until it has cost `steps`, and wait again if there is more. Returns what it cost."""
+        raise NotImplementedError
+
+    def end_turns(self) -> None:
+        """Read again, after all input has been taken; the client's FIN was behind it."""
+        self.unhold(HELD_BY_TURN)
+        if self.ends_late:
+            self.ends_late = False
+            protocol = cast(asyncio.Protocol, self.transport.get_protocol())  # another one after `detach`
+            if not protocol.eof_received():
+                self.transport.close()
 
     def abort(self, error: ConnectionCut | None = None) -> None:
         """Close the connection by RST, so that the client sees a truncated response: a FIN may be the regular end of a

@@ -18,6 +18,7 @@ from balancer.exchange.client_usage import ClientUsages
 from balancer.exchange.hedges import Hedges
 from balancer.exchange.request_ids import fresh_ids
 from balancer.exchange.tunnel import Tunnels
+from balancer.exchange.turns import Turns
 from balancer.exchange.wait_queue import RequestQueue
 from balancer.grpc.status import NAMES
 from balancer.http1.client import HTTP11, OWN_NAME, Client
@@ -135,6 +136,7 @@ class Proxy:
         self.resets = ResetCounts()
         self.buffer_budget = BufferBudget()
         self.usages = ClientUsages()
+        self.turns = Turns()
         self.receiving = 0  # exchanges that receive a whole body before an endpoint is asked
         self.downstreams: dict[
             ClientConnection, None

@@ -63,16 +63,15 @@ class Engine:
 
     `is_closed`: the connection is over; only `data_to_send` is left. `is_blocked`, set by the owner: the transport's
     buffer is full, so nothing is framed for it meanwhile. `is_leaving`: a GOAWAY has been sent or received. `resets`:
-    streams that ended early by the peer's reset or fault, ever. `small_frames`: frames received that advance little or
-    nothing, counted down by the owner. `stream_limit`: MAX_CONCURRENT_STREAMS of the peer. `has_connect`: it takes
-    extended CONNECT (RFC 8441).
+    streams that ended early by the peer's reset or fault, ever. `stream_limit`: MAX_CONCURRENT_STREAMS of the peer.
+    `has_connect`: it takes extended CONNECT (RFC 8441).
     """
 
     def __init__(self, is_server: bool, limits: Limits, settings: dict[int, int]) -> None:
         self.is_closed = False
         self.is_blocked = False
         self.is_leaving = False
-        self.resets = self.small_frames = 0
+        self.resets = 0
         self.stream_limit = ASSUMED
         self.has_connect = False
         self._is_server = is_server
@@ -190,7 +189,6 @@ class Engine:
             self._return(stream_id, len(data))  # of a stream that was reset from here meanwhile
             return
         if len(data) < SMALL:
-            self.small_frames += 1
             self._small_data += 1
         if data:
             self._idle_frames -= 1
@@ -208,7 +206,6 @@ class Engine:
 
     def _on_other(self, event: Any, kind: int, stream_id: int, value: Any) -> None:
         self._idle_frames += 1
-        self.small_frames += 1
         if kind == TRAILERS:
             self._forget(stream_id)
             self._events.append(event)

@@ -38,8 +38,8 @@ MOST_ALLOWED: Final = 64
 """Multiple of `idle_frames` up to which progress allows idle frames in advance: the client that acknowledges what it
 got in many seconds may do so at once."""
 
-SMALL: Final = 64
-"""Bytes of a frame DATA below which it counts as small."""
+SMALL: Final = 512
+"""Bytes of a frame below which it counts as small: it costs one to four microseconds, whatever it brings."""
 
 LAST_ID: Final = 2**31 - 2**20
 LOST_LIMIT: Final = WINDOW // 4

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from balancer.config.limits import BufferingLimits
+from balancer.exchange.turns import Turns
 from tests.balancer.readers import Lenient, requests_seen, responses_seen
 from tests.balancer.wireless import Peer, Wireless, charged
 
@@ -104,13 +105,15 @@ def _of_worker(act: Callable[[Peer], None]) -> Callable[[Storm, bytes], None]:
 class Storm:
     """A balancer with two endpoints under a list of events; `side` is the unruly side, the other one keeps to HTTP.
 
-    With `mirror`, a way of `MIRRORS`, all requests are mirrored to a worker that behaves like that.
+    With `mirror`, a way of `MIRRORS`, all requests are mirrored to a worker that behaves like that. `turns`: in place
+    of those of the proxy, whose budget no storm exceeds.
     """
 
-    def __init__(self, side: str, mirror: str | None = None) -> None:
+    def __init__(self, side: str, mirror: str | None = None, turns: Turns | None = None) -> None:
         self.side = side
         options: dict[str, Any] = {} if mirror is None else {"mirror": MIRROR}
         self.stage = Wireless(2, timeouts=TIMEOUTS, limits=LIMITS, **options)
+        self.stage.proxy.turns = turns or self.stage.proxy.turns
         self.asked: dict[int, list[bytes]] = {}
         self._answered: dict[int, int] = {}
         self._is_bytewise = False

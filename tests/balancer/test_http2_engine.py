@@ -826,7 +826,7 @@ def test_small_frames_of_a_read_are_one_event_for_each_stream(is_server: bool) -
     if isinstance(engine, ClientEngine):
         engine.request(GET, is_last=True)
         engine.data_to_send()
-    begin, before = POST if is_server else OK, engine.small_frames
+    begin = POST if is_server else OK
     mixed = b"".join(frame(frames.DATA, b"%d" % stream, stream) for _ in range(20) for stream in (1, 3))
     ends = frame(frames.DATA, b"!", 1, 1) + head(3, (b"a", b"b"))
     heads = [head(stream, *begin, flags=END_HEADERS) for stream in (1, 3)]
@@ -837,7 +837,6 @@ def test_small_frames_of_a_read_are_one_event_for_each_stream(is_server: bool) -
         (DATA, 3, b"3" * 20, False),
         (TRAILERS, 3, ((b"a", b"b"),), True),
     ]
-    assert engine.small_frames - before == 42
 
 
 @pytest.mark.parametrize("fields", [[(b"X", b"y")], [(b"connection", b"close")], [(b"x", b"a\r\nb: c")]])

@@ -7,6 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from balancer.exchange.turns import Turns
 from tests.balancer import frames
 from tests.balancer.damage import damaged
 from tests.balancer.example_counts import examples
@@ -76,8 +77,8 @@ OPEN_WINDOW = frame(frames.SETTINGS, struct.pack("!HI", 4, 1 << 20))
 class Http2Storm(Storm):
     """A storm whose clients begin with the preface. `is_answering`: the workers answer by themselves."""
 
-    def __init__(self, *, is_answering: bool) -> None:
-        super().__init__("c")
+    def __init__(self, *, is_answering: bool, turns: Turns | None = None) -> None:
+        super().__init__("c", turns=turns)
         self._begun: set[int] = set()
         if not is_answering:
             self.stage.worker_script = None
@@ -91,10 +92,10 @@ class Http2Storm(Storm):
 
 
 @examples(150)
-@given(st.lists(st.one_of(_of_client, _of_client, _other), max_size=12))
-def test_unruly_clients(events: list[Event]) -> None:
+@given(st.lists(st.one_of(_of_client, _of_client, _other), max_size=12), st.booleans())
+def test_unruly_clients(events: list[Event], takes_turns: bool) -> None:
     """Workers answer: every request is settled once, and every connection ends."""
-    Http2Storm(is_answering=True).run(events)
+    Http2Storm(is_answering=True, turns=Turns(1, 9) if takes_turns else None).run(events)
 
 
 @examples(150)

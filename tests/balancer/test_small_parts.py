@@ -1,10 +1,9 @@
-"""Chunks and frames of one byte: those of one read go on together, and of too many the rest is read later."""
+"""Chunks and frames of one byte: those of one read go on together (of many, see `test_turns.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from balancer.exchange.client_connection import HELD_BY_SMALL_PARTS, SMALL_PARTS
 from tests.balancer import frames
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.frames import END_HEADERS, frame, has_request, head
@@ -78,27 +77,3 @@ async def test_responses_small_parts_go_on_together(stage: Stage, version: str, 
     parts = [payload for kind, _, _, payload in raw.seen if kind == frames.DATA]
     assert b"".join(parts) == b"x" * NUMBER
     assert len(parts) < 20
-
-
-@pytest.mark.parametrize("version", ["http1", "http2"])
-async def test_too_many_small_parts_are_read_later(stage: Stage, version: str) -> None:
-    """Nothing is refused or lost: as many are read between two sweeps as cost little."""
-    times = 8 * SMALL_PARTS // NUMBER
-    await stage.serve(await stage.worker(response()))
-    wire = await stage.client()
-    if version == "http1":
-        begin, parts, end = CHUNKED, CHUNKS, b"0\r\n\r\n"
-    else:
-        begin = frames.PREFACE + frame(frames.SETTINGS) + head(1, *fields(method=b"POST"), flags=END_HEADERS)
-        parts, end = FRAMES, frame(0, b"", 1, 1)
-    wire.write(begin + parts * times + end)
-    await stage.eventually(lambda: any(one.is_held & HELD_BY_SMALL_PARTS for one in stage.proxy.downstreams))
-    held = 0
-    while stage.outcomes() == {}:
-        held += 1
-        assert held < 100
-        stage.advance(0.25)
-        await stage.turn()
-    assert held > 1
-    assert stage.outcomes() == {"ok": 1}
-    assert b"200" in await wire.some() or version == "http2"

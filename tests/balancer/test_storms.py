@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from balancer.exchange.turns import Turns
 from tests.balancer.damage import damaged
 from tests.balancer.example_counts import examples
 from tests.balancer.storm import ANSWER, MIRRORS, REQUESTS, Event, Storm, decode, encode
@@ -94,10 +95,10 @@ def slow_bodies(side: str) -> st.SearchStrategy[list[Event]]:
 
 
 @examples(250)
-@given(storms("c"))
-def test_unruly_clients(events: list[Event]) -> None:
+@given(storms("c"), st.booleans())
+def test_unruly_clients(events: list[Event], takes_turns: bool) -> None:
     """Workers answer or do anything else; every request is settled once, and every connection ends."""
-    Storm("c").run(events)
+    Storm("c", turns=Turns(1, 9) if takes_turns else None).run(events)
 
 
 @examples(250)

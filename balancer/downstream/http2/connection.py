@@ -16,7 +16,8 @@ from balancer.downstream.http2.response_heads import StreamResponseHeads
 from balancer.downstream.http2.stream import MANY, Http2Stream
 from balancer.downstream.request_handler import AdminExchanges, Refusal
 from balancer.errors import Http2Error, RequestRejected
-from balancer.exchange.client_connection import ClientConnection
+from balancer.exchange.client_connection import HELD_BY_TURN, ClientConnection
+from balancer.exchange.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
 from balancer.http1.client import HTTP2
 from balancer.http1.field_list import trailers_of
 from balancer.http2.events import (
@@ -32,6 +33,7 @@ from balancer.http2.events import (
     TRAILERS,
     name_of,
 )
+from balancer.http2.frame_scanner import FrameScanner
 from balancer.http2.limits import TICK
 from balancer.http2.reset_counts import FLOOD
 from balancer.http2.server_engine import ServerEngine
@@ -53,13 +55,17 @@ class Http2Connection(ClientConnection):
         "_admin_exchange",
         "_ended",
         "_flush_is_due",
+        "_frames",
         "_heads",
         "_high",
         "_is_begun",
         "_is_reading",
+        "_late",
+        "_late_at",
         "_left_at",
         "_resets",
         "_routes",
+        "_steps",
         "_streams",
         "_ticked_at",
         "_unsent",
@@ -86,6 +92,10 @@ class Http2Connection(ClientConnection):
         self._flush_is_due = False  # at the end of this read, or scheduled
         self._is_reading = False
         self._is_begun = False  # a request has come
+        self._frames = FrameScanner()
+        self._late = b""  # from `_late_at` on, input that has not been parsed
+        self._late_at = 0
+        self._steps = 0  # that the current read or turn has cost
         self._left_at = 0.0  # when the connection began to leave, else 0
         self._ticked_at = proxy.cached_time
         self._unsent = 0  # bytes for the client at the last sweep, while it is left
@@ -130,8 +140,50 @@ class Http2Connection(ClientConnection):
             self.transport.set_write_buffer_limits(high=self._high)
 
     def data_received(self, data: bytes) -> None:
-        engine = self.engine
+        self._late = self._late[self._late_at :] + data if self._late else data
+        self._late_at = 0
+        if self.is_held & HELD_BY_TURN:
+            return
+        limit = self._proxy.turns.at_once
+        self._take(limit)
+        if self._steps >= limit:
+            self._proxy.turns.spend(self._steps - limit)
+            self.wait_turn()
+
+    def take_turn(self, steps: int) -> int:
+        self._take(steps)
+        if self._steps >= steps:
+            self.wait_turn()
+        else:
+            self.end_turns()
+        return self._steps
+
+    def _take(self, limit: int) -> None:
+        """Take input until it has cost `limit` steps. What heads cost is known between pieces, which grow."""
+        frames, data, at, heads = self._frames, self._late, self._late_at, 1
+        self._late = b""
         self._is_reading = True
+        self._steps = 0
+        while self._steps < limit and not self.engine.is_closed:
+            heads *= 2
+            end = frames.end_of_piece(data, at, limit - self._steps, heads)
+            if end == at:
+                break
+            self._steps += frames.small
+            self._receive(data[at:end])
+            at = end
+        if at < len(data) and not self.engine.is_closed:
+            self._late, self._late_at = data, at
+        if self._unstarted:
+            unstarted, self._unstarted = self._unstarted, []
+            for stream in unstarted:
+                stream.start()
+        self._is_reading = False
+        if self._flush_is_due or self.engine.has_answers or self._watched or self._ended or self._left_at:
+            self._flush()
+
+    def _receive(self, data: bytes) -> None:
+        engine = self.engine
         for kind, stream_id, value, flag in engine.receive(data):
             if kind == HEAD:
                 self._begin(stream_id, value, flag)
@@ -144,14 +196,6 @@ class Http2Connection(ClientConnection):
                     stream.data(value, flag)
             else:
                 self._handle(kind, stream_id, value, flag)
-        if self._unstarted:
-            unstarted, self._unstarted = self._unstarted, []
-            for stream in unstarted:
-                stream.start()
-        self._is_reading = False
-        self.bound_small_parts(engine.small_frames)
-        if self._flush_is_due or engine.has_answers or self._watched or self._ended or self._left_at:
-            self._flush()
 
     def _handle(self, kind: int, stream_id: int, value: object, flag: bool) -> None:
         """Handle an event other than HEAD and DATA."""
@@ -170,6 +214,7 @@ class Http2Connection(ClientConnection):
             stream.ended(trailers_of(cast(FieldPairs, value)))
         elif kind == OVERSIZED:
             stream = self._open(stream_id)
+            self._steps += STEPS_PER_REFUSED_HEAD
             self._refuse(stream, self._heads.oversized(cast(FieldPairs, value)), flag)
         elif kind == CLOSED:
             code, reason = cast("tuple[int, str]", value)
@@ -183,10 +228,12 @@ class Http2Connection(ClientConnection):
 
     def eof_received(self) -> bool:
         """Close: without an end of its own, a client of HTTP/2 can neither open windows nor end a stream."""
-        return False
+        self.ends_late = bool(self.is_held & HELD_BY_TURN)
+        return self.ends_late
 
     def connection_lost(self, error: Exception | None) -> None:
         self._proxy.downstreams.pop(self, None)
+        self._proxy.turns.forget(self)
         self._proxy.usages.release(self.usage)
         self._count_resets(self._proxy.now())
         self._flush_is_due = self._is_reading = True  # nothing is sent any more
@@ -222,13 +269,17 @@ class Http2Connection(ClientConnection):
     def _begin(self, stream_id: int, fields: FieldPairs, has_ended: bool) -> None:
         """Begin a request whose head has come."""
         stream = self._open(stream_id)
-        proxy = self._proxy
+        proxy, request = self._proxy, None
         try:
             request = self._heads.read(fields, has_ended)
+            if len(request.raw) > LARGE_HEAD:
+                self._steps += (len(request.raw) - LARGE_HEAD) // BYTES_PER_STEP
             if request.fields.is_grpc:
                 stream.begin_call(request)
             handler, proxy = handler_of(proxy, stream, request, self._admin_exchange, self._routes)
         except RequestRejected as error:
+            if request is None:
+                self._steps += STEPS_PER_REFUSED_HEAD
             self._refuse(stream, error, has_ended)
             return
         limit = proxy.limits.body
@@ -339,12 +390,12 @@ class Http2Connection(ClientConnection):
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             engine.tick()
-        if engine.small_frames:
-            engine.small_frames = self.count_down_small_parts(engine.small_frames)
         if engine.resets > self._resets and self._count_resets(now) and engine.has_many_resets:
             self._end(ENHANCE_YOUR_CALM, "too many streams of this client were reset")
             return
         for stream in list(self._streams.values()):
+            if self.is_held & HELD_BY_TURN and not stream.is_write_paused:
+                stream.idle_since = now  # what it sends may be behind that
             stream.check(now)
         for stream in list(self._ended.values()):
             stream.check_reader(now)
