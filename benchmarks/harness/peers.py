@@ -83,14 +83,23 @@ class Peer:
 
 
 def ours(
-    policy: str, endpoints: int = 0, connections: int = 0, other_python: str = "", *, is_traced: bool = False
+    policy: str,
+    endpoints: int = 0,
+    connections: int = 0,
+    other_python: str = "",
+    *,
+    is_traced: bool = False,
+    tables: str = "",
 ) -> Peer:
-    """Steelyard with a policy, started as in production; `other_python` runs the build installed beside it instead."""
-    tables = TRACING if is_traced else ""
+    """Steelyard with a policy, started as in production; `other_python` runs the build installed beside it instead.
+
+    `tables` are further tables of its configuration, in which WORKER is the port of a worker.
+    """
 
     def argv(site: Site) -> list[str]:
+        more = (TRACING if is_traced else "") + tables.replace("WORKER", str(site.workers[0]))
         text = peer_files.steelyard(
-            site.port, site.workers, policy, site.certificate, site.head_timeout, tables
+            site.port, site.workers, policy, site.certificate, site.head_timeout, more
         )
         argv = run_steelyard(site, text)
         return [other_python, *argv[1:]] if other_python else argv

@@ -52,12 +52,17 @@ async def answering(child: Child, port: int, case: Case) -> None:
     raise FleetFailedError(f"{child.name} did not forward within {READY_WITHIN:g} s: {last}{child.tail}")
 
 
-async def status_line(port: int, path: str, is_tls: bool = False, within: float = 1.0) -> str:
+async def status_line(
+    port: int, path: str, is_tls: bool = False, within: float = 1.0, admin_socket: str | None = None
+) -> str:
     """Status line of the response to a GET on a new connection; empty if there is none `within` so many seconds."""
     try:
         async with asyncio.timeout(within):
             context = client_context() if is_tls else None
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            if admin_socket is None:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            else:
+                reader, writer = await asyncio.open_unix_connection(admin_socket)
             try:
                 head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
                 writer.write(head.encode())

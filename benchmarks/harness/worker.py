@@ -1,6 +1,7 @@
 """Minimal worker in Python for machines without nginx: parses requests and answers with prepared bytes.
 
-Serves the same bodies on the same paths as `peer_files.nginx_worker`, plus a huge body for slow readers.
+Serves the same bodies on the same paths as `peer_files.nginx_worker`, plus a huge body for slow readers; below `/held`
+it accepts WebSockets and answers nothing else.
 
     python -m benchmarks.harness.worker PORT…
 """
@@ -32,6 +33,8 @@ LARGE_ANSWERS = {
 
 
 HUGE_PATH = f"/{HUGE_NAME}".encode()
+HELD_PATH = b"/held"
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
 SEND_BUFFER = 32 * 1024
 """Send buffer in bytes for a huge response. On one machine, a thousand send buffers grown to megabytes each exhaust the
 memory that all its sockets share (`tcp_mem` in tcp(7)); then segments are dropped and retransmitted after 200 ms, those
@@ -50,6 +53,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._transport.write(SWITCH)
         except httptools.HttpParserError:
             self._transport.close()
 
@@ -57,6 +62,8 @@ class Connection(asyncio.Protocol):
         self._path += url
 
     def on_message_complete(self) -> None:
+        if self._path.startswith(HELD_PATH):
+            return
         if self._path == HUGE_PATH:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)

@@ -25,7 +25,7 @@ from benchmarks.harness.options import (
 from benchmarks.harness.serving import folder_in
 from benchmarks.harness.session import Session
 from benchmarks.slow_clients.flood_client import FLOODS
-from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, Plan, Run, run_plan
+from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, TABLES, Plan, Run, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
 from experiments.errors import BadInputError
@@ -80,7 +80,10 @@ def slow_clients(
 ) -> int:
     """Measure normal traffic alone, then beside clients that send a head or a body, or read, byte by byte."""
     session = Session(file, check)
-    proxies = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
+    proxies = (
+        *(peers.ours(one, tables=TABLES) for one in known_policies([policy])),
+        *peers.chosen(names_in(others)),
+    )
     proxy_core, load_core = proxy_and_load_cores()
     plan = Plan(
         peers=peers.available(proxies, session.say),

@@ -1,12 +1,11 @@
-"""Floods of HTTP/2 frames as a process of its own: clients that send as fast as they can, and reconnect when closed,
-after a round trip.
+"""Floods as a process of its own: clients that send as fast as they can, and reconnect when closed, after a round trip.
 
 Each client has a source address of its own, since floods are counted by address. Raw sockets, no code shared with the
 proxy under test. On SIGTERM it writes how often connections ended in each way.
 
     python -m benchmarks.slow_clients.flood_client PORT KIND COUNT REPORT
 
-KIND is resets or continuation.
+KIND is one of `FLOODS`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import socket
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from pathlib import Path
 
 BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
@@ -31,29 +31,91 @@ PIECE = 65_536
 ROUND_TRIP = 0.01
 """Seconds from the end of a connection to the next one."""
 
+HELD = b"/held"
+"""Path that the worker does not answer; below it, requests wait for an endpoint (`runs.py`)."""
+
+STREAMS = 100
+
 
 def frame(kind: int, payload: bytes, stream: int, flags: int = 0) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
+def text(data: bytes) -> bytes:
+    """A string without Huffman code (RFC 7541 § 5.2)."""
+    size = len(data)
+    number = bytes((size,)) if size < 127 else bytes((127, (size - 127) % 128 | 128, (size - 127) // 128))
+    return number + data
+
+
+def head(path: bytes, *others: bytes, method: bytes = b"\x82") -> bytes:
+    """Fields of a request, none of which is kept in the table."""
+    return b"".join((method, b"\x86\x01\x01x\x04", text(path), *others))
+
+
+def over_http2(*frames: bytes) -> bytes:
+    return BEGINNING + b"".join(frames)
+
+
 def resets() -> bytes:
     """Rapid Reset (CVE-2023-44487): requests that are reset at once."""
-    return b"".join(frame(1, HEAD, one, 5) + frame(3, CANCEL, one) for one in range(1, 100_000, 2))
+    return over_http2(*(frame(1, HEAD, one, 5) + frame(3, CANCEL, one) for one in range(1, 100_000, 2)))
 
 
 def continuation() -> bytes:
     """A head without end (VU#421644)."""
-    return frame(1, HEAD, 1, 1) + frame(9, FIELDS, 1) * 50_000
+    return over_http2(frame(1, HEAD, 1, 1), frame(9, FIELDS, 1) * 50_000)
 
 
-FLOODS = {"resets": resets, "continuation": continuation}
+def requests(first: bytes, others: bytes, number: int = STREAMS, flags: int = 5) -> bytes:
+    """Requests with these fields; others than the `first` may refer to what it has put into the table."""
+    heads = (others if one else first for one in range(number))
+    return over_http2(*(frame(1, made, 1 + 2 * one, flags) for one, made in enumerate(heads)))
+
+
+def alike(path: bytes, extra: bytes = b"", method: bytes = b"\x82", flags: int = 5) -> bytes:
+    fields = head(path, extra, method=method)
+    return requests(fields, fields, flags=flags)
+
+
+def referring(path: bytes, size: int, times: int, number: int = STREAMS) -> bytes:
+    """Requests whose head is a cookie of `size` bytes, many `times`: a reference takes a byte (RFC 7541 § 6.1)."""
+    cookie = b"\x40" + text(b"cookie") + text(b"c" * size)
+    return requests(head(path, cookie), head(path, b"\xbe" * times), number)
+
+
+TUNNEL = b"\x00" + text(b":protocol") + text(b"websocket")
+CHUNKED = b"POST /held HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+MANY = 50_000
+BODIES = b"".join(frame(0, bytes(PIECE // 4), 1 + 2 * one) for one in range(STREAMS)) * 3
+
+FLOODS: dict[str, Callable[[], bytes]] = {
+    "resets": resets,
+    "continuation": continuation,
+    "streams": lambda: alike(HELD),
+    "tunnels": lambda: alike(HELD, TUNNEL, b"\x02" + text(b"CONNECT"), 4),
+    "waiting": lambda: alike(HELD + b"/"),
+    "heads": lambda: referring(HELD + b"/", 256, 118),
+    "bodies": lambda: alike(HELD + b"/", b"", b"\x83", 4) + BODIES,
+    "decoding": lambda: referring(b"/", 3900, 8, MANY),
+    "frames": lambda: over_http2(frame(1, head(HELD, method=b"\x83"), 1, 4), frame(0, b"b", 1) * MANY),
+    "chunks": lambda: CHUNKED + b"1\r\nb\r\n" * MANY,
+}
+"""What each kind sends."""
+
+ENDLESS = {"frames": 10 * MANY, "chunks": 6 * MANY}
+"""Bytes at the end of what a kind sends that are sent again and again."""
+
+HOLDING = ("streams", "tunnels", "waiting", "heads", "bodies")
+"""Kinds whose clients stay connected when they have sent all."""
 
 
 class FloodClient:
     """A client with the source address 127.0.1.`number`; it connects when it is made."""
 
-    def __init__(self, port: int, number: int, data: memoryview) -> None:
-        self._sent, self._data = 0, data
+    def __init__(self, port: int, number: int, data: memoryview, kind: str = "") -> None:
+        self._sent, self._data, self._holds = 0, data, kind in HOLDING
+        self._repeated = ENDLESS.get(kind, 0)
         self.sock = socket.socket()
         self.sock.setblocking(False)
         self.sock.bind((f"127.0.1.{number}", 0))
@@ -68,11 +130,18 @@ class FloodClient:
                 return "reset"
             if events & select.EPOLLOUT:
                 self._sent += self.sock.send(self._data[self._sent : self._sent + PIECE])
+                if self._sent == len(self._data):
+                    self._sent -= self._repeated
         except BlockingIOError:
             return ""
         except OSError:
             return "reset"
-        return "" if self._sent < len(self._data) else "all sent"
+        return "" if self._sent < len(self._data) or self._holds else "all sent"
+
+    @property
+    def wants(self) -> int:
+        """Events that it waits for."""
+        return select.EPOLLIN | (select.EPOLLOUT if self._sent < len(self._data) else 0)
 
 
 def run_floods(port: int, kind: str, count: int, report: Path) -> None:
@@ -85,7 +154,7 @@ def run_floods(port: int, kind: str, count: int, report: Path) -> None:
     endings: Counter[str] = Counter()
     is_over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: is_over.append(number))
-    data = memoryview(BEGINNING + FLOODS[kind]())
+    data = memoryview(FLOODS[kind]())
     clients: dict[int, tuple[FloodClient, int]] = {}
     waiting = deque((0.0, number) for number in range(1, count + 1))
     with select.epoll() as epoll:
@@ -93,7 +162,7 @@ def run_floods(port: int, kind: str, count: int, report: Path) -> None:
         while not is_over:
             while waiting and waiting[0][0] <= time.monotonic():
                 _, number = waiting.popleft()
-                client = FloodClient(port, number, data)
+                client = FloodClient(port, number, data, kind)
                 clients[client.sock.fileno()] = client, number
                 epoll.register(client.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
             for descriptor, events in epoll.poll(ROUND_TRIP / 10):
@@ -103,6 +172,8 @@ def run_floods(port: int, kind: str, count: int, report: Path) -> None:
                     del clients[descriptor]
                     client.sock.close()
                     waiting.append((time.monotonic() + ROUND_TRIP, number))
+                elif events & select.EPOLLOUT:
+                    epoll.modify(descriptor, client.wants)
     report.write_text(json.dumps(endings), encoding="utf-8")
 
 

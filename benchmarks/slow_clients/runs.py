@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from balancer.admin.socket_path import own_directory, socket_name
 from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.cpu_reading import CpuReading
@@ -24,7 +26,7 @@ from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_processes import RunningPeer
 from benchmarks.harness.peers import OURS, WORKER_PORTS, Peer, Site
-from benchmarks.harness.serving import folder_in, serving
+from benchmarks.harness.serving import folder_in, serving, status_line
 from benchmarks.slow_clients.flood_client import FLOODS
 from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
@@ -41,6 +43,22 @@ SETTLED_AFTER = 2.0
 CONNECTIONS = 64
 FLOODING = 50
 """Clients that flood HTTP/2 connections."""
+
+TABLES = """
+[[routes]]
+prefix = "/held/"
+pool = "full"
+[[routes]]
+prefix = "/"
+pool = "default"
+[pools.full]
+endpoints = [{id = "full", region = "here", address = "http://127.0.0.1:WORKER", max_in_flight = 1}]
+"""
+"""Configuration that lets requests of floods wait for an endpoint that is full."""
+
+LOOK_AGAIN = 0.05
+MOST_WAIT = 5.0
+"""Seconds from a probe to the next one, and up to which an answer is waited for."""
 
 HEAD_TIMEOUT = 2.0
 """Timeout for a request head in seconds, set in each proxy, so that a short run shows how slow heads end."""
@@ -95,6 +113,9 @@ class Run:
     """CPU seconds per second."""
 
     memory: int = 0
+    probe: float = 0.0
+    """Longest time for an answer from `/-/live` or the admin socket, `MOST_WAIT` if there was none; floods only."""
+
     endings: dict[str, int] = field(default_factory=dict)
     fault: str = ""
 
@@ -155,7 +176,9 @@ class Pair:
     async def _measured(self, proxy: RunningPeer, kind: str, number: int) -> Run:
         try:
             before = CpuReading.now(proxy.child)
-            report = await load(self.plan, proxy.port, number, beside_floods=self.slow_kind in FLOODS)
+            is_flood = self.slow_kind in FLOODS
+            async with probing(proxy.port if is_flood else 0) as waits:
+                report = await load(self.plan, proxy.port, number, beside_floods=is_flood)
             spent = CpuReading.now(proxy.child).since(before)
         except OSError:
             raise proxy.died() from None
@@ -171,8 +194,32 @@ class Pair:
             lag=report.lag / 1e3,
             cpu=spent.proxy.total / spent.at,
             memory=memory_of(proxy.child.pid),
+            probe=max(waits, default=0.0),
             endings=self.endings if kind == self.slow_kind and not number else {},
         )
+
+
+@asynccontextmanager
+async def probing(port: int) -> AsyncIterator[list[float]]:
+    """Ask for liveness again and again, by the port and by the admin socket; yields how long each answer took. With
+    port 0, nothing is asked."""
+    waits: list[float] = []
+
+    async def probe(path: str | None) -> None:
+        while port:
+            asked_at = time.monotonic()
+            answer = await status_line(port, "/-/live", within=MOST_WAIT, admin_socket=path)
+            waits.append(time.monotonic() - asked_at if " 200 " in answer else MOST_WAIT)
+            await asyncio.sleep(LOOK_AGAIN)
+
+    admin = str(own_directory() / socket_name(port))
+    probes = [asyncio.create_task(probe(path)) for path in (None, admin)]
+    try:
+        yield waits
+    finally:
+        for one in probes:
+            one.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -15,11 +15,17 @@ from rich.table import Table
 from benchmarks.harness.blocks import block_ratios, middle
 from benchmarks.harness.open_load import LAG_PART
 from benchmarks.harness.verdicts import Verdict, bracketed, over_blocks, side_of
+from benchmarks.slow_clients.flood_client import FLOODS
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
 from experiments.stats.comparison import Interval
 
 BOUND = 2.0
 """Bound on the p99 of normal traffic beside slow clients, as a multiple of the quiet p99."""
+
+MOST_MEMORY = 64 << 20
+LONGEST_PROBE = 1.0
+"""Bounds of floods: bytes of memory beyond those of quiet runs, and seconds to an answer of liveness or the admin
+socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,27 @@ class Row:
     ratio_p99: Interval | None
     cpu: float
     memory: float
+    growth: float
+    """Bytes of memory beyond those of the quiet runs."""
+
+    probe: float
     endings: dict[str, int]
     fault: str
 
     @property
     def is_met(self) -> bool | None:
-        """100 % success and p99 within the bound; None if that cannot be judged."""
-        if self.fault or self.ok < self.requests:
+        """100 % success and p99 within the bound, and of floods memory and probes; None if that cannot be judged."""
+        if self.fault or self.ok < self.requests or self.exceeds:
             return False
         return None if self.ratio_p99 is None else side_of(self.ratio_p99, BOUND)
+
+    @property
+    def exceeds(self) -> str:
+        """What is beyond the bounds of floods; empty if nothing is."""
+        if self.kind not in FLOODS:
+            return ""
+        memory = f", {self.growth / (1 << 20):.0f} MiB more memory" if self.growth > MOST_MEMORY else ""
+        return memory + (f", a probe took {self.probe:.1f} s" if self.probe > LONGEST_PROBE else "")
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
@@ -89,6 +107,8 @@ def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
         ratio_p99=ratio_p99,
         cpu=cpu,
         memory=memory,
+        growth=memory - (middle([run.memory for run in quiet if run.peer == runs[0].peer]) or memory),
+        probe=max((run.probe for run in good), default=0.0),
         endings=dict(endings.most_common()),
         fault=next((run.fault for run in runs if run.fault), ""),
     )
@@ -99,7 +119,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     table = Table()
     for name in ("proxy", "beside"):
         table.add_column(name, no_wrap=True)
-    for name in ("success", "p50", "p99", "p50/quiet", "p99/quiet", "CPU", "memory"):
+    for name in ("success", "p50", "p99", "p50/quiet", "p99/quiet", "CPU", "memory", "probe"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("ends of slow connections")
     for row in rows:
@@ -109,7 +129,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def cells_of(row: Row) -> list[str]:
     if row.fault:
-        return [row.peer.partition(" ")[0], row.kind, "INVALID", *[""] * 6, row.fault]
+        return [row.peer.partition(" ")[0], row.kind, "INVALID", *[""] * 7, row.fault]
     return [
         row.peer.partition(" ")[0],
         row.kind,
@@ -120,6 +140,7 @@ def cells_of(row: Row) -> list[str]:
         bracketed(row.ratio_p99),
         f"{row.cpu * 100:.0f} %",
         f"{row.memory / (1 << 20):.0f} MiB",
+        f"{row.probe * 1e3:.0f} ms" if row.probe else "–",
         ", ".join(f"{count} × {how}" for how, count in row.endings.items()) or "–",
     ]
 
@@ -140,16 +161,19 @@ def verdicts(rows: Sequence[Row], ours: str) -> list[Verdict]:
 def verdict(row: Row, control: Row | None) -> Verdict:
     """Judge one row. If the A/A control differs by as much as the bound, the p99 is not judged; a failure still is."""
     is_met = row.is_met
-    found = row.fault or f"{success(row):.3f} % success, {bracketed(row.ratio_p99)}"
+    found = row.fault or f"{success(row):.3f} % success, {bracketed(row.ratio_p99)}{row.exceeds}"
     noise = control.ratio_p99 if control is not None else None
     if (
         noise is not None
         and not 1 / BOUND <= noise.ratio <= BOUND
-        and not row.fault
+        and not (row.fault or row.exceeds)
         and row.ok == row.requests
     ):
         is_met, found = None, f"{found}; A/A control: {bracketed(noise)}, the machine was not quiet"
-    return Verdict(row.peer, f"beside {row.kind}: 100 % success, p99 ≤ {BOUND:g} × quiet", is_met, found)
+    bounds = f"100 % success, p99 ≤ {BOUND:g} × quiet"
+    if row.kind in FLOODS:
+        bounds += f", memory ≤ quiet + {MOST_MEMORY >> 20} MiB, probes ≤ {LONGEST_PROBE:g} s"
+    return Verdict(row.peer, f"beside {row.kind}: {bounds}", is_met, found)
 
 
 def doubts(runs: Sequence[Run]) -> str:

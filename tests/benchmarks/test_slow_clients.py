@@ -18,7 +18,7 @@ from benchmarks.__main__ import cli
 from benchmarks.harness.peers import PEERS, ours
 from benchmarks.slow_clients.command import introduction
 from benchmarks.slow_clients.flood_client import BEGINNING, FLOODS, FloodClient
-from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, SLOW_KINDS, Plan, Run, memory_of, order_of
+from benchmarks.slow_clients.runs import CONTROL, QUIET, SLOW_KINDS, Plan, Run, memory_of, order_of
 from benchmarks.slow_clients.slow_client import OPENINGS, SlowClient, ending, kinds
 from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
@@ -88,10 +88,10 @@ def test_a_slow_client_moves_one_byte_at_a_time(kind: str) -> None:
 @pytest.mark.parametrize("kind", FLOODS)
 def test_a_flood_sends_frames_from_an_address_of_its_own(kind: str) -> None:
     """Until it is closed; then it reports how."""
-    data = BEGINNING + FLOODS[kind]()
+    data = FLOODS[kind]()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
-        client = FloodClient(server.getsockname()[1], 7, memoryview(data))
+        client = FloodClient(server.getsockname()[1], 7, memoryview(data), kind)
         connection, address = server.accept()
         with connection, client.sock:
             assert address[0] == "127.0.1.7"
@@ -170,6 +170,14 @@ def test_p99_is_not_judged_if_the_control_differs_by_the_bound(p99: float) -> No
     assert met([CALM, calm, replace(head, ok=99)]) == [False]
 
 
+@pytest.mark.parametrize("kind", ["heads", "head"])
+@pytest.mark.parametrize("changed", [{"memory": 115 << 20}, {"probe": 1.1}], ids=str)
+def test_memory_and_probes_beside_floods_are_bounded(kind: str, changed: dict[str, float]) -> None:
+    (verdict,) = verdicts(rows_of([CALM, beside(kind, **changed)]), "steelyard")
+    assert (verdict.is_met is False) is (kind == "heads")
+    assert met([CALM, beside(kind, memory=114 << 20, probe=1.0)]) != [False]
+
+
 def test_without_a_quiet_run_there_is_no_ratio() -> None:
     (row,) = rows_of([beside("body")])
     assert row.ratio_p99 is None
@@ -223,7 +231,7 @@ def test_memory_of_a_process() -> None:
 def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command and wait for its end."""
     command = [sys.executable, "-m", "benchmarks", "slow-clients", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +243,7 @@ def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--policy", "p2x"), "unknown policy 'p2x'"),
         (
             ("--kinds", "head,pings"),
-            "--kinds: unknown 'pings'; known: head, body, read, mixed, resets, continuation",
+            "--kinds: unknown 'pings'; known: head, body, read, mixed, resets, continuation, streams, tunnels",
         ),
         (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
     ],
@@ -254,18 +262,22 @@ def test_help_shows_examples() -> None:
 
 
 @pytest.mark.second_tier
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
-@pytest.mark.parametrize("options", [(), ("--http2",)], ids=["http1", "http2"])
-def test_short_session_has_every_kind(options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "options"),
+    [((*SLOW_KINDS, "chunks"), ()), (tuple(FLOODS), ("--http2",))],
+    ids=["http1", "http2"],
+)
+def test_short_session_has_every_kind(chosen: tuple[str, ...], options: tuple[str, ...]) -> None:
     """Normal traffic succeeds beside twenty slow clients of each kind, and beside floods."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "slow.json"
         tiny = ("--clients", "20", "--pace", "100ms", "--rate", "50", "--duration", "400ms", "--rounds", "1")
-        done = slow_clients(*tiny, "--json", str(file), *options)
+        done = slow_clients(*tiny, "--kinds", ",".join(chosen), "--json", str(file), *options)
         assert done.returncode == 0, done.stdout + done.stderr
         found = json.loads(file.read_text(encoding="utf-8"))
-    assert {run["kind"] for run in found["runs"]} == set(KINDS)
+    assert {run["kind"] for run in found["runs"]} == {QUIET, CONTROL, *chosen}
     assert {(run["fault"], run["ok"], run["requests"]) for run in found["runs"]} == {("", 20, 20)}
     assert all(row["memory"] > 0 for row in found["rows"])
     assert "p99/quiet" in done.stdout
