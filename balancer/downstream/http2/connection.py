@@ -164,7 +164,8 @@ class Http2Connection(ClientConnection):
         self._late = b""
         self._is_reading = True
         self._steps = 0
-        while self._steps < limit and not self.engine.is_closed:
+        size = len(data)
+        while at < size and self._steps < limit and not self.engine.is_closed:
             heads *= 2
             end = frames.end_of_piece(data, at, limit - self._steps, heads)
             if end == at:
@@ -172,7 +173,7 @@ class Http2Connection(ClientConnection):
             self._steps += frames.small
             self._receive(data[at:end])
             at = end
-        if at < len(data) and not self.engine.is_closed:
+        if at < size and not self.engine.is_closed:
             self._late, self._late_at = data, at
         if self._unstarted:
             unstarted, self._unstarted = self._unstarted, []
