@@ -141,7 +141,7 @@ def test_end_behind_input_that_waits(version: str, is_early: bool) -> None:
         client.send(flood(version))
         if is_early:
             assert client.wire is not None
-            assert client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]
+            assert client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
         else:
             client.end()
         stage.turn()
