@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from balancer.config.limits import BufferingLimits
 from balancer.exchange.turns import Turns
 from tests.balancer.readers import Lenient, requests_seen, responses_seen
-from tests.balancer.wireless import Peer, Wireless, charged
+from tests.balancer.wireless import Peer, Wireless, charged, miscounted
 
 Event = tuple[str, bytes]
 
@@ -235,6 +235,7 @@ class Storm:
         assert sum(state.in_flight for state in proxy.router.states) <= proxy.in_flight, proxy.router.states
         assert sum(pool.leased for pool in pools) <= proxy.in_flight, [*pools]
         assert proxy.buffer_budget.kept == charged(proxy)
+        assert not miscounted(proxy), miscounted(proxy)
         bound = MOST_HELD + 2 * self._longest
         peers = self.stage.clients + self.stage.workers + self.stage.copies_to
         assert all(peer.unread <= bound for peer in peers)
@@ -279,6 +280,6 @@ class Storm:
             assert [state.in_flight for state in states] == [0] * len(states)
             assert sum(sum(state.outcomes.values()) for state in states) == each.router.routed
             assert each.pools.open_connections == 0
-        assert len(proxy.queue) == proxy.buffer_budget.kept == 0
+        assert len(proxy.queue) == proxy.buffer_budget.kept == len(proxy.usages) == 0
         left = stage.left_behind()
         assert not left, left

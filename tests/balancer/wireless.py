@@ -463,6 +463,19 @@ def charged(proxy: Proxy) -> int:
     return size
 
 
+def miscounted(proxy: Proxy) -> str:
+    """What is wrong with the counts of clients (`ClientUsages`): they add up, and return to zero with the requests."""
+    records = proxy.usages._by_network.values()
+    for one in records:
+        if one.bytes < 0 or not 0 <= one.tunnels <= one.requests:
+            return f"{one.requests} requests, {one.tunnels} tunnels and {one.bytes} bytes of {one.network!r}"
+    requests, size = sum(one.requests for one in records), sum(one.bytes for one in records)
+    served = sum(each.in_flight + len(each.tunnels) for each in proxy.every)
+    if requests > served or size != proxy.usages.budget.kept or (size and not requests):
+        return f"{requests} of {served} requests, {size} of {proxy.usages.budget.kept} bytes"
+    return "" if records or not proxy.downstreams else "connected clients have no record"
+
+
 @contextmanager
 def buffering(endpoints: int = 1, **options: Any) -> Iterator[Wireless]:
     """A balancer that buffers as `options` say; at the end nothing is kept."""
@@ -483,4 +496,4 @@ def sends(stage: Wireless, peer: Peer, *pieces: bytes) -> None:
         stage.turn()
 
 
-__all__ = ["Escaped", "Peer", "Wireless", "buffering", "charged", "sends"]
+__all__ = ["Escaped", "Peer", "Wireless", "buffering", "charged", "miscounted", "sends"]

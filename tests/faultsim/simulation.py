@@ -32,7 +32,7 @@ from balancer.server import build
 from balancer.upstream.multiplexed_pool import MultiplexedPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
-from tests.balancer.wireless import CLIENTS, AdminStub, charged
+from tests.balancer.wireless import CLIENTS, AdminStub, charged, miscounted
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd
 from tests.faultsim.draw import MOST_BUFFERED
@@ -296,6 +296,8 @@ class Simulation:
         """Invariants of each sweep."""
         proxy = self.proxy
         self._check_kept()
+        if wrong := miscounted(proxy):
+            raise Violation(wrong)
         self.control_plane.checks.sweep(now)
         if len(proxy.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
             raise Violation(f"{len(proxy.queue)} wait")
@@ -369,8 +371,8 @@ class Simulation:
             raise Violation(
                 f"left: {len(proxy.downstreams)} clients, {proxy.in_flight} in flight, {len(proxy.queue)} queued"
             )
-        if proxy.buffer_budget.kept:
-            raise Violation(f"left: {proxy.buffer_budget.kept} bytes")
+        if proxy.buffer_budget.kept or len(proxy.usages):
+            raise Violation(f"left: {proxy.buffer_budget.kept} bytes, {len(proxy.usages)} records of clients")
         if proxy.pools.open_connections:
             raise Violation(f"left: {self._pools}")
         settled = sum(sum(state.outcomes.values()) for state in self._states)
