@@ -7,8 +7,9 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from policies.clock import cpu_time
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import raised
@@ -18,18 +19,22 @@ from policies.policy import Policy
 
 Pick = Callable[[RequestFacts, Available, float], EndpointState]
 
+MEASURED_PICKS: Final = 1000
+"""Picks whose CPU time is measured after one that took too long by the clock: the machine may have been busy."""
+
 
 class ActivePolicy:
     """A policy with its hooks, and the `fallback`.
 
     `fallback_picks` counts the fallback picks of the policy in force, `last_fault` describes its last fault;
     `installations` is the number of policies so far, `earlier_fallback_picks` the fallback picks of those before.
-    `trace` records explanations, if set. `pick`, `observe`, `probes` and the other hooks must be read again after
-    `install` and `explain`; all but `pick` are None where the policy has no such hook.
+    `trace` records explanations, if set. `pick` must be read for each call, `observe`, `probes` and the other hooks
+    again after `install`; all but `pick` are None where the policy has no such hook.
     """
 
-    def __init__(self, policy: Policy, fallback: Policy) -> None:
+    def __init__(self, policy: Policy, fallback: Policy, cpu: Callable[[], float] = cpu_time) -> None:
         self._fallback = fallback
+        self._cpu = cpu
         self.installations = self.fallback_picks = self.earlier_fallback_picks = 0
         self.last_fault: str | None = None
         self.trace: Trace | None = None
@@ -55,7 +60,28 @@ class ActivePolicy:
         self.trace = trace
         for policy in (self.policy, self._fallback):
             set_trace(policy, trace)
-        self.pick: Pick = self.policy.pick if trace is None else self._pick_and_trace
+        self._plain_pick: Pick = self.policy.pick if trace is None else self._pick_and_trace
+        self.pick: Pick = self._plain_pick
+        self._picks_to_measure = 0
+        self._taken = 0.0  # seconds of CPU time of the last pick that was measured
+
+    def took_long(self, budget: float) -> bool:
+        """Whether the last pick, which took more than `budget` seconds by the clock, took them of CPU time as well.
+        That is measured from now on for a while; so of a first such pick it is not known, and this returns False."""
+        is_known = self._picks_to_measure > 0
+        self._picks_to_measure = MEASURED_PICKS
+        self.pick = self._pick_and_measure
+        return is_known and self._taken > budget
+
+    def _pick_and_measure(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        began_at = self._cpu()
+        try:
+            return self._plain_pick(facts, available, now)
+        finally:
+            self._taken = self._cpu() - began_at
+            self._picks_to_measure -= 1
+            if not self._picks_to_measure:
+                self.pick = self._plain_pick
 
     def _pick_and_trace(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         trace = self.trace
@@ -109,4 +135,4 @@ class ActivePolicy:
         return state
 
     def _note(self, fault: str) -> None:
-        self.last_fault = f"{type(self.policy).__name__} {fault}"
+        self.last_fault = f"policy {type(self.policy).__name__} {fault}"

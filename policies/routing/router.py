@@ -11,7 +11,7 @@ from math import inf
 from random import Random
 from typing import Final
 
-from policies.clock import Clock
+from policies.clock import Clock, cpu_time
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.state import EndpointState
 from policies.errors import AlreadySettled, NoEndpointAvailable, Overloaded, raised, shown
@@ -27,8 +27,8 @@ from policies.routing.endpoint_set import EndpointSet
 _OK: Final = OutcomeKind.OK
 
 TIME_BUDGET = 0.005
-"""Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded requests.
-"""
+"""Seconds of CPU time that a pick may take. It holds up every request of the process; 5 ms is two hundred forwarded
+requests."""
 
 NOTIFY_FAST: Final = 0.001
 """Seconds that a `members_changed` call may take for it to be made before every pick."""
@@ -62,12 +62,13 @@ class Router(EndpointSet):
         rng: Random,
         fallback: Policy | None = None,
         time_budget: float = TIME_BUDGET,
+        cpu: Callable[[], float] = cpu_time,
         in_flight_limit: int | None = None,
         concurrency: ConcurrencyRules | None = None,
         health: Health | None = None,
     ) -> None:
         super().__init__(clock.now, health if health is not None else Health(rng), concurrency)
-        self._active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng))
+        self._active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng), cpu)
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
         self._limit = inf if in_flight_limit is None else in_flight_limit
@@ -93,11 +94,11 @@ class Router(EndpointSet):
             raise NoEndpointAvailable(self.states)
         if self._has_news:
             self._notify_changes()
-        now = self._now()
+        now, budget = self._now(), self._time_budget
         if now >= self.look_at:
             self.look(now)
         try:
-            state = self._pick(facts, available, now)
+            state = self._active.pick(facts, available, now)
             is_usable = state.is_selectable and (not facts.tried or state in available)
         except (KeyboardInterrupt, Overloaded):
             raise
@@ -107,8 +108,8 @@ class Router(EndpointSet):
             if not is_usable:
                 fault = f"picked {shown(state)}, which was not on offer"
                 state = self._fallback_pick(facts, available, now, NOT_SELECTABLE, fault)
-            elif self._is_timed and self._now() - now > self._time_budget:
-                fault = f"took over {self._time_budget * 1e3:g} ms"
+            elif self._is_timed and self._now() - now > budget and self._active.took_long(budget):
+                fault = f"took over {budget * 1e3:g} ms of CPU time"
                 state = self._fallback_pick(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight
         state.in_flight = ahead + 1
@@ -231,7 +232,6 @@ class Router(EndpointSet):
     def explain(self, trace: Trace | None) -> None:
         """Record the explanation of each pick in `trace`, from the next one on; None stops recording."""
         self._active.explain(trace)
-        self._pick = self._active.pick
 
     @property
     def trace(self) -> Trace | None:
@@ -260,7 +260,6 @@ class Router(EndpointSet):
 
     def _take_hooks(self) -> None:
         in_force = self._active
-        self._pick = in_force.pick
         self._observe = in_force.observe
         self._probes = in_force.probes
         self._fallback_pick = in_force.fallback_pick

@@ -343,12 +343,12 @@ def test_fault_of_a_pick_is_one_line_and_loses_no_request(here: Path, pick: str,
     trial = Trial(lambda rng: policy, endpoints(1, 1, 1))
     trial.send()
     found = str(trial.router.last_fault)
-    assert found.startswith(fault)
+    assert found.startswith(f"policy {fault}")
     assert found.endswith(f" at {here / 'mine.py'}:7") == ("raised" in fault)
     assert len(found) < 330 + len(str(here / "mine.py"))
     assert trial.router.fallback_picks == 1
     trial.router.tick()
-    assert trial.router.last_fault == f"Last raised SystemExit(4) at {here / 'mine.py'}:10 in tick"
+    assert trial.router.last_fault == f"policy Last raised SystemExit(4) at {here / 'mine.py'}:10 in tick"
 
 
 def test_file_that_cannot_be_read_is_named(here: Path) -> None:

@@ -28,6 +28,7 @@ from policies.contract import ManualClock, endpoints
 from policies.region_aware import RegionAware
 from policies.regions import RegionRoundRobin, SingleRegion
 from policies.round_robin import RoundRobin
+from policies.routing.active_policy import MEASURED_PICKS
 
 FACTS = RequestFacts()
 
@@ -194,18 +195,27 @@ def test_policy_that_raises_is_replaced_by_the_fallback() -> None:
     assert "ZeroDivisionError('oops')" in str(r.last_fault)
 
 
-def test_policy_that_exceeds_its_time_budget_is_replaced_by_the_fallback() -> None:
-    """Time is measured with the router's clock."""
+@pytest.mark.parametrize("is_busy", [False, True], ids=["slow policy", "busy machine"])
+def test_policy_that_exceeds_its_time_budget_is_replaced_by_the_fallback(is_busy: bool) -> None:
+    """From the second time on, and not where the machine did something else meanwhile."""
     clock = ManualClock()
     policy = First(clock)
-    r = Router(endpoints(1, 1), policy, clock, Random(1), time_budget=0.002)
-    policy.takes = 0.001
-    r.route(FACTS)
-    assert r.fallback_picks == 0
-    policy.takes = 0.003
-    r.route(FACTS)
-    assert r.fallback_picks == 1
-    assert "2 ms" in str(r.last_fault)
+    measured: list[float] = []
+
+    def cpu() -> float:
+        measured.append(clock.now())
+        return 0.0 if is_busy else clock.now()
+
+    r = Router(endpoints(1, 1), policy, clock, Random(1), time_budget=0.002, cpu=cpu)
+    for takes, fallbacks in ((0.001, 0), (0.003, 0), (0.003, 1), (0.001, 1), (0.003, 2)):
+        policy.takes = takes
+        r.route(FACTS)
+        assert r.fallback_picks == (0 if is_busy else fallbacks)
+    assert r.last_fault == (None if is_busy else "policy First took over 2 ms of CPU time")
+    policy.takes = 0.0
+    for _ in range(2 * MEASURED_PICKS):
+        r.route(FACTS)
+    assert len(measured) == 2 * (MEASURED_PICKS + 3)
 
 
 def test_pick_that_is_not_available_is_replaced_by_the_fallback() -> None:
