@@ -14,6 +14,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any, cast
 
 import pytest
@@ -255,26 +256,47 @@ def post_chunked(*pieces: bytes) -> bytes:
     return get(b"/", b"Transfer-Encoding: chunked", method=b"POST") + chunks
 
 
-def answering(*responses: bytes) -> Script:
+Answer = bytes | Callable[[Message], bytes]
+"""A response, or what makes it of the request."""
+
+
+def answering(*answers: Answer) -> Script:
     """Answer each request with the next response, and with the last one from then on."""
 
     async def script(wire: Wire) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                await wire.request()
-                await wire.send(responses[min(len(wire.requests), len(responses)) - 1])
+                request = await wire.request()
+                answer = answers[min(len(wire.requests), len(answers)) - 1]
+                await wire.send(answer(request) if callable(answer) else answer)
 
     return script
 
 
-def answering_after(go: asyncio.Event, answer: bytes = b"") -> Script:
-    """Answer requests, by default with 200, only once `go` is set."""
+def answering_after(go: asyncio.Event, answer: Answer = b"", *, only: bytes = b"") -> Script:
+    """Answer requests, by default with 200; those with `only` in their line wait until `go` is set."""
 
     async def script(wire: Wire) -> None:
         while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(answer or response())
+            request = await wire.request()
+            if only in request.line:
+                await go.wait()
+            await wire.send(answer(request) if callable(answer) else answer or response())
+
+    return script
+
+
+def playing(*steps: bytes | asyncio.Event | Callable[[Wire], object]) -> Script:
+    """Send bytes, wait for an event, or call a method of the connection, as in `playing(Wire.request, go, OK)`."""
+
+    async def script(wire: Wire) -> None:
+        for step in steps:
+            if isinstance(step, bytes):
+                await wire.send(step)
+            elif isinstance(step, asyncio.Event):
+                await step.wait()
+            elif isawaitable(done := step(wire)):
+                await done
 
     return script
 

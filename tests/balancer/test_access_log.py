@@ -14,7 +14,7 @@ import pytest
 
 from balancer.config.sections import LogConfig
 from balancer.log.access_log import AccessLog
-from tests.balancer.conftest import Stage, Wire, answering_after, get, post, response
+from tests.balancer.conftest import Stage, Wire, answering_after, get, playing, post, response
 from tests.balancer.test_access_log_writer import LogRecord, written
 from tests.balancer.test_worker_failures import send_then_disconnect
 
@@ -50,13 +50,7 @@ def watched(stage: Stage, tmp_path: Path) -> WatchedLog:
 
 def stalls(data: bytes = b"") -> Callable[[Wire], Any]:
     """Send `data`, then nothing until the balancer closes the connection."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(data)
-        await wire.closed()
-
-    return script
+    return playing(Wire.request, data, Wire.closed)
 
 
 # --- successful exchanges
@@ -101,15 +95,7 @@ async def test_path_alone_turns_the_log_on(stage: Stage, watched: WatchedLog) ->
 async def test_durations_of_each_phase(stage: Stage, watched: WatchedLog) -> None:
     """3 s until the head is complete, 5 s until the first byte, 2 s more until the last."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response(b"0123456789")[:-4])
-        await go.wait()
-        await wire.send(b"6789")
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, go, response(b"0123456789")[:-4], go, b"6789"))
     await watched.serve(worker, retries=0)  # else the head would wait for the rest
     client = await stage.client()
     await client.send(get()[:10])

@@ -13,7 +13,7 @@ import pytest
 from aiohttp.http_parser import DeflateBuffer
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.balancer.conftest import Message, Stage, Wire, get, post, response
+from tests.balancer.conftest import Message, Stage, Wire, get, playing, post, response
 
 LOCAL = b"Host: localhost"
 TOKEN = "a-token-of-some-length"
@@ -86,13 +86,7 @@ async def test_status_counters(stage: Stage) -> None:
 async def test_status_counts_requests_in_flight(stage: Stage) -> None:
     """An exchange in flight and its connection are counted."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response())
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, go, response()))
     await stage.serve(worker)
     client = await stage.client()
     await client.send(get())

@@ -7,7 +7,6 @@ idempotent requests are repeated: the worker may have executed the request.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.balancer.certificates import Shelf, self_signed
-from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, playing, post, response
 from tests.balancer.scripted_transports import over_http1, over_http2
 from tests.balancer.test_transports import TRANSPORTS, echo
 
@@ -157,25 +156,16 @@ async def test_connection_refused(stage: Stage, transport: str) -> None:
     assert set(await faults_of(stage)) == {"refused"}
 
 
-async def answer_garbage(wire: Wire) -> None:
-    """Read a request and answer with bytes that are not HTTP."""
-    await wire.some()
-    await wire.send(b"\x15\x03\x01\x00\x02\x02\x46" * 20)
+GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46" * 20
+BAD = {
+    "answers_garbage": playing(Wire.some, GARBAGE),
+    "sends_ssh_banner_at_once": playing(b"SSH-2.0-OpenSSH_9.6\r\n", Wire.closed),
+    "closes_after_bytes": playing(Wire.some),
+}
 
 
-async def send_ssh_banner(wire: Wire) -> None:
-    """Send the banner of another protocol before any request."""
-    await wire.send(b"SSH-2.0-OpenSSH_9.6\r\n")
-    await wire.closed()
-
-
-async def close_after_bytes(wire: Wire) -> None:
-    """Close after the first bytes of a request."""
-    await wire.some()
-
-
-@pytest.mark.parametrize("script", [answer_garbage, send_ssh_banner, close_after_bytes])
-async def test_garbage_or_no_response(stage: Stage, transport: str, script: Callable[[Wire], Any]) -> None:
+@pytest.mark.parametrize("script", BAD.values(), ids=BAD)
+async def test_garbage_or_no_response(stage: Stage, transport: str, script: Script) -> None:
     """A GET is retried elsewhere; a POST that was sent is not, and its client gets a one-line error."""
     address = f"http://127.0.0.1:{(await stage.worker(script)).port}"
     await serve_bad_and_good(stage, transport, address)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.http2.limits import Limits
-from tests.balancer.conftest import Stage, Wire, response
+from tests.balancer.conftest import Stage, Wire, answering_after, playing, response
 from tests.balancer.http2_client import Http2Client, fields, http2_client
 
 BODY = bytes(range(256)) * 1200
@@ -178,12 +178,9 @@ async def test_upload_that_does_not_end(stage: Stage, way: str) -> None:
 
 async def test_calls_of_grpc_are_streamed(stage: Stage) -> None:
     """The worker answers before the request has ended."""
-
-    async def script(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
-        await wire.closed()
-
+    script = playing(
+        Wire.head, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", Wire.closed
+    )
     await stage.serve(await stage.worker(script), buffering=BUFFERING)
     client = await stage.client()
     lines = (b"Host: a", b"Content-Type: application/grpc", b"Transfer-Encoding: chunked", b"", b"1\r\nx\r\n")
@@ -195,13 +192,7 @@ async def test_calls_of_grpc_are_streamed(stage: Stage) -> None:
 
 async def test_removed_pool_waits_for_a_body_that_it_receives(stage: Stage) -> None:
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response(b"api"))
-
+    script = answering_after(go, response(b"api"))
     api, main = await stage.worker(script), await stage.worker(response(b"main"))
     pools = {"api": {"endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{api.port}"}]}}
     routes = [{"prefix": "/api", "pool": "api"}]

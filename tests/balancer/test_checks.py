@@ -16,7 +16,7 @@ from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
 from policies.health.active_checks import CheckRules
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
+from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, playing, response
 from tests.balancer.test_admin import local, status
 
 BAD = response(b"unhealthy", status=b"503 Service Unavailable")
@@ -199,11 +199,7 @@ async def test_responses_that_pass(
 
 async def test_check_timeout(stage: Stage) -> None:
     """The timeout is a second; the connection is closed, and three in a row make the endpoint unhealthy."""
-
-    async def silent(wire: Wire) -> None:
-        await wire.request()
-        await wire.closed()
-
+    silent = playing(Wire.request, Wire.closed)
     await stage.serve(await stage.worker(silent), await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
     for _ in range(3):
@@ -291,12 +287,7 @@ async def test_admin_state_and_checks(stage: Stage) -> None:
 
 async def test_checks_follow_the_endpoint_set(stage: Stage) -> None:
     """A new endpoint is checked, a removed one is not; a check in flight at removal is not counted."""
-
-    async def silent(wire: Wire) -> None:
-        await wire.request()
-        await wire.closed()
-
-    worker, other = await stage.worker(silent), await stage.worker(response())
+    worker, other = await stage.worker(playing(Wire.request, Wire.closed)), await stage.worker(response())
     await stage.serve(worker, health_checks=PATH)
     stage.advance(0.0)
     stage.advance(2.0)
@@ -330,12 +321,7 @@ async def test_plan_changes(stage: Stage) -> None:
 
 async def test_check_in_flight_ends_when_checks_are_disabled(stage: Stage) -> None:
     """Its connection is closed at once."""
-
-    async def silent(wire: Wire) -> None:
-        await wire.request()
-        await wire.closed()
-
-    worker = await stage.worker(silent)
+    worker = await stage.worker(playing(Wire.request, Wire.closed))
     await stage.serve(worker, health_checks=PATH)
     stage.advance(0.0)
     stage.advance(2.0)
@@ -376,12 +362,7 @@ async def test_refusing_worker_is_ejected_and_returns(stage: Stage) -> None:
 
 async def test_resetting_worker_is_ejected(stage: Stage) -> None:
     """Resets count as failures for every policy; retries save the requests."""
-
-    async def resets(wire: Wire) -> None:
-        await wire.request()
-        wire.reset()
-
-    bad = await stage.worker(resets)
+    bad = await stage.worker(playing(Wire.request, Wire.reset))
     await stage.serve(bad, await stage.worker(response(b"good")), policy="random")
     for _ in range(60):
         assert (await stage.ask(get())).body == b"good"

@@ -10,7 +10,7 @@ import pytest
 from balancer.admin.status import proxy_status
 from balancer.upstream.backoff import FAILURES
 from policies.facts import AdminState
-from tests.balancer.conftest import Script, Stage, Wire, get, post, response
+from tests.balancer.conftest import Script, Stage, Wire, answering, answering_after, get, post, response
 from tests.balancer.wireless import Escaped, Peer, Wireless
 
 KEPT = b"Keep-Alive: timeout=10"
@@ -19,14 +19,8 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 def replying(*fields: bytes) -> Script:
     """Answer every request with 200, without a body for HEAD."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            answer = response(b"ok", *fields)
-            await wire.send(answer[:-2] if request.line.startswith(b"HEAD") else answer)
-
-    return script
+    answer = response(b"ok", *fields)
+    return answering(lambda request: answer[:-2] if request.line.startswith(b"HEAD") else answer)
 
 
 def sweep_for(stage: Stage, seconds: float) -> None:
@@ -186,13 +180,7 @@ async def test_connection_closed_by_worker_under_a_request_is_retried(stage: Sta
 async def test_preconnect_follows_recent_load(stage: Stage) -> None:
     """`preconnect` counts beside the recent peak of connections in use."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response(b"ok", b"Keep-Alive: timeout=600"))
-
+    script = answering_after(go, response(b"ok", b"Keep-Alive: timeout=600"))
     await stage.serve(await stage.worker(script), pool={"preconnect": 2, "idle_timeout": 600})
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 2)

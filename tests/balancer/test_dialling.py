@@ -22,7 +22,7 @@ from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.resolver import Addresses, LookupFailed
 from balancer.upstream.route import Route, Routes, RoutesPlan
 from policies.facts import Endpoint
-from tests.balancer.conftest import PATIENCE, Stage, Wire
+from tests.balancer.conftest import PATIENCE, Stage, Wire, playing
 from tests.balancer.test_happy_eyeballs import settle
 from tests.balancer.virtual import VirtualLoop
 
@@ -256,12 +256,7 @@ def test_failed_dial_keeps_no_tls_context(
 
 async def test_failed_handshake_keeps_no_tls_context(stage: Stage) -> None:
     """The same with a worker that does not speak TLS."""
-
-    async def refuse(wire: Wire) -> None:
-        await wire.some()
-        await wire.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    worker = await stage.worker(refuse)
+    worker = await stage.worker(playing(Wire.some, b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls = ClientTls(context, "api.test", UpstreamTlsConfig())
     left = weakref.ref(context)

@@ -21,7 +21,7 @@ import requests
 from balancer.config.sidecar import SidecarConfig
 from balancer.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, response
+from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, playing, response
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -181,11 +181,7 @@ async def test_error_status_of_the_origin_is_final(scenes: Scenes) -> None:
 async def test_sidecar_closes_during_a_request(scenes: Scenes) -> None:
     """A GET is sent directly; a POST fails."""
     scene = await scenes(answering(response(b"ok")))
-
-    async def close_after_request(wire: Wire) -> None:
-        await wire.request()
-
-    sidecar = await scene.stage.worker(close_after_request)
+    sidecar = await scene.stage.worker(playing(Wire.request))
     scene.sidecar = f"http://127.0.0.1:{sidecar.port}"
     assert await scene.ask("GET") == (200, b"ok")
     with pytest.raises((requests.ConnectionError, httpx.TransportError, aiohttp.ClientConnectionError)):

@@ -13,7 +13,7 @@ from balancer.config.problems import first_problem
 from balancer.http1.chunks import passing_trailers
 from balancer.http1.client import Client
 from balancer.http1.internal_fields import InternalFields
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, playing, response
 from tests.balancer.outgoing import outgoing_request
 from tests.balancer.scripted_transports import Play, over_http1, over_http2, values
 from tests.balancer.test_transports import TRANSPORTS, echo, run
@@ -203,13 +203,10 @@ async def test_request_framing_on_each_transport(stage: Stage, transport: str, l
 @pytest.mark.parametrize("transport", [each for each in TRANSPORTS if each != "http2"])
 async def test_response_framing_on_each_transport(stage: Stage, transport: str, line: bytes) -> None:
     is_chunked = line in CODINGS
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(
-            b"HTTP/1.1 200 OK\r\nX-A: 1\r\n%b\r\n\r\n%b" % (line, CHUNKS if is_chunked else b"hello")
-        )
-
+    script = playing(
+        Wire.request,
+        b"HTTP/1.1 200 OK\r\nX-A: 1\r\n%b\r\n\r\n%b" % (line, CHUNKS if is_chunked else b"hello"),
+    )
     await run(stage, ScriptedWorker(script), transport)
     client = await stage.client()
     answer = await client.ask(get())

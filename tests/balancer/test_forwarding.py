@@ -13,6 +13,7 @@ from tests.balancer.conftest import (
     answering,
     answering_after,
     get,
+    playing,
     post,
     post_chunked,
     response,
@@ -132,11 +133,7 @@ PIPELINE = get(b"/0") + post(b"one\r\n\r\n") + CHUNKED_THEN + get(b"/3") + post(
 PIPELINED_BODIES = [b"", b"one\r\n\r\n", b"he\r\n\r\nllo" + b"!" * 20, b"", b"", b""]
 
 
-async def echo(wire: Wire) -> None:
-    """Answer with the request's line and body."""
-    while True:
-        request = await wire.request()
-        await wire.send(response(request.line + b"|" + request.body))
+echo = answering(lambda request: response(request.line + b"|" + request.body))
 
 
 def echoed(answers: list[Message]) -> list[bytes]:
@@ -270,12 +267,7 @@ async def test_response_framing(stage: Stage, framing: str, step: int | None, ve
 )
 async def test_empty_body_until_close(stage: Stage, head: bytes) -> None:
     """No byte, only the last chunk; the client's connection is kept."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(head)
-
-    await stage.serve(await stage.worker(script))
+    await stage.serve(await stage.worker(playing(Wire.request, head)))
     client = await stage.client()
     for _ in range(2):
         assert (await client.ask(get())).body == b""
@@ -311,12 +303,7 @@ async def test_response_to_head(
 ) -> None:
     """The stated length is forwarded, and the next request follows on the same connection."""
     head = b"\r\n".join((b"HTTP/1.1 200 OK", *fields)) + b"\r\n\r\n"
-
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            await wire.send(head if request.line.startswith(b"HEAD") else response(b"body"))
-
+    script = answering(lambda request: head if request.line.startswith(b"HEAD") else response(b"body"))
     worker = await stage.worker(script)
     await stage.serve(worker)
     client = await stage.client()
@@ -390,12 +377,7 @@ async def test_expect_continue(stage: Stage) -> None:
 
 async def test_expectation_failed(stage: Stage) -> None:
     """417 instead of 100 is forwarded, and the connection closes because the body may or may not follow."""
-
-    async def script(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(response(b"no", status=b"417 Expectation Failed"))
-        await wire.closed()
-
+    script = playing(Wire.head, response(b"no", status=b"417 Expectation Failed"), Wire.closed)
     await stage.serve(await stage.worker(script))
     client = await stage.client()
     answer = await client.ask(get(b"/", b"Expect: 100-continue", b"Content-Length: 5", method=b"PUT"))

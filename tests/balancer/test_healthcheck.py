@@ -9,7 +9,7 @@ import pytest
 
 from balancer.healthcheck import main
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Stage, Wire, response
+from tests.balancer.conftest import Stage, Wire, playing, response
 
 
 async def healthcheck(*words: str, port: int | None = None) -> int:
@@ -52,11 +52,7 @@ async def test_refused_connection_is_not_alive(stage: Stage, capsys: pytest.Capt
 
 @pytest.mark.parametrize("unexpected", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 \r\n", b"\xff" * 300])
 async def test_non_http_response_is_not_alive(stage: Stage, unexpected: bytes) -> None:
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(unexpected)
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, unexpected))
     assert await healthcheck("--alive", port=worker.port) == 1
 
 

@@ -24,6 +24,7 @@ from tests.balancer.conftest import (
     answering,
     answering_after,
     get,
+    playing,
     post,
     post_chunked,
     response,
@@ -110,12 +111,7 @@ HINT = b"HTTP/1.1 103 Early Hints\r\n\r\n"
 @pytest.mark.parametrize("answer", [CHUNKS, b"HTTP/1.1 200 OK\r\n\r\nquick"])
 async def test_head_of_a_streamed_response_wins(stage: Stage, hedged: Hedged, answer: bytes) -> None:
     """For every framing; a streamed loser ends with its head."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(answer)
-
-    await hedged.send(get(), script, CHUNKS)
+    await hedged.send(get(), playing(Wire.request, answer), CHUNKS)
     assert (await hedged.client.response()).body == b"quick"
     await hedged.end()
     assert stage.outcomes("w0") == stage.outcomes("w1") == {"ok": 1}
@@ -148,17 +144,11 @@ async def test_503_does_not_win(stage: Stage, hedged: Hedged, refusal: bytes) ->
     assert stage.proxy.counts.hedges_won == 0
 
 
-async def reset_after_request(wire: Wire) -> None:
-    await wire.request()
-    wire.reset()
+reset_after_request = playing(Wire.request, Wire.reset)
+answer_garbage = playing(Wire.request, b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
-async def answer_garbage(wire: Wire) -> None:
-    await wire.request()
-    await wire.send(b"SSH-2.0-OpenSSH_9.2\r\n")
-
-
-@pytest.mark.parametrize("script", [reset_after_request, answer_garbage])
+@pytest.mark.parametrize("script", [reset_after_request, answer_garbage], ids=["reset", "garbage"])
 async def test_failed_hedge(stage: Stage, hedged: Hedged, script: Script) -> None:
     """The failure is counted; no error reaches the client, and no retry is needed."""
     await hedged.send(get(), script)
@@ -185,13 +175,7 @@ async def test_refused_hedge(stage: Stage) -> None:
 async def test_both_attempts_fail(stage: Stage, hedged: Hedged) -> None:
     """A third endpoint is tried, and neither of the two again."""
     go = asyncio.Event()
-
-    async def reset_late(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        wire.reset()
-
-    bad = [await stage.worker(reset_late), await stage.worker(reset_after_request)]
+    bad = [await stage.worker(playing(Wire.request, go, Wire.reset)), await stage.worker(reset_after_request)]
     healthy = await stage.worker(QUICK)
     await stage.serve(*bad, healthy, hedging={"enabled": True}, retries=2)
     client = await stage.client()
@@ -281,14 +265,7 @@ async def test_idempotent_requests_are_hedged(stage: Stage, hedged: Hedged, meth
 
 async def test_no_hedge_after_a_response_began(stage: Stage, hedged: Hedged) -> None:
     """Not after an interim response either: the rest must come from the same worker."""
-
-    async def hints(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(HINT)
-        await hedged.go.wait()
-        await wire.send(SLOW)
-
-    worker = await stage.worker(hints)
+    worker = await stage.worker(playing(Wire.request, HINT, hedged.go, SLOW))
     await stage.serve(worker, await stage.worker(QUICK), hedging={"enabled": True})
     client = await stage.client()
     assert (await client.ask(get())).status == 103

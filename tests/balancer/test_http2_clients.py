@@ -8,7 +8,7 @@ import pytest
 
 from balancer.http1.client import OWN_NAME
 from balancer.http2.events import CANCEL, INTERNAL_ERROR, NO_ERROR
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering_after, get, playing, response
 from tests.balancer.frames import PREFACE
 from tests.balancer.http2_client import fields, http2_client
 
@@ -50,13 +50,7 @@ async def test_request_with_body(stage: Stage, length: bool) -> None:
 async def test_several_requests_at_once(stage: Stage) -> None:
     """Responses come in any order; each has its own body."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        request = await wire.request()
-        if request.line.startswith(b"GET /slow"):
-            await go.wait()
-        await wire.send(response(request.line))
-
+    script = answering_after(go, lambda request: response(request.line), only=b"GET /slow")
     await stage.serve(await stage.worker(script))
     client = await http2_client(stage)
     slow = client.request(path=b"/slow")
@@ -169,14 +163,7 @@ async def test_http2_can_be_disabled(stage: Stage) -> None:
 async def test_a_client_that_resets_a_stream_abandons_its_request(stage: Stage) -> None:
     """The other streams go on."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        request = await wire.request()
-        if b"/slow" in request.line:
-            await go.wait()
-        await wire.send(response())
-
-    await stage.serve(await stage.worker(script))
+    await stage.serve(await stage.worker(answering_after(go, only=b"/slow")))
     client = await http2_client(stage)
     stream = client.request(path=b"/slow")
     await stage.eventually(lambda: stage.state().in_flight)
@@ -191,11 +178,7 @@ async def test_a_client_that_resets_a_stream_abandons_its_request(stage: Stage) 
 
 async def test_a_response_that_breaks_off_resets_its_stream(stage: Stage) -> None:
     """RFC 9113 § 8.1.1: the client must see that it is incomplete; the connection stays."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nabc")
-
+    script = playing(Wire.request, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nabc")
     await stage.serve(await stage.worker(script))
     client = await http2_client(stage)
     answer = await client.ask()
@@ -205,12 +188,7 @@ async def test_a_response_that_breaks_off_resets_its_stream(stage: Stage) -> Non
 
 async def test_an_early_answer_ends_the_request(stage: Stage) -> None:
     """RFC 9113 § 8.1: RST_STREAM with NO_ERROR asks the client to stop; what is on its way is dropped."""
-
-    async def script(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(response(b"no", status=b"403 Forbidden"))
-        await wire.closed()
-
+    script = playing(Wire.head, response(b"no", status=b"403 Forbidden"), Wire.closed)
     await stage.serve(await stage.worker(script))
     client = await http2_client(stage)
     stream = client.begin(fields(method=b"POST"))
@@ -242,12 +220,7 @@ async def test_retry_goes_to_another_endpoint(stage: Stage) -> None:
 
 async def test_connection_lost_abandons_all_streams(stage: Stage) -> None:
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-
-    await stage.serve(await stage.worker(script))
+    await stage.serve(await stage.worker(playing(Wire.request, go)))
     client = await http2_client(stage)
     for _ in range(5):
         client.request()

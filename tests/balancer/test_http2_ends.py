@@ -18,7 +18,7 @@ from balancer.http2.limits import Limits
 from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, REFUSAL, ResetCounts
 from tests.balancer import frames
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Script, Stage, Wire, answering_after, get, response
+from tests.balancer.conftest import Script, Stage, Wire, answering_after, get, playing, response
 from tests.balancer.frames import END_HEADERS, block, frame, head, rst
 from tests.balancer.http2_client import Answer, Http2Client, RawClient, fields, http2_client, raw_client
 
@@ -144,10 +144,8 @@ async def test_connection_that_is_left_amid_an_upload_lingers(stage: Stage, clos
     await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
-async def early(wire: Wire) -> None:
-    """Answer as soon as the head has come."""
-    await wire.head()
-    await wire.send(response())
+early = playing(Wire.head, response())
+"""Answer as soon as the head has come."""
 
 
 async def test_crowded_connections_are_left(stage: Stage) -> None:

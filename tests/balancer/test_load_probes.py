@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -16,7 +15,7 @@ from policies import registry
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, ReportedLoad, RequestFacts
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering, get, response
+from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering, answering_after, get, response
 
 REPORT = (b"X-Worker-In-Flight: 3", b"X-Worker-Utilization: 0.5")
 
@@ -51,14 +50,7 @@ def register_probing_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reporting(probe: bytes = response(b"", *REPORT)) -> Callable[[Wire], Any]:
     """Answer probes with `probe`, and other requests with 200."""
-
-    async def script(wire: Wire) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                request = await wire.request()
-                await wire.send(probe if b"/load" in request.line else response())
-
-    return script
+    return answering(lambda request: probe if b"/load" in request.line else response())
 
 
 async def serve(stage: Stage, *workers: ScriptedWorker | int, **settings: Any) -> None:
@@ -115,15 +107,7 @@ async def test_requests_take_idle_connections_first(stage: Stage) -> None:
 async def test_one_probe_at_a_time_per_endpoint(stage: Stage) -> None:
     """A worker that does not answer a probe still serves; after the timeout the next probe is sent."""
     hang = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            if b"/load" in request.line:
-                await hang.wait()
-            await wire.send(response(b"", *REPORT))
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(answering_after(hang, response(b"", *REPORT), only=b"/load"))
     await serve(stage, worker)
     for _ in range(5):
         assert (await stage.ask(get())).status == 200
@@ -217,13 +201,7 @@ async def test_requested_probe_is_dropped_when_disabled(stage: Stage) -> None:
 
 
 async def test_stop_does_not_wait_for_probes(stage: Stage) -> None:
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            if b"/load" not in request.line:
-                await wire.send(response())
-
-    await serve(stage, await stage.worker(script))
+    await serve(stage, await stage.worker(answering_after(asyncio.Event(), only=b"/load")))
     await stage.ask(get())
     assert stage.control_plane.load_probes.under_way
     stage.control_plane.load_probes.stop()

@@ -17,7 +17,7 @@ import pytest
 
 from balancer.__main__ import main, overrides
 from policies import registry
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, playing, response
 
 Run = Callable[..., Awaitable[Process]]
 SAMPLE = 'policy = "random"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\nregion = "emea"\n'
@@ -95,13 +95,7 @@ async def test_serve_until_sigterm(run: Run, stage: Stage) -> None:
 async def test_sigterm_finishes_requests_in_flight(run: Run, stage: Stage) -> None:
     """A request in flight is answered several sweeps after the signal; new clients are refused."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response(b"finished"))
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, go, response(b"finished")))
     process = await run("serve", *options(worker), "--port", "0")
     port = await port_of(process)
     client = await client_of(port)
@@ -134,11 +128,7 @@ async def wait_until_closed(port: int) -> None:
 
 async def test_second_sigterm_ends_the_grace_period(run: Run, stage: Stage) -> None:
     """Requests in flight are aborted, which the exit code shows."""
-
-    async def script(wire: Wire) -> None:
-        await wire.closed()
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.closed))
     process = await run("serve", *options(worker), "--port", "0")
     client = await client_of(await port_of(process))
     await client.send(get())

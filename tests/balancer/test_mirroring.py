@@ -11,7 +11,17 @@ from balancer.admin.status_command import lines_of
 from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
 from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.request_copy import copied_head
-from tests.balancer.conftest import Message, Script, Stage, Wire, answering, get, post, post_chunked, response
+from tests.balancer.conftest import (
+    Message,
+    Stage,
+    Wire,
+    answering,
+    get,
+    playing,
+    post,
+    post_chunked,
+    response,
+)
 from tests.balancer.http2_client import http2_client
 from tests.balancer.scripted_transports import Play, over_http2, values
 from tests.balancer.test_admin import local, status
@@ -250,14 +260,6 @@ async def test_failures_are_counted_by_reason(stage: Stage) -> None:
     assert mirror.counts.sent == 1
 
 
-def breaking(data: bytes) -> Script:
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(data)
-
-    return script
-
-
 @pytest.mark.parametrize(
     ("data", "reason", "outcome"),
     [
@@ -268,7 +270,7 @@ def breaking(data: bytes) -> Script:
     ],
 )
 async def test_broken_answers(stage: Stage, data: bytes, reason: str, outcome: str) -> None:
-    mirror = await serve(stage, await stage.worker(breaking(data)))
+    mirror = await serve(stage, await stage.worker(playing(Wire.request, data)))
     assert (await stage.ask(get())).body == b"main"
     await ended(stage, mirror)
     assert reasons(mirror) == ({}, {reason: 1})

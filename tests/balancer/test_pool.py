@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from balancer.upstream.connect_phases import Phases
-from tests.balancer.conftest import Script, Stage, Wire, get, post, response
+from tests.balancer.conftest import Script, Stage, Wire, get, playing, post, response
 
 
 def numbered(go: asyncio.Event) -> Script:
@@ -48,13 +48,7 @@ async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
 
 async def test_connection_closed_while_idle_leaves_the_pool(stage: Stage) -> None:
     close = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(response())
-        await close.wait()
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, response(), close))
     await stage.serve(worker)
     await stage.ask(get())
     assert stage.pool().idle == 1
@@ -83,14 +77,9 @@ async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> N
 async def test_unsolicited_bytes_close_an_idle_connection(stage: Stage) -> None:
     """Some servers send 408 before they close."""
     speak = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(response())
-        await speak.wait()
-        await wire.send(response(b"unasked", status=b"408 Request Timeout"))
-        await wire.closed()
-
+    script = playing(
+        Wire.request, response(), speak, response(b"unasked", status=b"408 Request Timeout"), Wire.closed
+    )
     worker = await stage.worker(script)
     await stage.serve(worker)
     client = await stage.client()
@@ -146,11 +135,7 @@ async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stag
 
 async def test_round_trip_to_a_doubted_endpoint_is_measured_anew(stage: Stage) -> None:
     """A connection is opened once, when the doubt begins, and kept for the next request."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()  # and close without a response
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request))
     await stage.serve(worker, policy="steelyard", retries=0)
     stage.control_plane.sweep(stage.clock.at)
     assert (await stage.ask(get())).status == 502

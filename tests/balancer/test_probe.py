@@ -26,7 +26,7 @@ from balancer.probe.survey import Bounds, Survey
 from balancer.probe.target import BadTarget, target_of
 from balancer.tls.contexts import UpstreamTls
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Script, Stage, Wire, answering, response
+from tests.balancer.conftest import Script, Stage, Wire, answering, playing, response
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings as WorkerSettings
@@ -168,12 +168,7 @@ async def test_announced_close_after_three_requests_is_found(stage: Stage, tmp_p
 
 
 async def test_unannounced_close_after_three_requests_is_found(stage: Stage) -> None:
-    async def script(wire: Wire) -> None:
-        for _ in range(3):
-            await wire.request()
-            await wire.send(response())
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(*(Wire.request, response()) * 3))
     keep_alive = keep_alive_of(await run_survey(f"http://127.0.0.1:{worker.port}/"))
     assert (keep_alive.requests, keep_alive.is_bounded) == (3, True)
 
@@ -244,11 +239,7 @@ async def test_silently_lost_connections_are_found(stage: Stage) -> None:
 
 
 async def test_server_without_keep_alive_is_found(stage: Stage, tmp_path: Path) -> None:
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(b"HTTP/1.0 200 OK\r\n\r\nhello")
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, b"HTTP/1.0 200 OK\r\n\r\nhello"))
     findings = await run_survey(f"http://127.0.0.1:{worker.port}/")
     assert findings.version == "1.0"
     keep_alive = keep_alive_of(findings)
@@ -271,16 +262,8 @@ async def test_findings_of_the_first_response(stage: Stage) -> None:
         b"Keep-Alive: timeout=5, max=100, x=y",
         b"Server: s",
     )
-
-    async def script(wire: Wire) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            while True:
-                asked = await wire.request()
-                if asked.line.startswith(b"HEAD"):
-                    await wire.send(b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\n\r\n")
-                else:
-                    await wire.send(early + first)
-
+    refusal = b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\n\r\n"
+    script = answering(lambda asked: refusal if asked.line.startswith(b"HEAD") else early + first)
     worker = await stage.worker(script)
     findings = await run_survey(f"http://127.0.0.1:{worker.port}/a?b=c")
     assert findings.cookies == ("a", "b")
@@ -370,10 +353,7 @@ async def test_malformed_response_is_an_error(stage: Stage, script: Script, reas
 
 
 async def test_missing_response_is_a_timeout(stage: Stage) -> None:
-    async def script(wire: Wire) -> None:
-        await wire.closed()
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.closed))
     with pytest.raises(UpstreamError) as caught:
         await run_survey(f"http://127.0.0.1:{worker.port}/", Bounds(timeout=0.2))
     assert caught.value.reason == "response_timeout"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import ScriptedWorker, Stage, answering_after, get, response
 from tests.balancer.programs import Program, starting
 from tests.balancer.test_processes import control
 from tests.balancer.test_processes_reload import Start, restart_both
@@ -86,13 +86,7 @@ async def test_pool_is_one_over_all_processes(start: Start, stage: Stage) -> Non
 async def test_processes_see_each_others_requests_by_pool(start: Start, stage: Stage) -> None:
     """Requests in flight at an endpoint of one pool are not those of another pool's endpoint with the same id."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response(b"api"))
-
+    script = answering_after(go, response(b"api"))
     main, api = await stage.worker(response(b"main")), await stage.worker(script)
     program = await start(main, api)
     clients = [await program.client() for _ in range(20)]

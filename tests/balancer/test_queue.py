@@ -6,19 +6,22 @@ import asyncio
 import json
 
 from policies.facts import Endpoint
-from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.conftest import (
+    Script,
+    ScriptedWorker,
+    Stage,
+    Wire,
+    answering_after,
+    get,
+    playing,
+    post,
+    response,
+)
 
 
 def gated(go: asyncio.Event) -> Script:
     """Answer with the request's target once `go` is set."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            await go.wait()
-            await wire.send(response(request.line.split()[1]))
-
-    return script
+    return answering_after(go, lambda request: response(request.line.split()[1]))
 
 
 async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
@@ -79,10 +82,7 @@ async def test_no_available_endpoint_is_answered_503(stage: Stage) -> None:
 
 
 async def test_waiting_requests_are_served_after_a_failure(stage: Stage) -> None:
-    async def script(wire: Wire) -> None:
-        await wire.request()
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request))
     await stage.serve(worker, max_in_flight=1, retries=0)
     clients = [await stage.client() for _ in range(3)]
     for client in clients:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.balancer.conftest import Stage, Wire, get, post, response
+from tests.balancer.conftest import Stage, Wire, get, playing, post, response
 
 HOST = b"Host: a\r\n"
 
@@ -144,13 +144,7 @@ async def test_malformed_chunk_of_a_pipelined_request_is_rejected_in_turn(stage:
 
 async def test_malformed_chunk_after_response_head_resets_the_client(stage: Stage) -> None:
     """It is too late for a status."""
-
-    async def script(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(response(b"part of it")[:-6])
-        await wire.closed()
-
-    await stage.serve(await stage.worker(script))
+    await stage.serve(await stage.worker(playing(Wire.head, response(b"part of it")[:-6], Wire.closed)))
     client = await stage.client()
     await client.send(get(b"/", b"Transfer-Encoding: chunked", method=b"POST"))
     await client.until(b"part")

@@ -15,7 +15,18 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
-from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.conftest import (
+    Message,
+    Script,
+    ScriptedWorker,
+    Stage,
+    Wire,
+    answering,
+    answering_after,
+    get,
+    post,
+    response,
+)
 from tests.balancer.test_admin import TOKEN, local, status
 
 RELOAD = local(b"/-/reload", method=b"POST")
@@ -27,14 +38,7 @@ def endpoint(worker: ScriptedWorker, name: str = "w0", **keys: Any) -> dict[str,
 
 async def holding(stage: Stage, go: asyncio.Event, body: bytes = b"held") -> ScriptedWorker:
     """A worker that answers once `go` is set."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await go.wait()
-            await wire.send(response(body))
-
-    return await stage.worker(script)
+    return await stage.worker(answering_after(go, response(body)))
 
 
 def patient(body: bytes) -> Script:
@@ -42,9 +46,7 @@ def patient(body: bytes) -> Script:
 
     async def script(wire: Wire) -> None:
         wire.patience = 60.0
-        while True:
-            await wire.request()
-            await wire.send(response(body))
+        await answering(response(body))(wire)
 
     return script
 

@@ -22,6 +22,7 @@ from tests.balancer.conftest import (
     Wire,
     answering,
     get,
+    playing,
     post,
     post_chunked,
     response,
@@ -62,20 +63,11 @@ REQUESTS = {
 
 def after_a_request(data: bytes = b"", *, resets: bool = False) -> Script:
     """Read a request, send `data` and close."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(data)
-        if resets:
-            wire.reset()
-
-    return script
+    return playing(Wire.request, data, *([Wire.reset] if resets else []))
 
 
-async def hang(wire: Wire) -> None:
-    """Read a request and never answer."""
-    await wire.request()
-    await wire.closed()
+hang = playing(Wire.request, Wire.closed)
+"""Read a request and never answer."""
 
 
 CHUNKED_503 = b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n"
@@ -199,14 +191,8 @@ async def test_empty_statuses_disable_status_retries(stage: Stage) -> None:
 
 async def test_partial_upload_is_retried_after_an_early_503(stage: Stage) -> None:
     """The part of the body that has arrived is sent again, and the rest follows."""
-
-    async def refuses_the_head(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(GONE)
-        await wire.closed()
-
     well = await stage.worker(OK)
-    await stage.serve(await stage.worker(refuses_the_head), well)
+    await stage.serve(await stage.worker(playing(Wire.head, GONE, Wire.closed)), well)
     client = await stage.client()
     await client.send(post(b"x" * 100, method=b"PUT")[:-60])
     await stage.eventually(lambda: stage.proxy.counts.retried)
@@ -344,13 +330,7 @@ async def test_retry_body_limits_the_kept_body(stage: Stage, limit: int, status:
 async def test_attempt_timeout_needs_another_endpoint(stage: Stage) -> None:
     """`timeouts.attempt` ends an attempt only if another can follow."""
     go = asyncio.Event()
-
-    async def slow(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(OK)
-
-    worker = await stage.worker(slow)
+    worker = await stage.worker(playing(Wire.request, go, OK))
     await stage.serve(worker, timeouts={"attempt": 1.0})
     client = await stage.client()
     await client.send(get())

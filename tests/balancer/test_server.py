@@ -18,7 +18,7 @@ from balancer.downstream.descriptor_limit import (
 )
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
 from balancer.http1.own_responses import error_response
-from tests.balancer.conftest import Stage, Wire, get, response
+from tests.balancer.conftest import Stage, Wire, get, playing, response
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,7 @@ async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
 async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
     """Idle clients are closed, the request in flight is answered with `Connection: close`, new clients are refused."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response(b"last"))
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, go, response(b"last")))
     server = await stage.serve(worker)
     idle, busy = await stage.client(), await stage.client()
     await busy.send(get())
@@ -134,11 +128,7 @@ async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
 
 async def test_stop_resets_connections_after_the_grace_period(stage: Stage) -> None:
     """`stop` returns False then."""
-
-    async def script(wire: Wire) -> None:
-        await wire.closed()
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.closed))
     server = await stage.serve(worker, timeouts={"shutdown": 0.01})
     client = await stage.client()
     await client.send(get())

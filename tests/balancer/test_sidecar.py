@@ -25,7 +25,7 @@ from balancer.http1.client import OWN_NAME
 from balancer.sidecar.origins import Origin, Origins
 from balancer.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, playing, response
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings as WorkerSettings
@@ -225,13 +225,7 @@ async def test_pipelined_requests_for_several_origins_are_answered_in_order(
     stage: Stage, sidecar: StagedSidecar
 ) -> None:
     go = asyncio.Event()
-
-    async def slow(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response(b"slow"))
-        await wire.closed()
-
+    slow = playing(Wire.request, go, response(b"slow"), Wire.closed)
     a, b = await stage.worker(slow), await stage.worker(response(b"quick"))
     await sidecar.serve(
         {"name": "a", "url": url_of(a), "host": "a.org"}, {"name": "b", "url": url_of(b), "host": "b.org"}
@@ -315,12 +309,7 @@ async def test_malformed_response_is_answered_502(
     stage: Stage, sidecar: StagedSidecar, sent_bytes: bytes, reason: str, status: int
 ) -> None:
     """The marker says that the origin may have acted on the request."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(sent_bytes)
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, sent_bytes))
     await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
     sent = request_for(b"a.org", b"/", b"Content-Length: 0", method=b"POST")
     assert error_of(await stage.ask(sent)) == (status, reason, MAYBE)
@@ -337,11 +326,7 @@ async def test_forwarded_503_has_no_marker(stage: Stage, sidecar: StagedSidecar)
 
 
 async def test_slow_origin_does_not_delay_another(stage: Stage, sidecar: StagedSidecar) -> None:
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.closed()
-
-    slow, well = await stage.worker(script), await stage.worker(response(b"well"))
+    slow, well = await stage.worker(playing(Wire.request, Wire.closed)), await stage.worker(response(b"well"))
     await sidecar.serve(
         {"name": "slow", "url": url_of(slow), "host": "slow.org", "max_in_flight": 1},
         {"name": "well", "url": url_of(well), "host": "well.org"},
@@ -465,13 +450,7 @@ async def test_admin_paths_are_not_forwarded(stage: Stage, sidecar: StagedSideca
 async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
     """Unchanged origins keep their connections, removed ones finish their requests, a bad file changes nothing."""
     go = asyncio.Event()
-
-    async def slow(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response(b"late"))
-        await wire.closed()
-
+    slow = playing(Wire.request, go, response(b"late"), Wire.closed)
     a, b, c = await stage.worker(response(b"a")), await stage.worker(slow), await stage.worker(response(b"c"))
     rows = {
         name: {"name": name, "url": url_of(worker), "host": f"{name}.org"}
@@ -503,14 +482,7 @@ async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
 
 async def test_stop_finishes_requests_in_flight(stage: Stage, sidecar: StagedSidecar) -> None:
     go = asyncio.Event()
-
-    async def slow(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response(b"finished"))
-        await wire.closed()
-
-    worker = await stage.worker(slow)
+    worker = await stage.worker(playing(Wire.request, go, response(b"finished"), Wire.closed))
     await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
     client = await stage.client()
     await client.send(request_for(b"a.org"))

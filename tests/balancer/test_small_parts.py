@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.balancer import frames
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, playing, response
 from tests.balancer.frames import END_HEADERS, frame, has_request, head
 from tests.balancer.http2_client import fields, raw_client
 from tests.balancer.test_transports import run
@@ -43,10 +43,8 @@ async def test_requests_small_parts_go_on_together(stage: Stage, version: str) -
     assert len(body_in(worker.received)) < NUMBER + FRAMING
 
 
-async def answer_http1(wire: Wire) -> None:
-    await wire.request()
-    await wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS + b"0\r\n\r\n")
-    await wire.closed()
+ANSWER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS + b"0\r\n\r\n"
+answer_http1 = playing(Wire.request, ANSWER, Wire.closed)
 
 
 async def answer_http2(wire: Wire) -> None:

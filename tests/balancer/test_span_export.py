@@ -19,7 +19,7 @@ from balancer.config.problems import ConfigError
 from balancer.config.tracing import TracingConfig
 from balancer.tracing.spans import Spans
 from tests.balancer.collector import TAKEN, decoded, flushed, spans_of
-from tests.balancer.conftest import PATIENCE, ScriptedWorker, Stage, Wire, answering, get, response
+from tests.balancer.conftest import PATIENCE, ScriptedWorker, Stage, Wire, answering, get, playing, response
 
 REFUSED = response(b"", status=b"400 Bad Request")
 QUICK = response(b"quick")
@@ -80,13 +80,7 @@ async def test_failure_and_recovery_are_one_line_each(
 async def test_full_queue_drops_spans(stage: Stage) -> None:
     """A collector that hangs holds as many spans as fit; requests are answered, and the rest is counted."""
     go = asyncio.Event()
-
-    async def hang(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(TAKEN)
-
-    collector = await stage.worker(hang)
+    collector = await stage.worker(playing(Wire.request, go, TAKEN))
     await stage.serve(await stage.worker(QUICK), tracing=exporting(collector, queue=10))
     client = await stage.client()
     for _ in range(50):
@@ -116,13 +110,7 @@ async def test_spans_are_flushed_at_the_end(stage: Stage) -> None:
     """Also the spans of a request that ends with the process."""
     collector = await stage.worker(TAKEN)
     go = asyncio.Event()
-
-    async def answer_late(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(QUICK)
-
-    worker = await stage.worker(answer_late)
+    worker = await stage.worker(playing(Wire.request, go, QUICK))
     server = await stage.serve(worker, tracing=exporting(collector))
     client = await stage.client()
     await client.send(get())

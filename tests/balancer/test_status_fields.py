@@ -11,7 +11,7 @@ from typing import Any
 
 from balancer.admin.merge import merged_status
 from balancer.admin.status import process_status
-from tests.balancer.conftest import Stage, Wire, get, response
+from tests.balancer.conftest import Stage, Wire, get, playing, response
 from tests.balancer.test_admin import status
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "status.md").read_text(encoding="utf-8")
@@ -52,16 +52,10 @@ async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
     """Of a balancer with everything switched on that adds fields, and merged with that of a second process."""
     (tmp_path / "more.json").write_text('[{"id": "found", "address": "http://127.0.0.1:9"}]')
     go = asyncio.Event()
-
-    async def slow(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response())
-
     await stage.serve(
         await stage.worker(response()),
         stage.dead_port(),
-        await stage.worker(slow),
+        await stage.worker(playing(Wire.request, go, response())),
         policy={
             "name": "round-robin",
             "canary": {"name": "random", "share": 0.5},

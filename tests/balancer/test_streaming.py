@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.balancer.conftest import Stage, Wire, answering_after, get, post, response
+from tests.balancer.conftest import Stage, Wire, answering_after, get, playing, post, response
 
 MIB = 1 << 20
 CHUNKED_POST = get(b"/", b"Transfer-Encoding: chunked", method=b"POST")
@@ -117,12 +117,7 @@ async def test_simultaneous_bodies(stage: Stage) -> None:
 
 async def test_early_response_closes_the_connection(stage: Stage) -> None:
     """413 before the body is read: the client gets the response although it keeps sending."""
-
-    async def script(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(response(b"too much", status=b"413 Content Too Large"))
-        await wire.closed()
-
+    script = playing(Wire.head, response(b"too much", status=b"413 Content Too Large"), Wire.closed)
     await stage.serve(await stage.worker(script))
     client = await stage.client()
     client.write(post(b"x" * (8 * MIB)))
@@ -138,9 +133,8 @@ async def test_early_response_closes_the_connection(stage: Stage) -> None:
 # --- disconnects
 
 
-async def read_all(wire: Wire) -> None:
-    """Read until the end."""
-    await wire.closed()
+read_all = playing(Wire.closed)
+"""Read until the end."""
 
 
 async def test_abandoned_request_is_counted(stage: Stage) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from balancer.downstream.timeouts import SLICE, Sweep
-from tests.balancer.conftest import Message, Stage, Wire, answering, get, post, response
+from tests.balancer.conftest import Message, Stage, Wire, answering, get, playing, post, response
 
-
-async def read_silently(wire: Wire) -> None:
-    """Read everything and answer nothing."""
-    await wire.closed()
+read_silently = playing(Wire.closed)
+"""Read everything and answer nothing."""
 
 
 def check(answer: Message, status: int, reason: str) -> None:
@@ -41,14 +39,7 @@ async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
 async def test_stalled_response_resets_the_client(stage: Stage) -> None:
     """Whatever its length; a response that moves does not time out."""
     more = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(response(b"x" * 20_050)[:-20_000])
-        await more.wait()
-        await wire.send(b"x")
-        await wire.closed()
-
+    script = playing(Wire.request, response(b"x" * 20_050)[:-20_000], more, b"x", Wire.closed)
     await stage.serve(await stage.worker(script), timeouts={"body_idle": 5})
     client = await stage.client()
     await client.send(get())

@@ -17,7 +17,7 @@ import pytest
 from balancer.config.problems import ConfigError
 from balancer.tls.certificate_names import dns_names, is_named
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Stage, Wire, get, post, post_chunked, response
+from tests.balancer.conftest import Stage, Wire, get, playing, post, post_chunked, response
 from tests.balancer.test_admin import TOKEN
 
 NAME = "shop.example.org"
@@ -297,13 +297,7 @@ async def test_last_response_ends_with_close_notify(stage: Stage, shelf: Shelf) 
 async def test_half_closed_client_is_answered(stage: Stage, shelf: Shelf) -> None:
     """close_notify after a request is a half-close like FIN of plain TCP (RFC 8446 § 6.1)."""
     go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response(b"late"))
-
-    await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
+    await stage.serve(await stage.worker(playing(Wire.request, go, response(b"late"))), tls=shelf.pair(NAME))
     client = await raw_client(stage, shelf)
     await client.send(get())
     await stage.eventually(lambda: stage.proxy.in_flight)
@@ -322,12 +316,7 @@ async def test_end_without_close_notify_closes_the_connection(
     stage: Stage, shelf: Shelf, is_busy: bool
 ) -> None:
     """Anyone on the path could have sent the FIN."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.closed()
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.request, Wire.closed))
     await stage.serve(worker, tls=shelf.pair(NAME))
     client = await raw_client(stage, shelf)
     if is_busy:
@@ -352,12 +341,7 @@ async def test_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -> 
 
 async def test_truncated_body_resets_the_client(stage: Stage, shelf: Shelf) -> None:
     """A reset instead of close_notify."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nhalf")
-        wire.reset()
-
+    script = playing(Wire.request, b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nhalf", Wire.reset)
     await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
     client = await raw_client(stage, shelf)
     await client.send(get())

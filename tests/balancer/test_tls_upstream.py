@@ -10,7 +10,7 @@ import pytest
 
 from balancer.config.load import Settings
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Stage, Wire, get, response
+from tests.balancer.conftest import Stage, Wire, get, playing, response
 
 
 @pytest.fixture
@@ -100,11 +100,7 @@ async def test_client_certificate_for_workers(stage: Stage, shelf: Shelf, is_sho
 
 
 async def test_plain_http_worker_is_a_tls_fault(stage: Stage) -> None:
-    async def script(wire: Wire) -> None:
-        await wire.some()
-        await wire.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    worker = await stage.worker(script)
+    worker = await stage.worker(playing(Wire.some, b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     await stage.serve(endpoints=[{"id": "w0", "address": f"https://127.0.0.1:{worker.port}"}], retries=0)
     assert (await stage.ask(get())).status == 502
     assert "wrong version number" in (stage.pool().last_fault or "")

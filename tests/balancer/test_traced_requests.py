@@ -10,7 +10,17 @@ import pytest
 from balancer.exchange.traced_exchange import TracedExchange
 from balancer.grpc.status import NAMES
 from tests.balancer.collector import TAKEN, Received, spans_of
-from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, answering_after, get, post, response
+from tests.balancer.conftest import (
+    Message,
+    ScriptedWorker,
+    Stage,
+    Wire,
+    answering_after,
+    get,
+    playing,
+    post,
+    response,
+)
 from tests.balancer.http2_client import http2_client
 from tests.balancer.scripted_transports import values
 from tests.balancer.test_admin import status
@@ -245,12 +255,7 @@ async def test_wait_in_vain(stage: Stage, traced: Traced) -> None:
 async def test_hedged_and_retried_request(stage: Stage, traced: Traced) -> None:
     """Late at w0, hedged at w1; w1 says 503 and w0 breaks, so w2 is tried. Every worker gets a span of its own."""
     go = asyncio.Event()
-
-    async def reset_late(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        wire.reset()
-
+    reset_late = playing(Wire.request, go, Wire.reset)
     workers = [await stage.worker(reset_late), await stage.worker(BUSY), await stage.worker(QUICK)]
     await traced.serve(*workers, hedging={"enabled": True}, retries=3)
     client = await stage.client()

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.__main__ import cli
-from tests.balancer.conftest import Script, Stage, Wire, get, response
+from tests.balancer.conftest import Script, Stage, Wire, answering, get, response
 from tests.balancer.programs import PATIENCE, Program, starting
 from tests.balancer.test_admin import local
 from tests.balancer.test_live_page import opened, snapshot_of
@@ -38,13 +38,7 @@ first_byte = 1.0
 
 def serving(work: bytes, check: bytes | None = None) -> Script:
     """Answer checks with `check`, else with 200, and other requests with `work`."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            await wire.send((check or response()) if b"/up" in request.line else work)
-
-    return script
+    return answering(lambda request: (check or response()) if b"/up" in request.line else work)
 
 
 async def hang(wire: Wire) -> None:

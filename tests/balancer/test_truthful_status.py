@@ -25,7 +25,7 @@ from balancer.membership.sibling_conditions import RANKS, SiblingConditions
 from balancer.membership.state_log import BURST, PAUSE, StateLog
 from balancer.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
-from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
+from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, playing, response
 from tests.balancer.test_admin import local, status
 
 BAD = response(b"broken", status=b"500 Internal Server Error")
@@ -64,13 +64,7 @@ async def hang(wire: Wire) -> None:
 
 def healthy_then(answer: bytes) -> Script:
     """Answer checks with 200, and other requests with `answer`."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            await wire.send(response() if b"/up" in request.line else answer)
-
-    return script
+    return answering(lambda request: response() if b"/up" in request.line else answer)
 
 
 async def test_server_writes_the_log(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:
@@ -229,12 +223,7 @@ async def test_all_checks_fail(stage: Stage) -> None:
 
 async def test_wrong_path_of_checks_does_not_stop_traffic(stage: Stage) -> None:
     """In panic a request that succeeds keeps the balancer ready."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            request = await wire.request()
-            await wire.send(UNHEALTHY if b"/up" in request.line else response())
-
+    script = answering(lambda request: UNHEALTHY if b"/up" in request.line else response())
     await stage.serve(await stage.worker(script), health_checks={"path": "/up", "fall": 1})
     log = Log(stage)
     stage.advance(0.0)
@@ -265,13 +254,7 @@ async def test_end_of_a_panic_is_logged(stage: Stage) -> None:
 async def test_admin_states_and_full_endpoint(stage: Stage) -> None:
     """Draining, maintenance and full, with the requests in flight."""
     go = asyncio.Event()
-
-    async def wait(wire: Wire) -> None:
-        await wire.request()
-        await go.wait()
-        await wire.send(response())
-
-    worker = await stage.worker(wait)
+    worker = await stage.worker(playing(Wire.request, go, response()))
     await stage.serve(worker, await stage.worker(response()), max_in_flight=1)
     log = Log(stage)
     client = await stage.client()

@@ -14,7 +14,7 @@ import pytest
 
 from balancer.admin.metrics import metrics_text
 from balancer.admin.status import proxy_status
-from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, playing, post, response
 
 MIB = 1 << 20
 UPGRADE_FIELDS = (b"Connection: Upgrade", b"Upgrade: chat/2, chat/1", b"Sec-Chat-Key: a b")
@@ -272,11 +272,7 @@ async def test_pipelined_upgrade_waits_for_earlier_responses(stage: Stage) -> No
 
 async def test_upgrade_is_retried_at_another_endpoint(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """The client's early bytes were not sent yet, so the next endpoint gets them."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-
-    gone = await stage.worker(script)
+    gone = await stage.worker(playing(Wire.request))
     over = asyncio.Event()
 
     async def switch(wire: Wire) -> None:
@@ -424,15 +420,7 @@ async def test_client_half_closes_before_the_101(stage: Stage) -> None:
 async def test_client_half_closes_before_a_declined_upgrade(stage: Stage, early: bytes) -> None:
     """It gets its responses first."""
     ended = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await ended.wait()
-        await wire.send(response(b"no"))
-        await wire.request()
-        await wire.send(response(b"next"))
-        await wire.closed()
-
+    script = playing(Wire.request, ended, response(b"no"), Wire.request, response(b"next"), Wire.closed)
     await stage.serve(await stage.worker(script))
     client = await stage.client()
     await client.send(get(b"/", *UPGRADE_FIELDS) + early)
@@ -476,12 +464,7 @@ async def test_client_leaves_with_a_pending_upgrade(stage: Stage) -> None:
 
 async def test_unanswered_upgrade_is_answered_504(stage: Stage) -> None:
     """504 after `first_byte`, and the connection goes on in HTTP."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.closed()
-
-    await stage.serve(await stage.worker(script), timeouts={"first_byte": 5})
+    await stage.serve(await stage.worker(playing(Wire.request, Wire.closed)), timeouts={"first_byte": 5})
     client = await stage.client()
     await client.send(get(b"/", *UPGRADE_FIELDS))
     await stage.eventually(lambda: stage.state().in_flight and stage.pool().leased)

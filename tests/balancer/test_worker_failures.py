@@ -7,33 +7,35 @@ import json
 
 import pytest
 
-from tests.balancer.conftest import Message, Script, Stage, Wire, answering, get, post, post_chunked, response
+from tests.balancer.conftest import (
+    Message,
+    Script,
+    Stage,
+    Wire,
+    answering,
+    get,
+    playing,
+    post,
+    post_chunked,
+    response,
+)
 
 OK = response(b"fine")
 
 
-async def reset_after_request(wire: Wire) -> None:
-    """Read a request and reset."""
-    await wire.request()
-    wire.reset()
-
-
-async def close_after_request(wire: Wire) -> None:
-    """Read a request and close."""
-    await wire.request()
+close_after_request = playing(Wire.request)
 
 
 def send_then_disconnect(data: bytes, *, cleanly: bool = False) -> Script:
     """Answer with `data` and reset, or close if `cleanly`."""
+    return playing(Wire.request, data, *(() if cleanly else (lambda _: asyncio.sleep(0), Wire.reset)))
 
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(data)
-        if not cleanly:
-            await asyncio.sleep(0)
-            wire.reset()
 
-    return script
+BROKEN = {
+    "reset": playing(Wire.request, Wire.reset),
+    "close": close_after_request,
+    "part": send_then_disconnect(b"HTTP/1.1 200 O"),
+}
 
 
 def check_error(answer: Message, status: int, reason: str) -> None:
@@ -117,9 +119,7 @@ async def test_body_without_a_connection_is_bounded(stage: Stage) -> None:
 # --- before the first byte of a response
 
 
-@pytest.mark.parametrize(
-    "script", [reset_after_request, close_after_request, send_then_disconnect(b"HTTP/1.1 200 O")]
-)
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("method", [b"OPTIONS", b"PUT", b"DELETE"])
 async def test_idempotent_request_is_retried(stage: Stage, script: Script, method: bytes) -> None:
     """The connection broke within the response head at the latest."""
@@ -140,9 +140,7 @@ async def test_chunked_put_is_retried(stage: Stage) -> None:
     assert broken.requests[0].body == worker.requests[0].body == b"onetwo"
 
 
-@pytest.mark.parametrize(
-    "script", [reset_after_request, close_after_request, send_then_disconnect(b"HTTP/1.1 200 O")]
-)
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
 async def test_patch_is_not_retried(stage: Stage, script: Script) -> None:
     """The worker may have executed it: 502 after one attempt."""
     workers = [await stage.worker(script), await stage.worker(script)]
@@ -176,24 +174,12 @@ async def test_stale_connection_under_a_post(stage: Stage) -> None:
 
 def answering_then_dying(count: int) -> Script:
     """Answer `count` requests, read one more, and close."""
-
-    async def script(wire: Wire) -> None:
-        for _ in range(count):
-            await wire.request()
-            await wire.send(OK)
-        await wire.request()
-
-    return script
+    return playing(*(Wire.request, OK) * count, Wire.request)
 
 
 async def test_large_body_is_not_retried(stage: Stage) -> None:
     """Above the replay limit the body is streamed, so even a PUT is not repeated."""
-
-    async def script(wire: Wire) -> None:
-        await wire.head()
-        await wire.exactly(200_000)
-        wire.reset()
-
+    script = playing(Wire.head, lambda wire: wire.exactly(200_000), Wire.reset)
     workers = [await stage.worker(script), await stage.worker(script)]
     await stage.serve(*workers)
     check_error(await stage.ask(post(b"x" * 200_000, method=b"PUT")), 502, "connection_broken")
