@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from balancer.downstream.http2.connection import Http2Connection
+from balancer.exchange.turns import Turns
 from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
 from balancer.http2.limits import Limits
 from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, REFUSAL, ResetCounts
-from tests.balancer import frames
+from tests.balancer import frames, wireless
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, Stage, Wire, answering_after, get, playing, response
-from tests.balancer.frames import END_HEADERS, block, frame, head, rst
+from tests.balancer.frames import END_HEADERS, block, frame, frames_of, head, rst
 from tests.balancer.http2_client import Answer, Http2Client, RawClient, fields, http2_client, raw_client
 
 NAME = "a.example"
@@ -368,18 +369,65 @@ async def test_addresses_that_are_exempt_are_not_refused(stage: Stage) -> None:
     assert await is_refused(stage)
 
 
-async def test_bodies_that_are_too_large_count_as_resets(stage: Stage) -> None:
-    """Each costs a worker a connection, and the client some bytes."""
-    await stage.serve(await stage.worker(response()), limits={"body": 10})
-    client = await raw_client(stage)
-    for stream in (1, 3):
-        await client.send(head(stream, *fields(method=b"POST"), flags=END_HEADERS))
-        await stage.eventually(lambda: stage.state().in_flight == 1)
-        await client.send(frame(frames.DATA, bytes(11), stream))
-        await client.until(frames.HEADERS, stream)
-    (downstream,) = stage.proxy.downstreams
-    assert isinstance(downstream, Http2Connection)
-    assert downstream.engine.resets == 2
+LIMITED: dict[str, Any] = {"limits": (("head", 4096), ("target", 100), ("body", 10))}
+UPLOAD = fields(method=b"POST")
+REFUSED = {
+    "path": fields(b"/#"),
+    "long path": fields(b"/" + b"a" * 100),
+    "method": fields(method=b"GRAB"),
+    "method that is not allowed": fields(method=b"TRACE"),
+    "host": fields(b"/", (b"host", b"other")),
+    "repeated": fields(b"/", *[(b"x", b"a" * 1400)] * 5),
+    "many fields": fields(b"/", *[(b"x", b"a")] * 101),
+    "long head": fields(b"/", (b"x", b"a" * 5000)),
+    "oversized": fields(b"/", (b"x", b"a" * 8000)),
+    "timeout": (*UPLOAD, (b"content-type", b"application/grpc"), (b"grpc-timeout", b"x")),
+    "stated body": (*UPLOAD, (b"content-length", b"11")),
+    "body": UPLOAD,
+}
+"""Heads that are refused by the client's fault, and one whose body is."""
+
+
+def refused(kind: str, stream: int) -> bytes:
+    body = frame(frames.DATA, bytes(11), stream) * (kind == "body")
+    return head(stream, *REFUSED[kind], flags=END_HEADERS | ("body" not in kind)) + body
+
+
+def opened(stage: wireless.Wireless) -> wireless.Peer:
+    client = stage.client()
+    client.send(frames.PREFACE + frame(frames.SETTINGS) + frame(frames.WINDOW_UPDATE, b"\x3f\0\0\0"))
+    return client
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_requests_that_are_refused_count_as_resets(kind: str) -> None:
+    """Each costs more than a reset, and the client some bytes."""
+    with wireless.Wireless(**LIMITED) as stage:
+        stage.proxy.turns = Turns(at_once=1 << 30)
+        client, sent = opened(stage), 0
+        while client.is_open and sent < 2000:
+            client.send(refused(kind, 2 * sent + 1))
+            stage.turn()
+            sent += 1
+        assert sent == Limits().resets + 2
+        *_, (last, _, _, payload) = frames_of(client.received)
+        assert (last, payload[7]) == (frames.GOAWAY, ENHANCE_YOUR_CALM)
+        assert stage.proxy.resets.add(wireless.CLIENTS.encode(), MOST - Limits().resets, stage.loop.now())
+        stage.leave()
+
+
+@pytest.mark.parametrize(("rate", "trusted"), [(33, ()), (60, (wireless.CLIENTS,))], ids=["client", "proxy"])
+def test_requests_that_are_refused_now_and_then(rate: int, trusted: tuple[str, ...]) -> None:
+    """Two connections with 33 a second each cost nothing, nor do more of a proxy, whose connections many share."""
+    with wireless.Wireless(**LIMITED, trusted_proxies=frozenset(trusted)) as stage:
+        clients = [opened(stage) for _ in range(2)]
+        for second in range(60):
+            for client in clients:
+                client.send(b"".join(refused("path", 2 * (second * rate + at) + 1) for at in range(rate)))
+            stage.advance(1.0)
+        assert [client.is_open for client in clients] == [True, True]
+        assert stage.proxy.counts.http2_streams == 2 * 60 * rate
+        stage.leave()
 
 
 async def test_floods_of_continuation_over_several_connections(stage: Stage) -> None:

@@ -215,7 +215,6 @@ class Http2Connection(ClientConnection):
             stream.ended(trailers_of(cast(FieldPairs, value)))
         elif kind == OVERSIZED:
             stream = self._open(stream_id)
-            self._steps += STEPS_PER_REFUSED_HEAD
             self._refuse(stream, self._heads.oversized(cast(FieldPairs, value)), flag)
         elif kind == CLOSED:
             code, reason = cast("tuple[int, str]", value)
@@ -270,7 +269,7 @@ class Http2Connection(ClientConnection):
     def _begin(self, stream_id: int, fields: FieldPairs, has_ended: bool) -> None:
         """Begin a request whose head has come."""
         stream = self._open(stream_id)
-        proxy, request = self._proxy, None
+        proxy = self._proxy
         try:
             request = self._heads.read(fields, has_ended)
             if len(request.raw) > LARGE_HEAD:
@@ -279,8 +278,6 @@ class Http2Connection(ClientConnection):
                 stream.begin_call(request)
             handler, proxy = handler_of(proxy, stream, request, self._admin_exchange, self._routes)
         except RequestRejected as error:
-            if request is None:
-                self._steps += STEPS_PER_REFUSED_HEAD
             self._refuse(stream, error, has_ended)
             return
         limit = proxy.limits.body
@@ -297,8 +294,15 @@ class Http2Connection(ClientConnection):
             handler.start()
 
     def _refuse(self, stream: Http2Stream, error: RequestRejected, has_ended: bool) -> None:
-        """Answer a request that is not forwarded; the connection stays."""
+        """Answer a request that is not forwarded; the connection stays, unless that happens often."""
+        self._steps += STEPS_PER_REFUSED_HEAD
+        self.count_fault()
         stream.refuse(Refusal(self._proxy, stream, error, self._heads.raw), has_ended)
+
+    def count_fault(self) -> None:
+        """Count a request that is refused by the client's fault as a reset; many share a trusted proxy's connection."""
+        if not self.client.is_trusted:
+            self.engine.count_fault()
 
     def stream_ended(self, stream: Http2Stream) -> None:
         """Send the end of a stream that has been answered, and forget it once the client has taken the response.

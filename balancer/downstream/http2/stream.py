@@ -148,7 +148,7 @@ class Http2Stream(ClientStream):
             self._received += size
             limit = self._body_limit
             if limit is not None and self._received > limit:
-                self._connection.engine.count_fault()
+                self._connection.count_fault()
                 self._reject(RequestRejected(413, "body_too_large", f"at most {limit} bytes of body"))
                 return
             if size:
@@ -302,7 +302,7 @@ class Http2Stream(ClientStream):
             and not self.is_held
             and now - self.idle_since > timeouts.request_idle
         ):
-            self._connection.engine.count_fault()
+            self._connection.count_fault()
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         elif self._handler is not None:
             self._handler.check(now)
