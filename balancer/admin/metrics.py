@@ -83,6 +83,8 @@ class MetricsCollector(Collector):
         is_ready = readiness(self._control_plane) in (SERVING, PANIC)
         yield GaugeMetricFamily(f"{PREFIX}_ready", "1: some endpoint may answer", is_ready)
         yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
+        pending = proxy.usages.budget.kept
+        yield GaugeMetricFamily(f"{PREFIX}_pending_bytes", "Bytes of requests that wait", pending)
         connections = proxy.counts.connections
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", connections)
         yield from http2_families(proxy)

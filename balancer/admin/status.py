@@ -69,6 +69,7 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
         "in_flight": proxy.in_flight if not proxy.name else proxy.router.in_flight,
         "connections": counts.connections,
         "failed_arrivals": counts.failed_arrivals,
+        "pending_bytes": proxy.usages.budget.kept,
         "http2": http2_status(proxy),
         "grpc": grpc_status(proxy),
     }
@@ -76,7 +77,7 @@ def clients_status(proxy: Proxy) -> dict[str, Any]:
 
 OF_PROCESS = frozenset((
     *("version", "build", "http2_library", "pid", "uptime", "draining", "access_log", "tracing", "reload"),
-    *("clients", "connections", "failed_arrivals", "http2", "grpc", "rate_limits", "buffering"),
+    *("clients", "connections", "failed_arrivals", "pending_bytes", "http2", "grpc", "rate_limits", "buffering"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a pool, too."""
 

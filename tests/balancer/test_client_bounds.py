@@ -17,6 +17,8 @@ from balancer.http1.request_head import RequestHeads
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.example_counts import examples
 from tests.balancer.http2_client import Http2Client, fields, http2_client
+from tests.balancer.test_admin import status
+from tests.balancer.test_buffering import metrics
 
 OTHER = "127.0.0.2"
 
@@ -149,6 +151,8 @@ async def test_large_heads_are_bounded(stage: Stage, settings: dict[str, Any]) -
     attacker = await flood(stage, 100, size=31_000)
     await attacker.until(lambda: sum(answer.status == 503 for answer in attacker.answers.values()) > 80)
     assert 0.4 * (1 << 20) < budget.kept <= 0.5 * (1 << 20)
+    assert (await status(stage))["pending_bytes"] == budget.kept
+    assert f"steelyard_pending_bytes {budget.kept}.0" in (await metrics(stage)).splitlines()
     other = await flood(stage, 2, b"/other", size=31_000, source=OTHER)
     small = await stage.client(source="127.0.0.3")
     small.write(get(b"/small"))
