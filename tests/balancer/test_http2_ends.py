@@ -318,9 +318,12 @@ async def test_rapid_reset_over_several_connections(stage: Stage, is_swept: bool
 
 
 async def is_refused(stage: Stage) -> bool:
-    """Whether a new connection is told to use HTTP/1.1."""
+    """Whether a new connection is told to use HTTP/1.1, at the sweep."""
+    before = stage.proxy.counts.http2_connections
     client = await raw_client(stage)
     await client.send(head(1, *fields()))
+    await stage.eventually(lambda: stage.proxy.counts.http2_connections > before)
+    stage.advance(0.0)
     while not {frames.GOAWAY, frames.HEADERS} & {kind for kind, *_ in client.seen}:
         client._take(await client.wire.some())
     client.wire.leave()

@@ -60,6 +60,7 @@ class Http2Connection(ClientConnection):
         "_high",
         "_is_begun",
         "_is_reading",
+        "_is_refused",
         "_late",
         "_late_at",
         "_left_at",
@@ -125,9 +126,8 @@ class Http2Connection(ClientConnection):
         proxy.counts.connections += 1
         proxy.counts.http2_connections += 1
         proxy.downstreams[self] = None
-        if proxy.resets and proxy.resets.refuses(client.address, proxy.now()):
-            self._end(HTTP_1_1_REQUIRED, "too many streams of this client were reset")
-        else:
+        self._is_refused = bool(proxy.resets) and proxy.resets.refuses(client.address, proxy.now())
+        if not self._is_refused:
             self.write(self.engine.data_to_send())
 
     def apply(self) -> None:
@@ -140,6 +140,8 @@ class Http2Connection(ClientConnection):
             self.transport.set_write_buffer_limits(high=self._high)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         self._late = self._late[self._late_at :] + data if self._late else data
         self._late_at = 0
         if self.is_held & HELD_BY_TURN:
@@ -392,6 +394,9 @@ class Http2Connection(ClientConnection):
     def check(self, now: float) -> None:
         """Enforce the timeouts of the connection and of its streams; `now` is the cached time."""
         proxy, engine = self._proxy, self.engine
+        if self._is_refused and not self.transport.is_closing():  # only now: a flood comes back as soon as it ends
+            self._end(HTTP_1_1_REQUIRED, "too many streams of this client were reset")
+            return
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             engine.tick()
