@@ -62,11 +62,20 @@ def test_both_stages_have_the_same_python() -> None:
 
 
 def test_every_version_is_pinned() -> None:
-    """All installs use constraints.txt, which has every named package."""
+    """All installs use constraints.txt, which has every named package; what the image keeps has these versions, and
+    hashes of its files."""
     environment = [word for i in BUILD if i.name == "ENV" for word in i.words()]
     assert "PIP_CONSTRAINT=/build/constraints.txt" in environment
-    pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines_of("constraints.txt")}
-    assert wanted() | {"mypy", "setuptools"} <= pinned
+    pinned = dict(line.lower().replace("_", "-").split("==") for line in lines_of("constraints.txt"))
+    assert wanted() | {"mypy", "setuptools"} <= set(pinned)
+    hashed = "\n".join(lines_of("requirements-image.txt")).replace("\\\n", " ").splitlines()
+    found = [
+        re.fullmatch(r"([a-z\d-]+)==(\S+) (;.* )?( +--hash=sha256:[\da-f]{64} ?)+", line) for line in hashed
+    ]
+    kept = {one[1]: one[2] for one in found if one}
+    assert None not in found
+    assert wanted() <= set(kept)
+    assert kept.items() <= pinned.items()
 
 
 def test_the_documented_http2_library_is_that_of_the_pinned_package() -> None:
