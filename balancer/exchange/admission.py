@@ -72,6 +72,7 @@ class Admission:
         self._now = now
         self._capacity = inf
         self._fastest = 0.0
+        self._refused_share = 1.0
         self._least_delay = WindowedMinimum(BASE_WINDOW)
         self.sweep()
 
@@ -98,8 +99,12 @@ class Admission:
         return level, deadline
 
     def sweep(self) -> None:
-        """Update the capacity of the eligible endpoints and the lowest response latency."""
+        """Update the capacity of the eligible endpoints and the lowest response latency; report refusals to limits."""
         fit = [state for state in self._router.states if state.is_eligible]
+        for state in fit:
+            if state.concurrency is not None:  # a level that is refused below a limit never fills it
+                state.concurrency.refused(self._refused_share)
+        self._refused_share = 1.0
         self._capacity = min(sum(state.limit for state in fit) or inf, self._router.in_flight_limit)
         floor = min((state.latency.floor for state in fit), default=inf)
         self._fastest = floor if floor < inf else 0.0
@@ -129,6 +134,7 @@ class Admission:
     def _check_capacity(self, number: int, now: float) -> None:
         level, pressure = self.rules.levels[number], self.pressure()
         if is_refused(level, pressure):
+            self._refused_share = min(self._refused_share, level.in_flight)
             retry_after = self._queue.retry_after(now, excess(level, pressure))
             error = Shed(f"too much to do for requests of level {level.name}", retry_after)
             self._queue.note_dropped(number, error)

@@ -64,19 +64,9 @@ class Concurrency:
     """Adaptive limit of one endpoint. `long` and `short` are in seconds; `inf` before the first window."""
 
     __slots__ = (
-        "_count",
-        "_ends_at",
-        "_estimate",
-        "_is_probe_window",
-        "_looked_at",
-        "_peak",
-        "_rules",
-        "_slow_start_is_over",
-        "_sum",
-        "limit",
-        "long",
-        "short",
-    )
+        "_count", "_ends_at", "_estimate", "_is_probe_window", "_looked_at", "_peak", "_rules",
+        "_slow_start_is_over", "_sum", "limit", "long", "short",
+    )  # fmt: skip
 
     def __init__(self, rules: ConcurrencyRules) -> None:
         self._rules = rules
@@ -121,19 +111,22 @@ class Concurrency:
         self._close_window(now)
         return True
 
+    def refused(self, share: float) -> None:
+        """Note that requests were refused from a `share` of the limit on: it counts as in use if so much of it was."""
+        if share * self.limit <= self._peak < self.limit:
+            self._peak = self.limit
+
     def _close_window(self, now: float) -> None:
         is_first = self.short == inf
         self.short = self._sum / self._count
-        is_in_use = self._peak >= self.limit
-        if self._is_probe_window or is_first or not is_in_use:
+        moves = self._peak >= self.limit and not self._is_probe_window
+        if is_first or not moves:
             self._learn_usual()
-        if self._is_probe_window or not is_in_use:
-            self._looked_at = now
-        if is_in_use and not self._is_probe_window:
+        if moves:
             self._adjust()
-        self._is_probe_window = (
-            is_in_use and not self._is_probe_window and now - self._looked_at >= PROBE_WINDOW_EVERY
-        )
+        else:
+            self._looked_at = now
+        self._is_probe_window = moves and now - self._looked_at >= PROBE_WINDOW_EVERY
         self._open_window(now)
 
     def _learn_usual(self) -> None:

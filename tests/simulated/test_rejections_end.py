@@ -1,15 +1,27 @@
-"""Shedding ends after a short overload: pools of 1 to 64 slots, loads, bursts, distances and balancers."""
+"""Rejections end after a short overload: by the default policy in pools of 1 to 64 slots, and by other mechanisms."""
 
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
 
+from balancer.errors import Shed
+from balancer.exchange.admission import Admission, AdmissionRules
+from balancer.exchange.wait_queue import RequestQueue
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
 from experiments.stats.samples import Samples
+from policies.contract import Trial, endpoints
+from policies.endpoint.concurrency_limit import ConcurrencyRules
+from policies.endpoint.state import EndpointState
+from policies.errors import Overloaded
+from policies.facts import OutcomeKind
+from policies.least_in_flight import LeastInFlight
+from policies.overload.admission import Level
+from policies.routing.router import Router
 
 SERVICE = 0.05
 ENDS = 20.0
@@ -21,23 +33,30 @@ POOLS = [(1, 1), (4, 1), (1, 4), (16, 1), (4, 4), (1, 16), (16, 4), (64, 1)]
 """Workers, and slots of each."""
 
 
-def run(
-    pool: tuple[int, int], load: float, burst: float, seed: int = 1,
-    *, duration: float = 90.0, balancers: int = 1, rtt: float = 0.002,
-) -> Samples:  # fmt: skip
-    """Samples of a run; `load` and `burst` are relative to the capacity."""
+def scenario_of(
+    pool: tuple[int, int], load: float, burst: float, *,
+    policy: str = "steelyard", start: float = 5.0, duration: float = 90.0, timeout: float = 5.0,
+    balancers: int = 1, balancer: dict[str, Any] | None = None, **region: float,
+) -> Scenario:  # fmt: skip
+    """A pool whose `load` and `burst` are relative to its capacity; the burst begins at `start`."""
     workers, slots = pool
     rates = {"rate": load * workers * slots / SERVICE, "peak": burst * workers * slots / SERVICE}
-    arrivals = {"mode": "open", "arrivals": "burst", "start": 5.0, "lasts": 15.0, "duration": duration}
-    home = {"name": "home", "workers": workers, "slots": slots, "rtt": rtt, "service": "exponential:50ms"}
-    names = {"name": "pool", "question": "Do rejections end?", "baseline": "sheds", "home_region": "home"}
-    numbers = {"slo": 0.5, "timeout": 5.0, "warmup": 20, "blocks": 1, "balancers": balancers}
+    span = {"start": start, "lasts": ENDS - start, "duration": duration}
+    home = {"name": "home", "workers": workers, "slots": slots, "rtt": 0.002, "service": "exponential:50ms"}
+    names = {"name": "pool", "question": "Do rejections end?", "baseline": "one", "home_region": "home"}
+    numbers = {"slo": 0.5, "timeout": timeout, "warmup": 20, "blocks": 1, "balancers": balancers}
     tables = {
-        "load": arrivals | rates,
-        "entries": [{"label": "sheds", "policy": "steelyard"}],
-        "regions": [home],
+        "load": {"mode": "open", "arrivals": "burst"} | span | rates,
+        "entries": [{"label": "one", "policy": policy}],
+        "regions": [home | region],
+        "balancer": balancer or {},
     }
-    scenario = Scenario.model_validate(names | numbers | tables)
+    return Scenario.model_validate(names | numbers | tables)
+
+
+def run(pool: tuple[int, int], load: float, burst: float, seed: int = 1, **changes: Any) -> Samples:
+    """Samples of a simulated run."""
+    scenario = scenario_of(pool, load, burst, **changes)
     return simulate(scenario, scenario.entries[0], 0, 0, seed).samples
 
 
@@ -47,27 +66,80 @@ def rejected(samples: Samples, since: float, until: float = 1e9) -> int:
     return int(((samples.status == 503) & is_within).sum())
 
 
-SHORT = [((4, 1), 0.75, 2.0, True), ((1, 4), 0.75, 2.0, True), ((4, 1), 0.9, 2.0, True)]
-MANY = product(POOLS, (0.5, 0.6, 0.75, 0.85, 0.9), (1.5, 2.0, 4.0), [False])
+QUICK: list[Any] = [
+    (pool, load, 2.0, {"duration": 75.0}) for pool, load in (((4, 1), 0.75), ((1, 4), 0.75), ((4, 1), 0.9))
+]
+MANY: list[Any] = [
+    *product(POOLS, (0.5, 0.6, 0.75, 0.85, 0.9), (1.5, 2.0, 4.0), [{}]),
+    *product([(4, 4)], (0.75, 0.9), [2.0], [{"balancers": 4}, {"rtt": 0.1}]),
+]
+"""Also balancers that share nothing, and a pool far away."""
 
 
 @pytest.mark.parametrize(
-    ("pool", "load", "burst", "is_short"),
-    [*SHORT, *(pytest.param(*one, marks=pytest.mark.second_tier) for one in MANY)],
+    ("pool", "load", "burst", "changes"),
+    [*QUICK, *(pytest.param(*one, marks=pytest.mark.second_tier) for one in MANY)],
 )
 def test_no_request_is_rejected_half_a_minute_after_a_burst(
-    pool: tuple[int, int], load: float, burst: float, is_short: bool
+    pool: tuple[int, int], load: float, burst: float, changes: dict[str, Any]
 ) -> None:
-    samples = run(pool, load, burst, duration=75.0 if is_short else 90.0)
-    assert rejected(samples, 0.0, ENDS) > 0 or not is_short
+    samples = run(pool, load, burst, **changes)
+    assert rejected(samples, 0.0, ENDS) > 0 or "duration" not in changes
     assert rejected(samples, QUIET) == 0
 
 
-@pytest.mark.second_tier
-@pytest.mark.parametrize("other", [{"balancers": 4}, {"rtt": 0.1}], ids=["four balancers", "far"])
-@pytest.mark.parametrize("load", [0.75, 0.9])
-def test_it_is_so_for_balancers_that_share_nothing_and_from_afar(load: float, other: dict[str, Any]) -> None:
-    assert rejected(run((4, 4), load, 2.0, **other), QUIET) == 0
+FULL = {"limits": {"in_flight": 20, "queue": 100}}
+IMPATIENT = {"limits": {"in_flight": 20}, "timeouts": {"queue": 1.0}}
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "full queue": {"balancer": FULL},
+    "timeout of the queue": {"balancer": IMPATIENT},
+    "adaptive queue": {"balancer": IMPATIENT | {"queue": {"order": "adaptive"}}},
+    "hedges for which the queue is full": {"balancer": FULL | {"hedging": {"enabled": True}}},
+    "adaptive concurrency": {"balancer": {"limits": {"queue": 100}, "concurrency": {"adaptive": True}}},
+    "full workers, retries": {"queue": 30},
+    "full workers, no retries": {"queue": 30, "balancer": {"retries": 0}},
+    "shedding, retries of timeouts": {"policy": "steelyard", "balancer": {"timeouts": {"attempt": 1.0}}},
+    "shedding, ejection": {"policy": "steelyard", "balancer": {"timeouts": {"first_byte": 1.0}}},
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_mechanism_ends_its_rejections(mechanism: str) -> None:
+    usual: dict[str, Any] = {"policy": "least-in-flight", "duration": 75.0}
+    samples = run((4, 1), 0.9, 2.0, **usual | MECHANISMS[mechanism])
+    assert rejected(samples, 0.0, ENDS) > 0
+    assert rejected(samples, QUIET) == 0
+
+
+class Levelled(Trial):
+    """A worker of 32 slots, its adaptive limit, and requests that are rejected at 80 % of it."""
+
+    def __init__(self) -> None:
+        super().__init__(LeastInFlight, endpoints(1), self._answer)
+        rng, rules, levels = Random(1), ConcurrencyRules(), (Level("high"), Level("low", in_flight=0.8))
+        self.router = Router(endpoints(1), LeastInFlight(rng), self.clock, rng, concurrency=rules)
+        queue = RequestQueue(self.router, self.clock.now, 100, 1.0, len(levels))
+        self.admission = Admission(AdmissionRules(None, None, levels, 1), self.router, queue, self.clock.now)
+
+    def send(self) -> EndpointState:
+        self.admission.sweep()
+        try:
+            self.admission.admit(None)
+        except Shed:
+            raise Overloaded from None
+        return super().send()
+
+    def _answer(self, state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        return self._rng.expovariate(20.0) * max(1.0, state.in_flight / 32), OutcomeKind.OK
+
+
+def test_priority_levels_end_their_rejections_where_the_adaptive_limit_begins_low() -> None:
+    """They keep the requests in flight below the limit, which is in use all the same."""
+    trial = Levelled()
+    for rate, seconds in ((480.0, 10.0), (1280.0, 10.0), (480.0, 40.0)):
+        trial.open_loop(rate, seconds)
+    assert any(at < ENDS for at in trial.rejected_at)
+    assert max(trial.rejected_at) < QUIET
 
 
 @pytest.mark.second_tier
