@@ -139,8 +139,7 @@ async def test_entry_names_the_policy_that_picked(stage: Stage, watched: Watched
     """The policy changes between two requests: each entry names the one that picked."""
     from balancer.config.policy_spec import PolicySpec
 
-    worker = await stage.worker(response())
-    await watched.serve(worker, policy="random")
+    await watched.serve(await stage.worker(response()), policy="random")
     await stage.ask(get())
     stage.clock.at += 1
     stage.control_plane.apply_policy(PolicySpec(name="round-robin"))
@@ -355,8 +354,7 @@ async def test_head_timeout(stage: Stage, watched: WatchedLog) -> None:
 
 async def test_malformed_body(stage: Stage, watched: WatchedLog) -> None:
     """The worker already has the head; the client gets 400."""
-    worker = await stage.worker(stalls())
-    await watched.serve(worker)
+    await watched.serve(await stage.worker(stalls()))
     await stage.ask(get(b"/x", b"Transfer-Encoding: chunked", method=b"POST") + b"nonsense\r\n")
     line = await watched.line()
     assert (line["end"], line["status"], line["reason"]) == ("rejected", 400, "malformed_body")

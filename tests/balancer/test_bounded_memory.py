@@ -108,8 +108,7 @@ def test_read_size_follows_the_write_buffer() -> None:
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="not on this system")
 async def test_kernel_send_buffer_is_limited(stage: Stage) -> None:
     """Inherited from the listening socket."""
-    worker = await stage.worker(response(b"x"))
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(response(b"x")))
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: stage.proxy.downstreams)

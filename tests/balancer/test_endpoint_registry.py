@@ -220,8 +220,7 @@ async def test_https_endpoint_added_by_command(stage: Stage, tmp_path: Any) -> N
     """The added endpoint brings its own CA, which a reload keeps."""
     shelf = Shelf(tmp_path)
     secure = await stage.worker(response(b"secure"), tls=shelf.worker("127.0.0.1"))
-    plain = await stage.worker(response(b"plain"))
-    await stage.serve(plain)
+    await stage.serve(await stage.worker(response(b"plain")))
     body = {"id": "s", "address": f"https://127.0.0.1:{secure.port}", "tls": {"ca": str(shelf.ca)}}
     assert (await command(stage, b"POST", body=body))[0] == 201
     assert await bodies(stage, 2) == [b"plain", b"secure"]

@@ -154,8 +154,7 @@ async def test_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
 @pytest.mark.parametrize("at", range(1, len(PIPELINE), 7))
 async def test_pipelined_requests_split_anywhere(stage: Stage, at: int) -> None:
     """Segment boundaries do not matter."""
-    worker = await stage.worker(echo)
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(echo))
     client = await stage.client()
     for start in range(at - 7, at):  # seven neighbouring cuts on one connection
         cut = max(1, start + 1)
@@ -166,8 +165,7 @@ async def test_pipelined_requests_split_anywhere(stage: Stage, at: int) -> None:
 
 
 async def test_request_byte_by_byte(stage: Stage) -> None:
-    worker = await stage.worker(echo)
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(echo))
     client = await stage.client()
     for i in range(len(CHUNKED_THEN)):
         await client.send(CHUNKED_THEN[i : i + 1])
@@ -213,8 +211,7 @@ async def test_requests_after_connection_close_are_ignored(stage: Stage) -> None
 
 async def test_empty_lines_before_a_request_are_ignored(stage: Stage) -> None:
     """RFC 9112 § 2.2; in one segment with a request, or alone."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(response()))
     client = await stage.client()
     await client.send(b"\r\n")
     await stage.turn()

@@ -176,8 +176,7 @@ async def test_both_attempts_fail(stage: Stage, hedged: Hedged) -> None:
     """A third endpoint is tried, and neither of the two again."""
     go = asyncio.Event()
     bad = [await stage.worker(playing(Wire.request, go, Wire.reset)), await stage.worker(reset_after_request)]
-    healthy = await stage.worker(QUICK)
-    await stage.serve(*bad, healthy, hedging={"enabled": True}, retries=2)
+    await stage.serve(*bad, await stage.worker(QUICK), hedging={"enabled": True}, retries=2)
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: bad[0].requests)

@@ -212,8 +212,7 @@ async def test_refused_worker_is_answered_502_on_its_stream(stage: Stage) -> Non
 
 async def test_retry_goes_to_another_endpoint(stage: Stage) -> None:
     worker = await stage.worker(response(b"x", status=b"503 Busy"))
-    good = await stage.worker(response())
-    await stage.serve(worker, good)
+    await stage.serve(worker, await stage.worker(response()))
     client = await http2_client(stage)
     assert [(await client.ask()).status for _ in range(4)] == [200] * 4
 

@@ -363,8 +363,7 @@ async def test_floods_cost_others_of_the_address_nothing_but_http2(stage: Stage)
 
 async def test_addresses_that_are_exempt_are_not_refused(stage: Stage) -> None:
     """Each of their connections has its limits; a reload applies the networks."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, http2={"flood_exempt": ["127.0.0.0/8"]})
+    await stage.serve(await stage.worker(response()), http2={"flood_exempt": ["127.0.0.0/8"]})
     await floods(stage, 5)
     assert not await is_refused(stage)
     await stage.reload(http2={"flood_exempt": ["10.0.0.0/8"]})

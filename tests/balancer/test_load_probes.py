@@ -107,8 +107,7 @@ async def test_requests_take_idle_connections_first(stage: Stage) -> None:
 async def test_one_probe_at_a_time_per_endpoint(stage: Stage) -> None:
     """A worker that does not answer a probe still serves; after the timeout the next probe is sent."""
     hang = asyncio.Event()
-    worker = await stage.worker(answering_after(hang, response(b"", *REPORT), only=b"/load"))
-    await serve(stage, worker)
+    await serve(stage, await stage.worker(answering_after(hang, response(b"", *REPORT), only=b"/load")))
     for _ in range(5):
         assert (await stage.ask(get())).status == 200
     assert counts(stage) == (1, 0, 0, 0, 4)
@@ -169,8 +168,7 @@ async def test_stale_connection_is_replaced(stage: Stage) -> None:
         else:
             await wire.closed()
 
-    worker = await stage.worker(script)
-    await serve(stage, worker)
+    await serve(stage, await stage.worker(script))
     await stage.ask(get())
     await settled(stage)
     assert counts(stage)[1] == 1
@@ -178,8 +176,7 @@ async def test_stale_connection_is_replaced(stage: Stage) -> None:
 
 
 async def test_reload_enables_and_disables_probes(stage: Stage) -> None:
-    worker = await stage.worker(reporting())
-    await serve(stage, worker, load_probes={})
+    await serve(stage, await stage.worker(reporting()), load_probes={})
     await stage.reload(load_probes={"path": "/load"})
     await stage.ask(get())
     await settled(stage)

@@ -48,8 +48,7 @@ async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
 
 async def test_connection_closed_while_idle_leaves_the_pool(stage: Stage) -> None:
     close = asyncio.Event()
-    worker = await stage.worker(playing(Wire.request, response(), close))
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(playing(Wire.request, response(), close)))
     await stage.ask(get())
     assert stage.pool().idle == 1
     close.set()
@@ -92,8 +91,7 @@ async def test_unsolicited_bytes_close_an_idle_connection(stage: Stage) -> None:
 
 async def test_connection_given_back_serves_a_waiting_request(stage: Stage) -> None:
     """The connection that is opened meanwhile becomes idle in the pool."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(response()))
     clients = [await stage.client() for _ in range(20)]
     for client in clients:
         await client.send(get())
@@ -118,8 +116,7 @@ async def test_idle_connection_makes_way_at_the_limit(stage: Stage) -> None:
 
 async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stage: Stage) -> None:
     """It does from the start and after a reload, for opening a connection too. A longer handshake counts."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(response()))
     pool = stage.pool()
     for stated in (0.25, 0.125):
         stage.proxy.pools.put(replace(pool.endpoint, round_trip=stated))
@@ -135,8 +132,7 @@ async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stag
 
 async def test_round_trip_to_a_doubted_endpoint_is_measured_anew(stage: Stage) -> None:
     """A connection is opened once, when the doubt begins, and kept for the next request."""
-    worker = await stage.worker(playing(Wire.request))
-    await stage.serve(worker, policy="steelyard", retries=0)
+    await stage.serve(await stage.worker(playing(Wire.request)), policy="steelyard", retries=0)
     stage.control_plane.sweep(stage.clock.at)
     assert (await stage.ask(get())).status == 502
     pool = stage.pool()

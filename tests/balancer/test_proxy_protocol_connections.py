@@ -56,8 +56,7 @@ async def test_header_without_an_address(stage: Stage, header: bytes) -> None:
 
 @pytest.mark.parametrize("header", [LINE, BLOCK])
 async def test_header_byte_by_byte(stage: Stage, header: bytes) -> None:
-    worker = await stage.worker(response(b"hello"))
-    await stage.serve(worker, proxy_protocol=LOOPBACK)
+    await stage.serve(await stage.worker(response(b"hello")), proxy_protocol=LOOPBACK)
     client = await stage.client()
     for byte in header + get():
         await client.send(bytes((byte,)))

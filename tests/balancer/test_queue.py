@@ -82,8 +82,7 @@ async def test_no_available_endpoint_is_answered_503(stage: Stage) -> None:
 
 
 async def test_waiting_requests_are_served_after_a_failure(stage: Stage) -> None:
-    worker = await stage.worker(playing(Wire.request))
-    await stage.serve(worker, max_in_flight=1, retries=0)
+    await stage.serve(await stage.worker(playing(Wire.request)), max_in_flight=1, retries=0)
     clients = [await stage.client() for _ in range(3)]
     for client in clients:
         await client.send(get())

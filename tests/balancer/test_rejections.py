@@ -195,7 +195,6 @@ async def test_body_of_a_rejected_request_is_not_a_request(stage: Stage) -> None
 
 
 async def test_head_below_the_limit_is_forwarded(stage: Stage) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker, limits={"head": 1024})
+    await stage.serve(await stage.worker(response()), limits={"head": 1024})
     assert (await stage.ask(get(b"/", b"X: " + b"x" * 500))).status == 200
     assert (await stage.ask(post(b"x" * 4000))).status == 200

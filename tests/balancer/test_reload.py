@@ -214,8 +214,7 @@ async def test_reload_of_the_access_log(stage: Stage, tmp_path: Path) -> None:
 
 async def test_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path) -> None:
     """The response and status give the reason in one line until a reload succeeds."""
-    worker = await stage.worker(response(b"still here"))
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(response(b"still here")))
     path, good = tmp_path / "balancer.toml", stage.read
     path.write_text("[timeouts]\nhead = -1\n")
     stage.read = lambda: load(path, {})

@@ -63,8 +63,7 @@ async def test_worker_without_tickets_is_served_by_full_handshakes(
     context.options |= ssl.OP_NO_TICKET
     if version is ssl.TLSVersion.TLSv1_3:
         context.num_tickets = 0
-    worker = await stage.worker(CLOSING, tls=context)
-    await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)})
+    await stage.serve(await stage.worker(CLOSING, tls=context), upstream_tls={"ca": str(shelf.ca)})
     await send_gets(stage, 3)
     assert resumption(stage).full + resumption(stage).resumed == 3
     assert version is ssl.TLSVersion.TLSv1_2 or resumption(stage).resumed == 0

@@ -329,8 +329,7 @@ async def test_end_without_close_notify_closes_the_connection(
 
 async def test_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -> None:
     """With an alert; the request before it is served."""
-    worker = await stage.worker(response(b"hello"))
-    await stage.serve(worker, tls=shelf.pair(NAME))
+    await stage.serve(await stage.worker(response(b"hello")), tls=shelf.pair(NAME))
     client = await raw_client(stage, shelf)
     client.tls.write(get())
     await client.wire.send(client.records() + b"\x17\x03\x03\x00\x20" + bytes(32))

@@ -67,8 +67,7 @@ async def test_invalid_certificate_is_answered_502(
 async def test_worker_of_unknown_authority_is_skipped(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
     """By default the authorities of this machine are trusted. The request goes to another endpoint."""
     bad = await stage.worker(response(b"bad"), tls=shelf.worker("127.0.0.1"))
-    good = await stage.worker(response(b"good"))
-    await stage.serve(bad, good)
+    await stage.serve(bad, await stage.worker(response(b"good")))
     for _ in range(2):
         assert (await stage.ask(get(method=b"DELETE"))).body == b"good"
     assert "certificate refused" in (stage.pool().last_fault or "")

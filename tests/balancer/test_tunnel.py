@@ -359,8 +359,7 @@ async def test_read_pause_before_the_101_continues_in_the_tunnel(stage: Stage) -
         wire.write(SWITCHED + data)
         await over.wait()
 
-    worker = await stage.worker(script)
-    await stage.serve(worker)
+    await stage.serve(await stage.worker(script))
     client = await stage.client(receive_buffer=4096)
     await client.send(get() + get(b"/", *UPGRADE_FIELDS))
     assert (await client.head()).status == 200
