@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from subprocess import CompletedProcess
@@ -12,14 +13,26 @@ import pytest
 
 from experiments.command_line import run_command_line
 
+Program = click.Group | Callable[[], None]
+"""A command group, or the function that is the entry point of a program."""
 
-def run_in_process(group: click.Group, name: str, *arguments: str) -> CompletedProcess[str]:
-    """Run the command group with `arguments`; returns its exit code and what it writes, as `subprocess.run` does."""
+
+def run_in_process(program: Program, name: str, *arguments: str) -> CompletedProcess[str]:
+    """Run the program with `arguments`; returns its exit code and what it writes, as `subprocess.run` does."""
     stdout, stderr = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
         patch.setattr(sys, "argv", [name, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            run_command_line(group, name)
-    code = ended.value.code
+        code: object = 0
+        try:
+            run_command_line(program, name) if isinstance(program, click.Group) else program()
+        except SystemExit as ended:
+            code = ended.code
     assert isinstance(code, int)
     return CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+
+
+def complaint(program: Program, name: str, *arguments: str) -> str:
+    """The one line with which a program refuses bad input: exit code 2, and nothing else is written."""
+    done = run_in_process(program, name, *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    return done.stderr

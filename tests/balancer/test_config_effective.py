@@ -12,6 +12,7 @@ from balancer.__main__ import main
 from balancer.config.effective import toml
 from balancer.configuration import load
 from tests.balancer.test_config import write
+from tests.command_line import complaint, run_in_process
 from tests.test_project import EXAMPLE, KEYS
 
 SECRET = "hunter2-is-a-bad-secret"
@@ -55,18 +56,20 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALANCER_ADMIN__TOKEN", SECRET)
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    monkeypatch.setattr("sys.argv", ["balancer", "check", *arguments, "--print"])
-    main()
-    stdout, stderr = capsys.readouterr()
-    assert stderr == ""
-    return stdout
+def checked(*arguments: str) -> str:
+    done = run_in_process(main, "balancer", "check", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
-def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def printed(*arguments: str) -> str:
+    return checked(*arguments, "--print")
+
+
+def test_sources(tmp_path: Path) -> None:
     """Default, file and line, variable, option, derived; secrets are left out."""
     path = write(tmp_path, TEXT)
-    output = printed(monkeypatch, capsys, str(path), "--seed", "4", "--port", "9")
+    output = printed(str(path), "--seed", "4", "--port", "9")
     lines = {re.sub(r" +# ", " # ", line) for line in output.replace(f"{tmp_path}/", "").splitlines()}
     for line in (
         'listen = "127.0.0.1:9" # --host, --port',
@@ -92,21 +95,17 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert SECRET not in output
 
 
-def test_output_is_a_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_is_a_configuration(tmp_path: Path) -> None:
     """Read again it has the same values, but for secrets."""
     path = write(tmp_path, TEXT.replace('cookie = "c"\n', ""))
     settings = load(path, {})
     again = tmp_path / "again.toml"
-    again.write_text(printed(monkeypatch, capsys, str(path)))
+    again.write_text(printed(str(path)))
     same = load(again, {}).model_dump(exclude={"policy", "sticky"})
     assert same == settings.model_dump(exclude={"policy", "sticky"})
 
 
-def test_output_with_named_pools_is_a_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_with_named_pools_is_a_configuration(tmp_path: Path) -> None:
     """It has no keys of client connections in a pool, quotes names, and printed again it is the same."""
     pools = """
 [[routes]]
@@ -121,17 +120,17 @@ key.by = "path"
 file.path = "more.toml"
 """
     text = TEXT.replace(f'cookie = "c"\nkey = "{SECRET}"', 'header = "X-User"') + pools
-    outputs = [printed(monkeypatch, capsys, str(write(tmp_path, text)))]
-    outputs.append(printed(monkeypatch, capsys, str(write(tmp_path, outputs[0]))))
+    outputs = [printed(str(write(tmp_path, text)))]
+    outputs.append(printed(str(write(tmp_path, outputs[0]))))
     first, second = ([line.partition(" #")[0].rstrip() for line in each.splitlines()] for each in outputs)
     assert first == second
     assert tomllib.loads(outputs[0])["pools"]["api.v1"]["timeouts"]["first_byte"] == 3
 
 
-def test_every_key_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_is_printed() -> None:
     """Those of tables that are configured."""
     document, table = set[str](), ""
-    for line in printed(monkeypatch, capsys, str(EXAMPLE)).splitlines():
+    for line in printed(str(EXAMPLE)).splitlines():
         if header := re.fullmatch(r"\[+([a-z0-9_.]+)\]+", line):
             table = f"{header[1]}."
         elif key := re.match(r"(?:# )?([a-z_]+) =", line):
@@ -140,18 +139,13 @@ def test_every_key_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert {key for key in KEYS if not key.startswith(absent)} <= document
 
 
-def test_check_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment, as `serve` reads it."""
     monkeypatch.setenv("BALANCER_ENDPOINTS", '[{"id": "a", "address": "http://a:1"}]')
-    assert re.search('id = "a" +# BALANCER_ENDPOINTS', printed(monkeypatch, capsys))
-    monkeypatch.setattr("sys.argv", ["balancer", "check"])
-    main()
-    assert capsys.readouterr().out.startswith("the environment is valid: policy steelyard")
-    monkeypatch.setattr("sys.argv", ["balancer", "check", "--worker", "r=http://a:1", "--policy", "c3x"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("balancer: --policy: policy: unknown policy 'c3x'")
+    assert re.search('id = "a" +# BALANCER_ENDPOINTS', printed())
+    assert checked().startswith("the environment is valid: policy steelyard")
+    line = complaint(main, "balancer", "check", "--worker", "r=http://a:1", "--policy", "c3x")
+    assert line.startswith("balancer: --policy: policy: unknown policy 'c3x'")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from balancer.printable import one_line
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.example_counts import examples
 from tests.balancer.programs import starting
+from tests.command_line import run_in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "hunter2-is-a-bad-secret"
@@ -237,19 +238,14 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("short_wait")
-def test_check(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check(name: str, tmp_path: Path) -> None:
     """Exit code 2 and the lines on standard error."""
     path = tmp_path / "balancer.toml"
     CASES[name][0](path)
-    monkeypatch.setattr("sys.argv", ["balancer", "check", str(path)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    stdout, stderr = capsys.readouterr()
-    assert (ended.value.code, stdout) == (2, "")
-    assert stderr.splitlines() == [f"balancer: {line}" for line in expected(name, path)]
-    assert SECRET[:15] not in stderr
+    done = run_in_process(main, "balancer", "check", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [f"balancer: {line}" for line in expected(name, path)]
+    assert SECRET[:15] not in done.stderr
 
 
 @pytest.mark.second_tier

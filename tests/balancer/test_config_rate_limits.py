@@ -10,6 +10,7 @@ import pytest
 from balancer.__main__ import main
 from balancer.config.rate_limits import RateLimitConfig
 from tests.balancer.test_config import problems, write
+from tests.command_line import run_in_process
 
 ENDPOINT = '[[endpoints]]\nid = "w"\naddress = "http://w:1"\n'
 LIMIT = '[[rate_limits]]\nname = "a"\nrequests = 10\n'
@@ -48,14 +49,10 @@ def test_mistake_gets_one_line(tmp_path: Path, text: str, expected: str) -> None
     assert line.partition(": ")[2] == expected
 
 
-def test_unused_limit_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unused_limit_is_reported(tmp_path: Path) -> None:
     limits = LIMIT + LIMIT.replace('"a"', '"b"') + LIMIT.replace('"a"', '"c"') + "everywhere = true\n"
     path = write(tmp_path, f"{ENDPOINT}{limits}{ROUTE}rate_limit = 'b'")
-    monkeypatch.setattr("sys.argv", ["balancer", "check", str(path)])
-    main()
-    lines = capsys.readouterr().out.splitlines()
+    lines = run_in_process(main, "balancer", "check", str(path)).stdout.splitlines()
     assert "  *://*/*        pool default, rate limit b" in lines
     assert [line for line in lines if line.startswith("warning")] == [
         "warning: rate limit a: applies to no request; name it in a route, or set everywhere = true"

@@ -13,6 +13,7 @@ from balancer.__main__ import main
 from balancer.config.problems import ConfigError
 from balancer.config.renamed import RENAMED, renamed
 from balancer.configuration import load, load_sidecar
+from tests.command_line import complaint
 from tests.test_project import KEYS
 
 ENDPOINT = {"id": "a", "address": "http://127.0.0.1:9001"}
@@ -140,18 +141,9 @@ def test_old_key_of_a_sidecar_origin(tmp_path: Path) -> None:
     ],
 )
 def test_old_command_or_variable(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    variable: str | None,
-    old: str,
-    new: str,
+    monkeypatch: pytest.MonkeyPatch, words: list[str], variable: str | None, old: str, new: str
 ) -> None:
     """Exit code 2 and one line, before anything is sent."""
-    monkeypatch.setattr("sys.argv", ["balancer", *words])
     if variable is not None:
         monkeypatch.setenv(variable, "sixteen or more characters")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert_renamed(capsys.readouterr().err.removeprefix("balancer: "), old, new)
+    assert_renamed(complaint(main, "balancer", *words).removeprefix("balancer: "), old, new)

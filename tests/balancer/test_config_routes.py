@@ -14,6 +14,7 @@ from balancer.config.named_pools import PoolSettings
 from balancer.configuration import load
 from balancer.exchange.runtime_config import runtime_config_of
 from tests.balancer.test_config import problems, write
+from tests.command_line import run_in_process
 
 POOLS = """\
 [pools.a]
@@ -256,19 +257,21 @@ def test_policy_file_of_a_pool_is_relative_to_the_configuration(tmp_path: Path) 
     assert settings.pools["b"].policy.name == f"{tmp_path}/mine.py:Mine"
 
 
-def test_check_names_the_pool_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_the_pool_of_a_file(tmp_path: Path) -> None:
     path = write(tmp_path, f"{ROUTE}pool = 'c'\n[pools.c.discovery]\nfile.path = '{tmp_path}/none'\n")
-    monkeypatch.setattr("sys.argv", ["balancer", "check", str(path)])
-    with pytest.raises(SystemExit):
-        main()
-    assert "pools.c.discovery.file.path: cannot read" in capsys.readouterr().err
+    done = run_in_process(main, "balancer", "check", str(path))
+    assert done.returncode == 2
+    assert "pools.c.discovery.file.path: cannot read" in done.stderr
 
 
-def test_check_lists_routes_and_warns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def listed_routes(tmp_path: Path, text: str) -> list[str]:
+    """What `balancer check` says of routes, and after them."""
+    done = run_in_process(main, "balancer", "check", str(write(tmp_path, text)))
+    lines = done.stdout.partition("\nroutes, the most specific first:\n")[2].splitlines()
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_check_lists_routes_and_warns(tmp_path: Path) -> None:
     text = f"""\
 {ROUTE}prefix = "/v1"
 pool = "a"
@@ -296,11 +299,7 @@ methods = ["GET"]
 scheme = "https"
 pool = "a"
 {POOLS}"""
-    monkeypatch.setattr("sys.argv", ["balancer", "check", str(write(tmp_path, text))])
-    main()
-    lines = capsys.readouterr().out.splitlines()
-    at = lines.index("routes, the most specific first:")
-    assert [" ".join(line.split()) for line in lines[at + 1 :]] == [
+    assert listed_routes(tmp_path, text) == [
         "http://www.example.org/* redirect 308 to https://*",
         "*://*.example.org/v1/* POST answer 405",
         "*://*/-/x pool a",
@@ -317,9 +316,7 @@ pool = "a"
     ]
 
 
-def test_check_lists_mirrors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_lists_mirrors(tmp_path: Path) -> None:
     """A pool that only gets copies is in use."""
     text = f"""\
 {ROUTE}prefix = "/v1"
@@ -331,11 +328,7 @@ pool = "a"
 strip_prefix = true
 mirror = {{ pool = "b", share = 1 }}
 {POOLS}"""
-    monkeypatch.setattr("sys.argv", ["balancer", "check", str(write(tmp_path, text))])
-    main()
-    lines = capsys.readouterr().out.splitlines()
-    at = lines.index("routes, the most specific first:")
-    assert [" ".join(line.split()) for line in lines[at + 1 :]] == [
+    assert listed_routes(tmp_path, text) == [
         "*://*/v2/* POST pool a, prefix replaced by /, mirrored to pool b, share 1",
         "*://*/v1/* pool a, mirrored to pool b, share 0.125",
         "anything else 404",

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from balancer.__main__ import main
 from balancer.config.shared import SharedConfig
+from tests.command_line import run_in_process
 
 BASE = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\nregion = "r"\n'
 
 
-def checked(tmp_path: Path, table: str, *options: str) -> tuple[int | str | None, str]:
+def checked(tmp_path: Path, table: str, *options: str) -> tuple[int, str]:
     path = tmp_path / "balancer.toml"
     path.write_text(f"{BASE}[shared]\n{table}\n")
-    stdout, stderr = StringIO(), StringIO()
-    code: int | str | None = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
-        patch.setattr(sys, "argv", ["balancer", "check", str(path), *options])
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code
-    return code, stderr.getvalue() if code else stdout.getvalue()
+    done = run_in_process(main, "balancer", "check", str(path), *options)
+    return done.returncode, done.stderr if done.returncode else done.stdout
 
 
 @pytest.mark.parametrize(

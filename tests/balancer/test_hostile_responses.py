@@ -21,6 +21,7 @@ from balancer.http1.load_report import reported_load
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.name_server import SRV, NameServer, name_bytes
 from tests.balancer.test_discovery_dns import NAME, known, only_source, pass_time, serve
+from tests.command_line import run_in_process
 
 # --- files
 
@@ -51,9 +52,7 @@ def test_endless_configuration() -> None:
         load(Path("/dev/zero"), {})
 
 
-def test_messages_are_printable_and_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_messages_are_printable_and_bounded(tmp_path: Path) -> None:
     """Messages contain no control characters and are bounded in length."""
     path = tmp_path / "\x1b[31m.toml"
     path.write_text(f'policy = "{"x" * 100_000}"\n', encoding="utf-8")
@@ -62,11 +61,9 @@ def test_messages_are_printable_and_bounded(
         ["check", str(tmp_path / "\x1b]none")],
         ["serve", "--worker", "\x1b[31m"],
     ):
-        monkeypatch.setattr("sys.argv", ["balancer", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        lines = capsys.readouterr().err.splitlines()
-        assert (ended.value.code, "\x1b" in "".join(lines)) == (2, False)
+        done = run_in_process(main, "balancer", *words)
+        lines = done.stderr.splitlines()
+        assert (done.returncode, "\x1b" in done.stderr) == (2, False)
         assert all(line.startswith("balancer: ") and len(line) < 3000 for line in lines)
         assert len(lines) == (2 if words[-1] == str(path) else 1)
 

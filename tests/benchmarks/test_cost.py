@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.__main__ import cli
 from experiments import cpu_time
-from tests.command_line import run_in_process
+from tests.command_line import complaint
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
 
@@ -51,11 +51,7 @@ def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProce
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     """The line names the option and what is allowed; no process is started."""
-    done = run_in_process(cli, "benchmarks", "cost", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    assert message in complaint(cli, "benchmarks", "cost", *arguments)
 
 
 def test_short_run_without_other_programs(tmp_path: Path) -> None:

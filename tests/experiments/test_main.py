@@ -16,7 +16,7 @@ from experiments.__main__ import cli
 from experiments.results.directory import load_results
 from experiments.scenario.files import packaged
 from experiments.scenario.scenario import Scenario
-from tests.command_line import run_in_process
+from tests.command_line import complaint, run_in_process
 from tests.experiments.offspring import children_of
 
 TINY = """
@@ -76,10 +76,7 @@ def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     """The line names the option or the field; there is no traceback."""
-    done = run_in_process(cli, "experiments", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert message in complaint(cli, "experiments", *arguments)
 
 
 def test_list_shows_every_scenario_with_its_question() -> None:
