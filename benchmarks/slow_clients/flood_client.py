@@ -106,8 +106,9 @@ FLOODS: dict[str, Callable[[], bytes]] = {
 ENDLESS = {"frames": 10 * MANY, "chunks": 6 * MANY}
 """Bytes at the end of what a kind sends that are sent again and again."""
 
-HOLDING = ("streams", "tunnels", "waiting", "heads", "bodies")
-"""Kinds whose clients stay connected when they have sent all."""
+HOLDING = ("streams", "tunnels", "waiting", "heads", "bodies", "decoding")
+"""Kinds whose clients stay connected when they have sent all. The kernel takes megabytes at once, so one that closes
+then is a flood of connections."""
 
 
 class FloodClient:
