@@ -361,6 +361,7 @@ class Stage:
         self.clients: list[Wire] = []
         self.started_workers: list[ScriptedWorker] = []
         self.held_sockets: list[socket.socket] = []
+        self.port = 0  # of a program instead of a server
         self.server: Server | None = None
         self.settings: Settings
         self.read: Callable[[], Settings] = lambda: self.settings
@@ -457,14 +458,14 @@ class Stage:
         """Connect to the server, from the address `source` if one is given; `first` is sent before the TLS handshake,
         `name` is the server name.
         """
-        assert self.server is not None
+        port = self.port if self.server is None else self.server.address.port
         sock = socket.socket()
         if source:
             sock.bind((source, 0))
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (host, self.server.address.port))
+        await asyncio.get_running_loop().sock_connect(sock, (host, port))
         limit = 1 << 20 if receive_buffer is None else 1024
         if first:
             await asyncio.get_running_loop().sock_sendall(sock, first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from balancer.http1.request_head import RequestHeads
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.example_counts import examples
 from tests.balancer.http2_client import Http2Client, fields, http2_client
+from tests.balancer.programs import PATIENCE, starting, workers
 from tests.balancer.test_admin import status
 from tests.balancer.test_buffering import metrics
+from tests.balancer.test_http2_ends import WEBSOCKET, accept_of
 
 OTHER = "127.0.0.2"
 
@@ -278,24 +281,81 @@ async def test_worker_connections_keep_to_their_share(stage: Stage, ends: bool, 
     assert stage.proxy.router.in_flight_limit == float("inf")
 
 
-async def test_tunnels_leave_room_for_other_clients(stage: Stage) -> None:
-    """Half of the connections to workers are for other clients, whatever the number of a client's tunnels."""
-    upgrade = get(b"/", b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
+@pytest.mark.second_tier
+async def test_process_with_1024_descriptors(stage: Stage) -> None:
+    """1,200 streams that a slow worker holds leave descriptors for liveness, admin and another client, which gets one
+    of the next connections to the worker."""
+    gate = Gate()
+    async with starting(*workers(await stage.worker(gate))) as start:
+        limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))"
+        program = await start(launcher=limit)
+        stage.port = program.port
+
+        async def are_there(number: int) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while (await program.status())["in_flight"] < number:
+                    pass
+
+        clients = [await flood(stage, 100) for _ in range(12)]
+        await are_there(1200)
+        for _ in range(20):
+            assert (await (await stage.client()).ask(get(b"/-/live"))).status == 200
+        other = await stage.client(source=OTHER)
+        other.write(get(b"/other"))
+        await are_there(1201)
+        await stage.eventually(lambda: len(gate.order) > 400)
+        gate.opens.set()
+        assert (await other.response()).status == 200
+        assert [await all_of(client) for client in clients] == [[200] * 100] * 12
+        assert gate.order.index(b"/other") < 512
+
+
+async def offers(stage: Stage, version: str, number: int, source: str) -> list[int]:
+    """The statuses of so many offers of tunnels: over HTTP/2 there are a hundred on each connection."""
+    if version == "http1":
+        wires = [await stage.client(source=source) for _ in range(number)]
+        upgrade = get(b"/", b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
+        return [(await wire.ask(upgrade, to_head=True)).status for wire in wires]
+    found: list[int] = []
+    for before in range(0, number, 100):
+        client = await http2_client(stage, source=source)
+        await client.ask(path=b"/-/live")
+        answers = [client.answers[client.begin(WEBSOCKET)] for _ in range(min(100, number - before))]
+        for answer in answers:
+            await client.until(partial(getattr, answer, "status"))
+        found += [answer.status for answer in answers]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("version", "number", "limit", "requests", "taken"),
+    [("http1", 15, 23, 99, 11), ("http2", 250, 226, 999, 105), ("http2", 250, None, 113, 113)],
+)
+async def test_tunnels_leave_room_for_others(
+    stage: Stage, version: str, number: int, limit: int | None, requests: int, taken: int
+) -> None:
+    """Half of the connections to workers are for other clients, whatever the number of a client's tunnels, which count
+    as requests, too; all are given back after an idle hour."""
 
     async def tunnel(wire: Wire) -> None:
-        if (await wire.request()).value(b"Upgrade") is None:
+        request = await wire.request()
+        if request.value(b"Upgrade") is None:
             await wire.send(response(b"ok"))
             return
-        await wire.send(b"HTTP/1.1 101 Go On\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+        accept = accept_of(request.value(b"Sec-WebSocket-Key") or b"")
+        fields = b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: " + accept
+        await wire.send(b"HTTP/1.1 101 Go On\r\n%b\r\n\r\n" % fields)
         await wire.closed()
 
-    await stage.serve(await stage.worker(tunnel))
-    stage.proxy.pools.limit = 23
-
-    async def offers(number: int, source: str) -> list[int]:
-        wires = [await stage.client(source=source) for _ in range(number)]
-        return [(await wire.ask(upgrade, to_head=True)).status for wire in wires]
-
-    assert await offers(15, "127.0.0.1") == [101] * 11 + [429] * 4
-    assert (await offers(1, OTHER)) == [101]
-    assert (await stage.ask(get())).status == 200
+    await stage.serve(await stage.worker(tunnel), limits={"client_requests": requests})
+    stage.proxy.pools.limit = limit
+    accepted = 101 if version == "http1" else 200
+    for _ in range(2):
+        found = await offers(stage, version, number, "127.0.0.1")
+        assert found == [accepted] * taken + [429] * (number - taken)
+        assert await offers(stage, version, 1, OTHER) == [accepted]
+        assert (await (await stage.client(source=OTHER)).ask(get())).status == 200
+        assert (await stage.ask(get(b"/-/live"))).status == 200
+        assert (await status(stage))["tunnels"]["open"] == taken + 1
+        stage.advance(3700.0)
+        await stage.eventually(lambda: not stage.proxy.tunnels)
