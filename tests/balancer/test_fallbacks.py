@@ -136,19 +136,14 @@ async def test_requests_go_through_the_sidecar(scenes: Scenes) -> None:
     assert got.value(b"Host") == b"localhost:%d" % scene.origin.port
 
 
-async def test_refused_sidecar_is_bypassed(scenes: Scenes) -> None:
-    """The connection is refused: any method goes directly."""
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "unsent"])
+async def test_requests_that_were_not_sent_go_directly(scenes: Scenes, is_refused: bool) -> None:
+    """The connection to the sidecar is refused, or it rejects the origin's certificate and has sent nothing."""
     scene = await scenes(answering(response(b"ok")))
-    scene.sidecar = f"http://127.0.0.1:{scene.stage.dead_port()}"
-    for method in ("GET", "POST"):
-        assert await scene.ask(method) == (200, b"ok")
-    assert scene.ways == ["direct", "direct"]
-
-
-async def test_unsent_requests_go_directly(scenes: Scenes) -> None:
-    """The sidecar rejects the origin's certificate, so it sent nothing."""
-    scene = await scenes(answering(response(b"ok")))
-    await scene.serve()
+    if is_refused:
+        scene.sidecar = f"http://127.0.0.1:{scene.stage.dead_port()}"
+    else:
+        await scene.serve()
     for method in ("GET", "POST"):
         assert await scene.ask(method) == (200, b"ok")
     assert scene.ways == ["direct", "direct"]

@@ -21,6 +21,7 @@ from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_
 from tests.balancer.conftest import Stage, response
 from tests.balancer.http2_client import Answer, Http2Client, fields, http2_client
 from tests.balancer.scripted_transports import Http2, Play, Script, over_http2, values
+from tests.balancer.test_transports import sending
 
 MESSAGE = b"\0\0\0\0\2hi"
 OF_RPC = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
@@ -126,24 +127,16 @@ async def test_outcome_of_each_status(stage: Stage, name: str, is_trailers_only:
     assert [NAMES[i] for i, number in enumerate(stage.proxy.counts.rpcs) if number] == [name]
 
 
-async def test_response_without_status_is_a_failure(stage: Stage) -> None:
-    async def script(play: Play) -> None:
-        await play.head(200)
-        await play.end()
-
-    await serve(stage, script)
-    client = await http2_client(stage)
-    assert (await client.answer(rpc(client))).status == 200
-    assert stage.outcomes() == {"error_status": 1}
-
-
-@pytest.mark.parametrize(("status", "outcome"), [(404, "ok"), (500, "error_status")])
-async def test_http_status_passes_and_counts_as_in_http(stage: Stage, status: int, outcome: str) -> None:
-    async def script(play: Play) -> None:
-        await play.head(status, length=0)
-        await play.end()
-
-    await serve(stage, script)
+@pytest.mark.parametrize(
+    ("status", "length", "outcome"),
+    [(200, None, "error_status"), (404, 0, "ok"), (500, 0, "error_status")],
+    ids=["no status of gRPC", "404", "500"],
+)
+async def test_http_status_passes_and_counts_as_in_http(
+    stage: Stage, status: int, length: int | None, outcome: str
+) -> None:
+    """And a response without a status of gRPC is a failure."""
+    await serve(stage, sending(status, length=length))
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).status == status
     assert stage.outcomes() == {outcome: 1}

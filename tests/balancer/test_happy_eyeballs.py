@@ -23,9 +23,9 @@ def settle(waiter: asyncio.Future[None]) -> None:
 class ConnectAttempts:
     """Attempts by `plan`: seconds until an address accepts or fails; an absent address never answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: dict[str, tuple[float, OSError | None]]) -> None:
         self.loop = VirtualLoop(lambda *_: asyncio.Future(), at=0.0)
-        self.plan: dict[str, tuple[float, OSError | None]] = {}
+        self.plan = plan
         self.began: list[tuple[str, float]] = []
         self.open: set[str] = set()
         self.tried = Tried()
@@ -66,16 +66,14 @@ def test_families_alternate() -> None:
 
 def test_quick_first_address() -> None:
     """No second attempt within 250 ms."""
-    attempts = ConnectAttempts()
-    attempts.plan = {SIX: (0.2, None)}
+    attempts = ConnectAttempts({SIX: (0.2, None)})
     assert attempts.run(SIX, FOUR) == (SIX, 0.2)
     assert attempts.began == [(SIX, 0.0)]
 
 
 def test_silent_first_address() -> None:
     """The next attempt runs beside it, and the loser is closed."""
-    attempts = ConnectAttempts()
-    attempts.plan = {FOUR: (0.04, None)}
+    attempts = ConnectAttempts({FOUR: (0.04, None)})
     assert attempts.run(SIX, FOUR, OTHER_SIX) == (FOUR, 0.29)
     assert attempts.began == [(SIX, 0.0), (FOUR, 0.25)]
     assert attempts.open == {FOUR}
@@ -83,8 +81,7 @@ def test_silent_first_address() -> None:
 
 def test_failing_first_address() -> None:
     """After a failure the next attempt begins at once."""
-    attempts = ConnectAttempts()
-    attempts.plan = {SIX: (0.0, NO_ROUTE), FOUR: (0.04, None)}
+    attempts = ConnectAttempts({SIX: (0.0, NO_ROUTE), FOUR: (0.04, None)})
     assert attempts.run(SIX, FOUR) == (FOUR, 0.04)
     assert f"{SIX}: Network is unreachable" in str(attempts.tried)
     assert f"{FOUR}: no answer" in str(attempts.tried)
@@ -92,24 +89,21 @@ def test_failing_first_address() -> None:
 
 def test_slow_first_address_may_win() -> None:
     """The second attempt is slower still."""
-    attempts = ConnectAttempts()
-    attempts.plan = {SIX: (0.3, None), FOUR: (0.1, None)}
+    attempts = ConnectAttempts({SIX: (0.3, None), FOUR: (0.1, None)})
     assert attempts.run(SIX, FOUR) == (SIX, 0.3)
     assert attempts.open == {SIX}
 
 
 def test_simultaneous_success() -> None:
     """The loser is closed."""
-    attempts = ConnectAttempts()
-    attempts.plan = {SIX: (0.5, None), FOUR: (0.25, None)}
+    attempts = ConnectAttempts({SIX: (0.5, None), FOUR: (0.25, None)})
     attempts.run(SIX, FOUR)
     assert len(attempts.open) == 1
 
 
 def test_all_addresses_fail() -> None:
     """A refusal is raised in preference to an unreachable network; every attempt is reported."""
-    attempts = ConnectAttempts()
-    attempts.plan = {SIX: (0.0, NO_ROUTE), FOUR: (0.01, REFUSED), OTHER_SIX: (0.0, NO_ROUTE)}
+    attempts = ConnectAttempts({SIX: (0.0, NO_ROUTE), FOUR: (0.01, REFUSED), OTHER_SIX: (0.0, NO_ROUTE)})
     with pytest.raises(ConnectionRefusedError):
         attempts.run(SIX, FOUR, OTHER_SIX)
     assert str(attempts.tried).count("Network is unreachable") == 2
@@ -119,8 +113,7 @@ def test_all_addresses_fail() -> None:
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.25, 0.26, 0.3, 0.31])
 def test_cancellation_closes_everything(after: float) -> None:
     """Before the first attempt, between attempts, and just after a success."""
-    attempts = ConnectAttempts()
-    attempts.plan = {SIX: (0.3, None), FOUR: (0.06, None)}
+    attempts = ConnectAttempts({SIX: (0.3, None), FOUR: (0.06, None)})
     task = attempts.start(SIX, FOUR)
     with attempts.loop:
         if after:
@@ -133,8 +126,7 @@ def test_cancellation_closes_everything(after: float) -> None:
 
 
 def test_single_address() -> None:
-    attempts = ConnectAttempts()
-    attempts.plan = {FOUR: (3.0, REFUSED)}
+    attempts = ConnectAttempts({FOUR: (3.0, REFUSED)})
     with pytest.raises(ConnectionRefusedError):
         attempts.run(FOUR)
     assert f"{FOUR}: Connection refused" in str(attempts.tried)

@@ -23,7 +23,7 @@ from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import PATIENCE, Message, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.frames import has_request
 from tests.balancer.scripted_transports import Http2, Play, Script, over_http2, values
-from tests.balancer.test_transports import MEBI, echo, hello, run
+from tests.balancer.test_transports import MEBI, echo, hello, hello_after, run, sending
 
 
 async def serve_script(
@@ -67,12 +67,7 @@ def fault_of(answer: Message) -> tuple[int, str, str]:
 async def test_one_connection_for_all_requests(stage: Stage) -> None:
     """Fifty concurrent requests on one connection, which is counted once."""
     gate = asyncio.Event()
-
-    async def script(play: Play) -> None:
-        await gate.wait()
-        await hello(play)
-
-    plays = await serve_script(stage, script)
+    plays = await serve_script(stage, hello_after(gate))
     asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(50)]
     await stage.eventually(lambda: len(plays) == 50)
     pool = stage.pool()
@@ -85,13 +80,7 @@ async def test_one_connection_for_all_requests(stage: Stage) -> None:
 async def test_second_connection_when_the_first_is_full(stage: Stage) -> None:
     """MAX_CONCURRENT_STREAMS is respected; further requests use another connection."""
     gate = asyncio.Event()
-
-    async def script(play: Play) -> None:
-        if play.target == b"/wait":
-            await gate.wait()
-        await hello(play)
-
-    plays = await serve_script(stage, script, streams=3)
+    plays = await serve_script(stage, hello_after(gate, b"/wait"), streams=3)
     assert (await stage.ask(get())).body == b"hello"
     asking = [asyncio.ensure_future(stage.ask(get(b"/wait"))) for _ in range(7)]
     await stage.eventually(lambda: len(plays) == 8)
@@ -126,13 +115,7 @@ async def test_late_stream_limit(stage: Stage) -> None:
 
 async def test_disconnect_cancels_the_stream(stage: Stage) -> None:
     """By RST_STREAM (CANCEL); the connection and its other streams continue."""
-
-    async def script(play: Play) -> None:
-        if play.target == b"/slow":
-            await asyncio.Event().wait()
-        await hello(play)
-
-    plays = await serve_script(stage, script)
+    plays = await serve_script(stage, hello_after(asyncio.Event(), b"/slow"))
     client = await stage.client()
     await client.send(get(b"/slow"))
     await stage.eventually(lambda: plays)
@@ -144,12 +127,7 @@ async def test_disconnect_cancels_the_stream(stage: Stage) -> None:
 
 async def test_early_response(stage: Stage) -> None:
     """The rest of the body is not sent, and the stream is cancelled."""
-
-    async def script(play: Play) -> None:
-        await play.head(413, length=0)
-        await play.end()
-
-    plays = await serve_script(stage, script)
+    plays = await serve_script(stage, sending(413, length=0))
     client = await stage.client()
     client.write(post(MEBI * 8))
     assert (await client.response()).status == 413
@@ -199,10 +177,7 @@ async def test_goaway_loses_no_request(stage: Stage) -> None:
             if play.stream_id >= 5:
                 return
             await gate.wait()
-        body, _ = await play.read()
-        await play.head(200, length=len(body))
-        await play.data(body)
-        await play.end()
+        await echo(play)
 
     plays = await serve_script(stage, script)
     clients = [await stage.client() for _ in range(5)]
@@ -256,14 +231,7 @@ async def test_connection_closed_between_lease_and_request(stage: Stage) -> None
 
 async def test_slow_client_blocks_only_its_stream(stage: Stage) -> None:
     """Other streams of the connection transfer megabytes meanwhile."""
-
-    async def script(play: Play) -> None:
-        await play.head(200, length=len(MEBI) * 8)
-        for _ in range(8):
-            await play.data(MEBI)
-        await play.end()
-
-    plays = await serve_script(stage, script)
+    plays = await serve_script(stage, sending(200, *[MEBI] * 8, length=len(MEBI) * 8))
     slow = await stage.client(receive_buffer=65_536)
     await slow.send(get())
     await slow.head()
@@ -398,11 +366,7 @@ async def test_other_streams_of_a_broken_connection(stage: Stage) -> None:
 
 async def test_ping_on_a_silent_connection(stage: Stage) -> None:
     """A worker that answers the PING keeps its connection."""
-
-    async def script(play: Play) -> None:
-        await hello(play)
-
-    await serve_script(stage, script, pool={"idle_timeout": 300})
+    await serve_script(stage, hello, pool={"idle_timeout": 300})
     await stage.ask(get())
     for _ in range(4):
         stage.advance(PING_AFTER + 1)
@@ -424,13 +388,7 @@ async def test_unanswered_ping(stage: Stage) -> None:
 async def test_idle_timeout_and_max_age(stage: Stage) -> None:
     """`pool.idle_timeout` and `pool.max_age`; an old connection finishes its streams."""
     gate = asyncio.Event()
-
-    async def script(play: Play) -> None:
-        if play.target == b"/slow":
-            await gate.wait()
-        await hello(play)
-
-    plays = await serve_script(stage, script, pool={"idle_timeout": 4, "max_age": 8})
+    plays = await serve_script(stage, hello_after(gate, b"/slow"), pool={"idle_timeout": 4, "max_age": 8})
     slow = asyncio.ensure_future(stage.ask(get(b"/slow")))
     await stage.eventually(lambda: plays)
     stage.advance(9.0)
@@ -446,12 +404,7 @@ async def test_idle_timeout_and_max_age(stage: Stage) -> None:
 async def test_reload_changes_the_transport(stage: Stage) -> None:
     """Streams in flight finish on the old transport."""
     gate = asyncio.Event()
-
-    async def script(play: Play) -> None:
-        await gate.wait()
-        await hello(play)
-
-    plays = await serve_script(stage, script)
+    plays = await serve_script(stage, hello_after(gate))
     slow = asyncio.ensure_future(stage.ask(get()))
     await stage.eventually(lambda: plays)
     other = await stage.worker(response(b"native"))

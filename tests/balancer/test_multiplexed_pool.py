@@ -23,7 +23,7 @@ from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_l
 from tests.balancer.scripted_transports import Http1, Http2, Play, over_http1, over_http2
 from tests.balancer.test_admin import status
 from tests.balancer.test_http2 import serve_frames, serve_script
-from tests.balancer.test_transports import TRANSPORTS, hello, run
+from tests.balancer.test_transports import TRANSPORTS, hello, hello_after, run
 
 
 class RecordingWaiter:
@@ -102,12 +102,7 @@ async def test_backoff_allows_one_dial_at_a_time() -> None:
 async def test_status(stage: Stage) -> None:
     """Transport, concurrent streams in all and per connection, and durations of the set-up."""
     gate = asyncio.Event()
-
-    async def script(play: Play) -> None:
-        await gate.wait()
-        await hello(play)
-
-    plays = await serve_script(stage, script)
+    plays = await serve_script(stage, hello_after(gate))
     asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(5)]
     await stage.eventually(lambda: len(plays) == 5)
     (endpoint,) = (await status(stage))["endpoints"]

@@ -320,20 +320,11 @@ def refusing_http1(script: Script) -> Script:
 # --- malformed and unreachable servers
 
 
-def failing(*sent_bytes: bytes) -> Script:
-    async def script(wire: Wire) -> None:
-        await wire.some()
-        for part in sent_bytes:
-            await wire.send(part)
-
-    return script
-
-
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (failing(b"SSH-2.0-OpenSSH_9.6\r\n"), "malformed_response"),
-        (failing(), "connection_broken"),
+        (playing(Wire.some, b"SSH-2.0-OpenSSH_9.6\r\n"), "malformed_response"),
+        (playing(Wire.some), "connection_broken"),
         (
             answering(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nContent-Length: 8\r\n\r\n"),
             "malformed_response",
@@ -446,7 +437,7 @@ async def test_unreachable_server_is_an_error(
     deaf = f"http://127.0.0.1:{stage.deaf_port()}/"
     assert (await probe_error(monkeypatch, capsys, deaf, "--timeout", "0.2"))[0] == "timeout"
     assert (await probe_error(monkeypatch, capsys, "http://missing.invalid/"))[0] == "name"
-    worker = await stage.worker(failing(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    worker = await stage.worker(playing(Wire.some, b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     assert (await probe_error(monkeypatch, capsys, f"https://127.0.0.1:{worker.port}/"))[0] == "tls"
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, post_chunked
-from tests.balancer.scripted_transports import Play, Script, over_http1, over_http2, values
+from tests.balancer.scripted_transports import Fields, Play, Script, over_http1, over_http2, values
 
 MEBI = bytes(range(256)) * 4096
 
@@ -96,6 +96,29 @@ async def hello(play: Play) -> None:
     if play.method != b"HEAD":
         await play.data(b"hello")
     await play.end()
+
+
+def hello_after(gate: asyncio.Event, only: bytes = b"") -> Script:
+    """The same once the gate is open; targets without `only` do not wait."""
+
+    async def script(play: Play) -> None:
+        if only in play.target:
+            await gate.wait()
+        await hello(play)
+
+    return script
+
+
+def sending(status: int, *pieces: bytes, fields: Fields | None = None, length: int | None = None) -> Script:
+    """A response of these pieces, sent at once."""
+
+    async def script(play: Play) -> None:
+        await play.head(status, *(fields or ()), length=length)
+        for piece in pieces:
+            await play.data(piece)
+        await play.end()
+
+    return script
 
 
 async def echo(play: Play) -> None:
@@ -178,13 +201,7 @@ async def test_any_method_with_a_body(stage: Stage, begin: Begin, method: bytes)
 
 
 async def test_response_without_a_length_is_chunked(stage: Stage, begin: Begin) -> None:
-    async def script(play: Play) -> None:
-        await play.head(200)
-        for piece in (b"one ", b"two ", MEBI):
-            await play.data(piece)
-        await play.end()
-
-    await begin(script)
+    await begin(sending(200, b"one ", b"two ", MEBI))
     answer = await stage.ask(get())
     assert answer.value(b"Transfer-Encoding") == b"chunked"
     assert answer.body == b"one two " + MEBI
@@ -211,13 +228,7 @@ async def test_trailers(stage: Stage, begin: Begin, keeps: KeptParts) -> None:
 @pytest.mark.parametrize("status", [200, 201, 203, 301, 400, 404, 418, 429, 500, 504, 599])
 async def test_status_is_forwarded(stage: Stage, begin: Begin, keeps: KeptParts, status: int) -> None:
     """No redirect is followed, and no status repeats the request."""
-
-    async def script(play: Play) -> None:
-        await play.head(status, (b"Location", b"/elsewhere"), length=2)
-        await play.data(b"ok")
-        await play.end()
-
-    plays = await begin(script)
+    plays = await begin(sending(status, b"ok", fields=[(b"Location", b"/elsewhere")], length=2))
     answer = await stage.ask(get())
     assert (answer.status, answer.body, len(plays)) == (status, b"ok", 1)
     if keeps.reason:
@@ -227,12 +238,7 @@ async def test_status_is_forwarded(stage: Stage, begin: Begin, keeps: KeptParts,
 @pytest.mark.parametrize("status", [204, 304])
 async def test_status_without_a_body(stage: Stage, begin: Begin, status: int) -> None:
     """The connection stays usable."""
-
-    async def script(play: Play) -> None:
-        await play.head(status, (b"ETag", b'"a"'))
-        await play.end()
-
-    await begin(script)
+    await begin(sending(status, fields=[(b"ETag", b'"a"')]))
     client = await stage.client()
     for _ in range(2):
         answer = await client.ask(get())
@@ -260,12 +266,7 @@ async def test_fields_keep_their_order_and_repetition(stage: Stage, begin: Begin
     if keeps.octets:
         sent.append((b"X-L", b"\xe9"))
     returned = [(b"Set-Cookie", b"a=1"), (b"X-z", b"y"), (b"Set-Cookie", b"b=2"), (b"X-Empty", b"")]
-
-    async def script(play: Play) -> None:
-        await play.head(200, *returned, length=0)
-        await play.end()
-
-    plays = await begin(script)
+    plays = await begin(sending(200, fields=returned, length=0))
     answer = await stage.ask(get(b"/", *(b"%b: %b" % pair for pair in sent)))
     sent_names = {name.lower() for name, _ in sent}
     assert [pair for pair in plays[0].fields if pair[0] in sent_names] == [(n.lower(), v) for n, v in sent]
@@ -297,15 +298,10 @@ async def test_client_that_does_not_read_pauses_the_worker(
 ) -> None:
     """A bounded part is taken from the worker, others are served meanwhile, and the rest arrives in the end."""
     size = 64
+    big = sending(200, *[MEBI] * size, length=size * len(MEBI))
 
     async def script(play: Play) -> None:
-        if play.target != b"/big":
-            await hello(play)
-            return
-        await play.head(200, length=size * len(MEBI))
-        for _ in range(size):
-            await play.data(MEBI)
-        await play.end()
+        await (big if play.target == b"/big" else hello)(play)
 
     plays = await begin(script)
     client = await stage.client(receive_buffer=65_536)
@@ -321,18 +317,19 @@ async def test_client_that_does_not_read_pauses_the_worker(
         assert await client.exactly(len(MEBI)) == MEBI
 
 
+async def digest(play: Play) -> None:
+    """The digest of the body, which is not sent back: HTTP/2 in Python takes seconds each way."""
+    body, _ = await play.read()
+    await sending(200, sha256(body).digest(), length=32)(play)
+
+
 async def test_worker_that_does_not_read_pauses_the_client(stage: Stage, begin: Begin) -> None:
     """A bounded part is taken from the client, and all of it arrives when the worker reads."""
     may_read = asyncio.Event()
 
     async def script(play: Play) -> None:
         await may_read.wait()
-        body, _ = await play.read()
-        await play.head(200, length=32)
-        await play.data(
-            sha256(body).digest()
-        )  # the body is not sent back: HTTP/2 in Python takes seconds each way
-        await play.end()
+        await digest(play)
 
     await begin(script)
     client = await stage.client()
@@ -351,14 +348,7 @@ async def test_worker_that_does_not_read_pauses_the_client(stage: Stage, begin: 
 
 async def test_body_is_received_whole_before_the_worker_is_asked(stage: Stage, begin: Begin) -> None:
     """With buffering; a body of several windows and pieces arrives unchanged."""
-
-    async def script(play: Play) -> None:
-        body, _ = await play.read()
-        await play.head(200, length=32)
-        await play.data(sha256(body).digest())
-        await play.end()
-
-    plays = await begin(script, buffering={"request": 2 * len(MEBI)})
+    plays = await begin(digest, buffering={"request": 2 * len(MEBI)})
     client = await stage.client()
     request = post(MEBI)
     await client.send(request[:-1])
@@ -372,13 +362,7 @@ async def test_body_is_received_whole_before_the_worker_is_asked(stage: Stage, b
 async def test_response_is_taken_over_from_the_worker(stage: Stage, begin: Begin) -> None:
     """With buffering: the request has ended at the worker while the client has read next to nothing."""
     size = 4
-
-    async def script(play: Play) -> None:
-        await play.head(200, length=size * len(MEBI))
-        for _ in range(size):
-            await play.data(MEBI)
-        await play.end()
-
+    script = sending(200, *[MEBI] * size, length=size * len(MEBI))
     await begin(script, buffering={"response": 2 * size * len(MEBI)})
     client = await stage.client(receive_buffer=4096)
     await client.send(get())

@@ -128,23 +128,17 @@ def test_single_region_leaves_only_when_none_is_available() -> None:
     assert set(picks(r, 50)) == {0, 3}
 
 
-def test_latency_weighted_is_inversely_proportional() -> None:
-    """Half the latency, twice the share, apart from exploration."""
-    r = router(lambda rng: LatencyWeighted(rng, explore=0.0), "xx")
+@pytest.mark.parametrize(
+    ("options", "share", "error"), [({"explore": 0.0}, 1 / 3, 0.02), ({"power": 20.0}, 0.015, 0.006)]
+)
+def test_share_of_latency_weighted(options: dict[str, float], share: float, error: float) -> None:
+    """Twice the latency, half the share. Exploration reaches endpoints whose weight is next to nothing: power 20 at
+    twice the latency is one in a million."""
+    r = router(lambda rng: LatencyWeighted(rng, **options), "xx")
     for state, latency in zip(r.states, (0.1, 0.2), strict=True):
         state.latency.record(latency, 0, 0.0)
     seen = Counter(r.policy.pick(FACTS, r.available, 0.0).id for _ in range(9000))
-    assert seen["0"] / 9000 == pytest.approx(2 / 3, abs=0.02)
-
-
-def test_latency_weighted_explores() -> None:
-    """Exploration reaches endpoints whose weight is next to nothing: power 20 at twice the latency is one in a
-    million."""
-    r = router(lambda rng: LatencyWeighted(rng, power=20.0), "xx")
-    for state, latency in zip(r.states, (0.1, 0.2), strict=True):
-        state.latency.record(latency, 0, 0.0)
-    seen = Counter(r.policy.pick(FACTS, r.available, 0.0).id for _ in range(9000))
-    assert seen["1"] / 9000 == pytest.approx(0.015, abs=0.006)
+    assert seen["1"] / 9000 == pytest.approx(share, abs=error)
 
 
 class RecordingPolicy(RandomChoice):
