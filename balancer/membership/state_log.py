@@ -205,8 +205,9 @@ class StateLog:
         installation, fault = router.policy_installations, router.last_fault
         if fault is not None and installation != self._faulty_installation:
             self._faulty_installation = installation
+            named = fault.removeprefix("policy ")
             self.say(
-                f"policy: {fault}; such picks are made by the fallback policy and counted, and not printed again"
+                f"policy: {named}; such picks are made by the fallback policy and counted, and not printed again"
             )
         if fault is not None or self.siblings is None or installation == self._faulty_elsewhere:
             return
