@@ -367,14 +367,18 @@ class Stage:
         self.read: Callable[[], Settings] = lambda: self.settings
 
     @property
-    def proxy(self) -> Proxy:
+    def running(self) -> Server:
+        """The server, which must have been started."""
         assert self.server is not None
-        return self.server.proxy
+        return self.server
+
+    @property
+    def proxy(self) -> Proxy:
+        return self.running.proxy
 
     @property
     def control_plane(self) -> ControlPlane:
-        assert self.server is not None
-        return self.server.control_plane
+        return self.running.control_plane
 
     async def worker(self, script: Script | bytes, tls: ssl.SSLContext | None = None) -> ScriptedWorker:
         """Start a worker; bytes are its response to every request."""
@@ -440,10 +444,9 @@ class Stage:
 
     async def reload(self, **settings: Any) -> None:
         """Change keys of the configuration and reload it."""
-        assert self.server is not None
         given = self.settings.model_dump(exclude_unset=True)
         self.settings = Settings(**{**given, **settings})
-        await self.server.reload()
+        await self.running.reload()
 
     async def client(
         self,
@@ -475,16 +478,14 @@ class Stage:
 
     async def admin_client(self) -> Wire:
         """Connect to the admin socket."""
-        assert self.server is not None
-        path = self.server.listening.admin.path
+        path = self.running.listening.admin.path
         reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
         self.clients.append(Wire(reader, writer))
         return self.clients[-1]
 
     async def listen_client(self) -> Wire:
         """Connect to `admin.listen`."""
-        assert self.server is not None
-        sock = self.server.listening.admin.tcp
+        sock = self.running.listening.admin.tcp
         assert sock is not None
         self.clients.append(Wire(*await asyncio.open_connection(*sock.getsockname()[:2])))
         return self.clients[-1]
@@ -496,6 +497,13 @@ class Stage:
         answer = await client.ask(request, to_head=to_head)
         await client.close()
         return answer
+
+    async def asking(self, worker: ScriptedWorker, request: bytes) -> Wire:
+        """A client whose request the worker has received."""
+        client = await self.client()
+        await client.send(request)
+        await self.eventually(lambda: worker.requests)
+        return client
 
     def connection_pool(self, endpoint: str = "w0") -> ConnectionPool:
         pool = self.pool(endpoint)
@@ -523,8 +531,7 @@ class Stage:
     def advance(self, seconds: float) -> None:
         """Let time pass, and sweep all deadlines."""
         self.clock.at += seconds
-        assert self.server is not None
-        list(Sweep(self.proxy, self.server.arrivals.sweep).slices(self.clock.at))
+        list(Sweep(self.proxy, self.running.arrivals.sweep).slices(self.clock.at))
         self.control_plane.checks.sweep(self.clock.at)
 
     async def eventually(self, condition: Callable[[], object]) -> None:

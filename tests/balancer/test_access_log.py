@@ -431,11 +431,8 @@ async def test_stopped_server_has_written_everything(stage: Stage, watched: Watc
 
     worker = await stage.worker(script)
     await watched.serve(worker, timeouts={"shutdown": 0.01})
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
-    assert stage.server is not None
-    assert not await stage.server.stop()
+    await stage.asking(worker, get())
+    assert not await stage.running.stop()
     stage.server = None
     assert [line["reason"] for line in written(watched.path)] == ["shutting_down"]
     await left.wait()

@@ -88,9 +88,7 @@ async def test_status_counts_requests_in_flight(stage: Stage) -> None:
     go = asyncio.Event()
     worker = await stage.worker(playing(Wire.request, go, response()))
     await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get())
     report = await status(stage)
     assert report["in_flight"] == report["endpoints"][0]["in_flight"] == 1
     assert report["endpoints"][0]["connections"]["leased"] == 1

@@ -68,8 +68,7 @@ async def test_alpn(stage: Stage, tmp_path: Path, is_on: bool, certificates: int
         tls={**shelf.pair(NAME), "certificates": more},
         http2={"enabled": is_on},
     )
-    assert stage.server is not None
-    port = stage.server.address.port
+    port = stage.running.address.port
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         found = {}
         for offer in OFFERS:

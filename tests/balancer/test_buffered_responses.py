@@ -315,8 +315,7 @@ async def test_shutdown_waits_for_slow_readers(stage: Stage, is_whole: bool) -> 
     await client.send(get())
     await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
     assert stage.proxy.buffer_budget.kept > MIB
-    assert stage.server is not None
-    stopping = asyncio.ensure_future(stage.server.stop())
+    stopping = asyncio.ensure_future(stage.running.stop())
     await stage.turn()
     if is_whole:
         assert (await client.response()).body == body

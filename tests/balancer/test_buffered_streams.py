@@ -202,11 +202,10 @@ async def test_removed_pool_waits_for_a_body_that_it_receives(stage: Stage) -> N
     named = stage.control_plane.named["api"]
     await stage.eventually(lambda: named.proxy.receiving)
     await stage.reload(routes=[], pools={})
-    assert stage.server is not None
-    stage.server.named_pools.sweep(stage.clock.at)
-    assert stage.server.named_pools.every == [named]
+    stage.running.named_pools.sweep(stage.clock.at)
+    assert stage.running.named_pools.every == [named]
     await client.send(b"cd")
     go.set()
     assert (await client.response()).body == b"api"
-    stage.server.named_pools.sweep(stage.clock.at)
-    assert stage.server.named_pools.every == []
+    stage.running.named_pools.sweep(stage.clock.at)
+    assert stage.running.named_pools.every == []

@@ -110,8 +110,7 @@ async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None
         assert "steelyard_buffered_bytes 99.0" in (await metrics(stage)).splitlines()
         assert [(await client.ask(b"x")).body for client in (streamed, kept)] == [b"main", b"api"]
         assert stage.proxy.buffer_budget.kept == 0
-        assert stage.server is not None
-        await stage.server.reload()
+        await stage.running.reload()
 
 
 async def test_requests_of_one_connection_go_to_buffered_and_unbuffered_pools(stage: Stage) -> None:

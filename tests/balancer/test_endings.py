@@ -167,8 +167,7 @@ class Ending:
     async def end(self, event: str) -> None:
         stage = self.stage
         if event == "stop":
-            assert stage.server is not None
-            await stage.server.stop()
+            await stage.running.stop()
         elif event == "worker leaves":
             self.workers[0].connections[0].reset()
         elif event in ("client leaves", "client closes", "worker closes"):

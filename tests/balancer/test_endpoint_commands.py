@@ -49,9 +49,7 @@ async def test_leaving_endpoint_is_listed(stage: Stage) -> None:
 
     worker = await holding(stage, go)
     await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get())
     assert "in flight 1" in (await run(stage, "remove", "w0")).output
     assert "leaving" in (await run(stage, "list")).output
     go.set()

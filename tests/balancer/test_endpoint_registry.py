@@ -69,9 +69,7 @@ async def test_drained_endpoint_gets_no_requests(stage: Stage, state: str) -> No
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker, await stage.worker(response(b"other")))
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get())
     code, document = await command(stage, b"PATCH", "/w0", {"state": state})
     assert (code, document["state"], document["available"], document["in_flight"]) == (200, state, False, 1)
     assert await bodies(stage, 3) == [b"other"] * 3
@@ -118,9 +116,7 @@ async def test_removed_endpoint_finishes_its_requests(stage: Stage) -> None:
     go = asyncio.Event()
     worker = await holding(stage, go)
     await stage.serve(worker, await stage.worker(response(b"other")))
-    client = await stage.client()
-    await client.send(post(b"once"))
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, post(b"once"))
     assert await command(stage, b"DELETE", "/w0") == (200, {"id": "w0", "in_flight": 1})
     leaving = [{"id": "w0", "address": f"http://127.0.0.1:{worker.port}", "in_flight": 1}]
     assert (await command(stage, b"GET"))[1]["leaving"] == leaving

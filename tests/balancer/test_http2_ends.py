@@ -59,8 +59,7 @@ async def test_stop_ends_idle_connections_at_once(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     client = await http2_client(stage)
     await client.ask()
-    assert stage.server is not None
-    stopping = asyncio.ensure_future(stage.server.stop())
+    stopping = asyncio.ensure_future(stage.running.stop())
     await client.end()
     assert await stopping
     assert client.goaways[0] == (2**31 - 1, NO_ERROR)

@@ -268,8 +268,7 @@ async def test_stream_of_a_named_pool(stage: Stage) -> None:
         assert snapshot["policy"]["name"] == policy
         assert snapshot["health"]["summary"] == "serving: 1 endpoint (1 ready)"
     assert (await stage.ask(local(b"/-/stream?pool=next"))).status == 404
-    assert stage.server is not None
-    assert len(stage.server._admin._page._samplers) == 2
+    assert len(stage.running._admin._page._samplers) == 2
 
 
 @pytest.mark.usefixtures("fast")
@@ -303,8 +302,7 @@ async def test_viewer_limit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
     refused = await stage.ask(local(b"/-/stream"))
     assert (refused.status, "viewers" in json.loads(refused.body)["error"]) == (503, True)
     await clients[0].close()
-    assert stage.server is not None
-    served = stage.server._admin._page.sampler(stage.control_plane)
+    served = stage.running._admin._page.sampler(stage.control_plane)
     await stage.eventually(lambda: served.viewers == 1)
     await snapshot_of(await opened(await stage.admin_client()))
 

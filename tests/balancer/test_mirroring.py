@@ -63,9 +63,8 @@ async def ended(stage: Stage, mirror: Mirror) -> None:
 
 
 def sweep(stage: Stage, seconds: float) -> None:
-    assert stage.server is not None
     stage.advance(seconds)
-    stage.server.named_pools.sweep(stage.clock.at)
+    stage.running.named_pools.sweep(stage.clock.at)
 
 
 def reasons(mirror: Mirror) -> tuple[dict[str, int], dict[str, int]]:
@@ -341,9 +340,7 @@ async def test_without_a_response_there_is_nothing_to_compare(stage: Stage) -> N
     main, shadow = await holding(stage, go), await stage.worker(response())
     await stage.serve(main, routes=routed(), pools={"shadow": pool_of(shadow)})
     mirror = the_mirror(stage)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: main.requests)
+    client = await stage.asking(main, get())
     await ended(stage, mirror)
     client.reset()
     await stage.eventually(lambda: stage.proxy.counts.abandoned)
@@ -375,8 +372,7 @@ async def test_log_and_mirror_both_learn_the_end(stage: Stage, tmp_path: Any) ->
     await stage.ask(get())
     await ended(stage, the_mirror(stage))
     assert the_mirror(stage).counts.classes == {(2, 2): 1}
-    assert stage.server is not None
-    await stage.server.stop()
+    await stage.running.stop()
     assert len(log.read_text().splitlines()) == 1
 
 
@@ -444,8 +440,7 @@ async def test_shutdown_does_not_wait_for_copies(stage: Stage) -> None:
     mirror = await serve(stage, await holding(stage, asyncio.Event()))
     await stage.ask(get())
     await stage.eventually(lambda: mirror.copies)
-    assert stage.server is not None
-    assert await stage.server.stop()
+    assert await stage.running.stop()
     assert not mirror.copies
     assert reasons(mirror) == ({}, {"abandoned": 1})
     outcomes = mirror.proxy.router.find("a0").outcomes

@@ -103,8 +103,7 @@ async def test_header_timeout(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK, timeouts={"head": 5})
     client = await stage.client()
     await client.send(b"PROXY TCP4 ")
-    assert stage.server is not None
-    arrivals = stage.server.arrivals
+    arrivals = stage.running.arrivals
     await stage.eventually(lambda: len(arrivals))
     stage.advance(4)
     await client.send(b"203.0.113.7 ")

@@ -26,10 +26,7 @@ def gated(go: asyncio.Event) -> Script:
 
 async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
     """Occupy the endpoint's only place."""
-    client = await stage.client()
-    await client.send(get(b"/first"))
-    await stage.eventually(lambda: worker.requests)
-    return client
+    return await stage.asking(worker, get(b"/first"))
 
 
 async def test_requests_wait_in_order(stage: Stage) -> None:

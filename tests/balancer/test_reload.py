@@ -193,9 +193,7 @@ async def test_reload_of_the_access_log(stage: Stage, tmp_path: Path) -> None:
     await stage.serve(worker)
     one, two = tmp_path / "one", tmp_path / "two"
     await stage.reload(log={"access": "json", "path": str(one)})
-    client = await stage.client()
-    await client.send(get(b"/first"))
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get(b"/first"))
     await stage.reload(log={"access": "text", "path": str(two)})
     go.set()
     await client.response()

@@ -151,12 +151,11 @@ async def test_removed_pool_and_its_contexts_do_not_wait_for_the_collector(
 
 async def play(stage: Stage, section: Section, folder: Path, turns: range) -> None:
     """Reload the configuration of each turn, with the sweeps after it."""
-    assert stage.server is not None
     for turn in turns:
         await stage.reload(**section(turn, folder))
         for _ in range(2):
             stage.clock.at += 1.0
-            list(Sweep(stage.proxy, stage.server._look).slices(stage.clock.at))
+            list(Sweep(stage.proxy, stage.running._look).slices(stage.clock.at))
             await stage.turn(8)
 
 

@@ -332,9 +332,7 @@ async def test_attempt_timeout_needs_another_endpoint(stage: Stage) -> None:
     go = asyncio.Event()
     worker = await stage.worker(playing(Wire.request, go, OK))
     await stage.serve(worker, timeouts={"attempt": 1.0})
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get())
     for _ in range(10):
         stage.advance(1.0)
     go.set()
@@ -348,9 +346,7 @@ async def test_denied_attempt_timeout_is_counted_once(stage: Stage) -> None:
     await stage.serve(
         worker, stage.dead_port(), timeouts={"attempt": 1.0}, retry={"share": 0, "per_second": 0}
     )
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get())
     for _ in range(10):
         stage.advance(1.0)
     assert (stage.proxy.retries.budget.denied, stage.proxy.counts.retried) == (1, 0)
@@ -362,9 +358,7 @@ async def test_attempt_timeout_is_an_outcome_of_the_endpoint(stage: Stage) -> No
     """Its connection is not used again."""
     worker, well = await stage.worker(hang), await stage.worker(OK)
     await stage.serve(worker, well, timeouts={"attempt": 0.5})
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get())
     stage.advance(1.0)
     assert (await client.response()).body == b"fine"
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"timeout": 1}, {"ok": 1})

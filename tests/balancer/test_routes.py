@@ -73,9 +73,8 @@ async def test_without_a_default_pool_the_rest_gets_404(stage: Stage, tmp_path: 
     assert document["errors"] == {"no_route": 2}
     assert document["responses"] == {"200": 1, "404": 2}
     assert document["health"]["healthy"] is True
-    assert stage.server is not None
     await client.close()
-    await stage.server.stop()
+    await stage.running.stop()
     ends = [(entry["status"], entry["end"]) for entry in map(json.loads, log.read_text().splitlines())]
     assert ends == [(404, "unrouted"), (404, "unrouted"), (200, "ok")]
 
@@ -269,9 +268,7 @@ async def test_pools_have_their_own_limits_and_timeouts(stage: Stage) -> None:
     named = stage.control_plane.named["api"].proxy
     assert (named.timeouts.first_byte, named.timeouts.total) == (5, 99)
     assert (stage.proxy.timeouts.first_byte, stage.proxy.limits.body) == (7, None)
-    first = await stage.client()
-    await first.send(get(b"/api"))
-    await stage.eventually(lambda: slow.requests)
+    first = await stage.asking(slow, get(b"/api"))
     assert (await stage.ask(get(b"/api"))).status == 503
     assert (await stage.ask(get(b"/"))).body == b"main"
     too_long = await stage.ask(post(b"1234").replace(b"POST / ", b"POST /api "))
@@ -347,9 +344,7 @@ async def test_removed_pool_still_retries(stage: Stage) -> None:
 
     breaks, good = await stage.worker(script), await stage.worker(response(b"good"))
     await serve(stage, pool_of(breaks, good))
-    client = await stage.client()
-    await client.send(get(b"/api"))
-    await stage.eventually(lambda: breaks.requests)
+    client = await stage.asking(breaks, get(b"/api"))
     await stage.reload(routes=[], pools={})
     go.set()
     assert (await client.response()).body == b"good"
@@ -461,11 +456,8 @@ async def test_shutdown_waits_for_the_requests_of_all_pools(stage: Stage) -> Non
     go = asyncio.Event()
     slow = await holding(stage, go)
     await serve(stage, pool_of(slow))
-    client = await stage.client()
-    await client.send(get(b"/api"))
-    await stage.eventually(lambda: slow.requests)
-    assert stage.server is not None
-    stopping = asyncio.ensure_future(stage.server.stop())
+    client = await stage.asking(slow, get(b"/api"))
+    stopping = asyncio.ensure_future(stage.running.stop())
     await stage.turn()
     assert not stopping.done()
     go.set()

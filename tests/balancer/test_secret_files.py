@@ -137,6 +137,5 @@ async def test_a_token_that_is_replaced_holds_from_the_reload_on(stage: Stage, t
 
     assert [await status_with(TOKEN), await status_with(TOKEN[::-1])] == [200, 404]
     holder.write_text(TOKEN[::-1] + "\n", encoding="utf-8")
-    assert stage.server is not None
-    await stage.server.reload()
+    await stage.running.reload()
     assert [await status_with(TOKEN), await status_with(TOKEN[::-1])] == [404, 200]

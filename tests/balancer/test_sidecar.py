@@ -230,9 +230,7 @@ async def test_pipelined_requests_for_several_origins_are_answered_in_order(
     await sidecar.serve(
         {"name": "a", "url": url_of(a), "host": "a.org"}, {"name": "b", "url": url_of(b), "host": "b.org"}
     )
-    client = await stage.client()
-    await client.send(request_for(b"a.org") + request_for(b"b.org"))
-    await stage.eventually(lambda: a.requests)
+    client = await stage.asking(a, request_for(b"a.org") + request_for(b"b.org"))
     go.set()
     assert [(await client.response()).body for _ in range(2)] == [b"slow", b"quick"]
 
@@ -458,9 +456,7 @@ async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
     }
     server = await sidecar.serve(rows["a"], rows["b"])
     assert (await stage.ask(request_for(b"a.org"))).body == b"a"
-    waiting = await stage.client()
-    await waiting.send(request_for(b"b.org"))
-    await stage.eventually(lambda: b.requests)
+    waiting = await stage.asking(b, request_for(b"b.org"))
     broken = {**rows["a"], "url": "https://127.0.0.1:1", "tls": {"ca": "/nonexistent"}}
     sidecar.config = SidecarConfig.model_validate({"listen": "127.0.0.1:0", "origins": [broken]})
     with pytest.raises(ConfigError, match="cannot read /nonexistent"):
@@ -484,9 +480,7 @@ async def test_stop_finishes_requests_in_flight(stage: Stage, sidecar: StagedSid
     go = asyncio.Event()
     worker = await stage.worker(playing(Wire.request, go, response(b"finished"), Wire.closed))
     await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    client = await stage.client()
-    await client.send(request_for(b"a.org"))
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, request_for(b"a.org"))
     stopping = asyncio.ensure_future(sidecar.server.stop())
     await stage.turn()
     go.set()

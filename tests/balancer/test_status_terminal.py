@@ -23,7 +23,6 @@ LAUNCHER = "import os, sys; os.login_tty(int(sys.argv[1])); os.execv(sys.argv[2]
 async def test_ctrl_c_ends_watch(stage: Stage, option: tuple[str, ...]) -> None:
     """After two tables or documents, without a traceback."""
     await stage.serve(await stage.worker(response()))
-    assert stage.server is not None
     terminal, inner = pty.openpty()
     command = (
         sys.executable,
@@ -32,7 +31,7 @@ async def test_ctrl_c_ends_watch(stage: Stage, option: tuple[str, ...]) -> None:
         "status",
         "--watch",
         "--url",
-        f"http://{stage.server.address}",
+        f"http://{stage.running.address}",
     )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", LAUNCHER, str(inner), *command, *option), pass_fds=(inner,)

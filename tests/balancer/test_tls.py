@@ -45,9 +45,8 @@ def request_and_session(
     stage: Stage, context: ssl.SSLContext, session: ssl.SSLSession | None = None
 ) -> tuple[bytes, ssl.SSLSession | None, bool | None]:
     """One request over blocking sockets, for a thread: the response, the session, and whether `session` was resumed."""
-    assert stage.server is not None
     with (
-        socket.create_connection(("127.0.0.1", stage.server.address.port)) as sock,
+        socket.create_connection(("127.0.0.1", stage.running.address.port)) as sock,
         context.wrap_socket(sock, server_hostname=NAME, session=session) as tls,
     ):
         tls.settimeout(5)
@@ -381,8 +380,7 @@ async def test_incomplete_handshake_times_out(stage: Stage, shelf: Shelf, first:
     )
     client = await stage.client()
     client.write(first)
-    assert stage.server is not None
-    arrivals = stage.server.arrivals
+    arrivals = stage.running.arrivals
     await stage.eventually(lambda: len(arrivals))
     stage.advance(4.9)
     assert len(arrivals) == 1
@@ -402,8 +400,7 @@ async def test_late_starts_give_way_to_waiting_clients(stage: Stage, shelf: Shel
     phases: dict[str, Any] = {"TLS": {"tls": shelf.pair(NAME)}, "PROXY": {"proxy_protocol": ["127.0.0.0/8"]}}
     worker = await stage.worker(response())
     await stage.serve(worker, timeouts={"head": 60}, limits={"clients": 2}, **phases.get(phase, {}))
-    assert stage.server is not None
-    present = stage.proxy.downstreams if phase == "head" else stage.server.arrivals
+    present = stage.proxy.downstreams if phase == "head" else stage.running.arrivals
 
     async def begun(number: int) -> Wire:
         client = await stage.client()
@@ -448,10 +445,9 @@ async def test_client_leaves_during_the_handshake(stage: Stage, shelf: Shelf) ->
 async def test_stop_closes_unfinished_handshakes(stage: Stage, shelf: Shelf) -> None:
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
     client = await stage.client()
-    assert stage.server is not None
-    arrivals = stage.server.arrivals
+    arrivals = stage.running.arrivals
     await stage.eventually(lambda: len(arrivals))
-    assert await stage.server.stop()
+    assert await stage.running.stop()
     assert len(arrivals) == 0
     await client.closed()
 

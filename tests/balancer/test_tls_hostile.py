@@ -163,11 +163,10 @@ async def test_hello_in_single_bytes(stage: Stage, shelf: Shelf) -> None:
 async def test_full_handshake_with_a_strange_name(stage: Stage, shelf: Shelf, version: str) -> None:
     """A client with such a name is served: the handshake that begins again has the same transcript for both."""
     await serve_two(stage, shelf)
-    assert stage.server is not None
     name = NOT_ASCII["latin-1"].decode(errors="surrogateescape")
     printed = await output_of(
         "openssl",
-        *("s_client", "-connect", str(stage.server.address), "-CAfile", str(shelf.ca), "-quiet", version),
+        *("s_client", "-connect", str(stage.running.address), "-CAfile", str(shelf.ca), "-quiet", version),
         *("-servername", name),
         data=get(b"/", b"Connection: close"),
     )

@@ -78,9 +78,7 @@ async def test_request_has_server_attempt_and_connect_spans(stage: Stage, traced
     go = asyncio.Event()
     worker = await stage.worker(answering_after(go))
     await traced.serve(worker)
-    client = await stage.client()
-    await client.send(get(b"/a/b?x=1&sig=secret", b"User-Agent: test/1"))
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get(b"/a/b?x=1&sig=secret", b"User-Agent: test/1"))
     stage.jump(0.25)
     go.set()
     assert (await client.response()).status == 200

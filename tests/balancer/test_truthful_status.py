@@ -78,9 +78,8 @@ async def test_server_writes_the_log(stage: Stage, capfd: pytest.CaptureFixture[
 
 async def listed(stage: Stage, *words: str) -> list[str]:
     """The lines of `balancer endpoints list`, or of another command."""
-    assert stage.server is not None
     first, *more = words or ("endpoints", "list")
-    arguments = [first, *(more if first != "endpoints" else ()), "--url", f"http://{stage.server.address}"]
+    arguments = [first, *(more if first != "endpoints" else ()), "--url", f"http://{stage.running.address}"]
     arguments += more if first == "endpoints" else []
     ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
     assert ran.exit_code == 0, ran.output
@@ -257,9 +256,7 @@ async def test_admin_states_and_full_endpoint(stage: Stage) -> None:
     worker = await stage.worker(playing(Wire.request, go, response()))
     await stage.serve(worker, await stage.worker(response()), max_in_flight=1)
     log = Log(stage)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.requests)
+    client = await stage.asking(worker, get())
     assert await agreed(stage) == {"w0": "full", "w1": "ready"}
     assert (await status(stage))["endpoints"][0]["condition_text"] == "full: 1 of 1 in flight"
     stage.proxy.router.set_admin_state("w0", AdminState.DRAIN)
@@ -380,10 +377,9 @@ async def test_table_of_the_status(stage: Stage) -> None:
 async def test_watch_prints_successive_tables(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the time since the oldest reading; a balancer that is lost meanwhile is waited for."""
     await stage.serve(await stage.worker(response()))
-    assert stage.server is not None
     for _ in range(5):
         await stage.ask(get())
-    url = f"http://{stage.server.address}"
+    url = f"http://{stage.running.address}"
     documents = {
         path: json.loads((await stage.ask(local(path.encode()))).body) for path in ("/-/status", "/-/latency")
     }

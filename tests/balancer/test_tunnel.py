@@ -517,8 +517,7 @@ async def test_drain_keeps_tunnels_for_the_grace_period(stage: Stage, tunnel_sta
     """Tunnels live on, and more may be opened on existing connections, until the grace period ends."""
     await tunnel_stage.serve(timeouts={"shutdown": 0.2})
     client, worker = await tunnel_stage.open_tunnel()
-    assert stage.server is not None
-    server, stage.server = stage.server, None
+    server, stage.server = stage.running, None
     stopping = asyncio.ensure_future(server.stop())
     await stage.turn()
     await client.send(b"still")
@@ -532,8 +531,7 @@ async def test_drain_keeps_tunnels_for_the_grace_period(stage: Stage, tunnel_sta
 async def test_drain_ends_with_the_last_tunnel(stage: Stage, tunnel_stage: TunnelStage) -> None:
     await tunnel_stage.serve()
     client, _ = await tunnel_stage.open_tunnel()
-    assert stage.server is not None
-    server, stage.server = stage.server, None
+    server, stage.server = stage.running, None
     stopping = asyncio.ensure_future(server.stop())
     await stage.turn()
     await client.close()

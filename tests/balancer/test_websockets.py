@@ -53,8 +53,7 @@ async def echo_server(stage: Stage) -> AsyncIterator[tuple[str, Connections]]:
     ) as server:
         port = server.sockets[0].getsockname()[1]
         await stage.serve(port)
-        assert stage.server is not None
-        yield f"ws://{stage.server.address}/room?id=1", connections
+        yield f"ws://{stage.running.address}/room?id=1", connections
         await stage.eventually(lambda: not stage.proxy.tunnels)
     ends = stage.outcomes()
     assert ends.get("tunnelled", 0) == stage.proxy.tunnels.opened
@@ -154,9 +153,8 @@ async def test_declined_handshake_is_forwarded(stage: Stage) -> None:
 
     async with serve(echo, "127.0.0.1", 0, process_request=decline) as server:
         await stage.serve(server.sockets[0].getsockname()[1])
-        assert stage.server is not None
         with pytest.raises(InvalidStatus) as caught:
-            await client_for(f"ws://{stage.server.address}/")
+            await client_for(f"ws://{stage.running.address}/")
     assert (caught.value.response.status_code, caught.value.response.body) == (418, b"no tea\n")
 
 

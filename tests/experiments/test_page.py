@@ -209,8 +209,7 @@ async def balancer() -> AsyncIterator[str]:
     """The URL of `admin.listen` of a balancer with one worker."""
     stage = Stage()
     await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
-    assert stage.server is not None
-    sock = stage.server.listening.admin.tcp
+    sock = stage.running.listening.admin.tcp
     assert sock is not None
     yield f"http://127.0.0.1:{sock.getsockname()[1]}"
     await stage.close()
