@@ -12,7 +12,7 @@ from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.congestion import QUEUE, Congestion
-from policies.overload.shedding import BEYOND_CHANCE, DEEP, IN_QUEUE, PERIOD, SHORT, UNBOUNDED, Shedding
+from policies.overload.shedding import BEYOND_CHANCE, DEEP, IN_QUEUE, LONG, SHORT, UNBOUNDED, WATCH, Shedding
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
@@ -149,7 +149,7 @@ class LeastCost:
         if now < until:
             if self._would_wait(state, SHORT, now):
                 raise Overloaded()
-        elif now < until + PERIOD and self._has_long_queue(state, service, available, now):
+        elif now < until + WATCH and self._has_long_queue(state, service, available, now):
             self._shedding.begin(now)
         service.picked_at = now
         if not state.in_flight:
@@ -220,7 +220,7 @@ class LeastCost:
         self, state: EndpointState, service: EndpointService, available: Available, now: float
     ) -> bool:
         """Return whether one more request would wait for long at the cheapest endpoint, behind more than by chance."""
-        if not self._would_wait(state, DEEP, now):
+        if not self._would_wait(state, LONG, now):
             return False
         slots = sum(
             len(members) * self._service(members[0]).region.concurrency

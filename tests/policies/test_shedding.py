@@ -9,7 +9,7 @@ import pytest
 from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.least_cost import FULL
-from policies.overload.shedding import BEYOND_CHANCE, FEW, LOST, PERIOD, Shedding
+from policies.overload.shedding import BEYOND_CHANCE, FEW, LOST, PERIOD, WATCH, Shedding
 from tests.policies.test_steelyard import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
@@ -101,14 +101,14 @@ def test_shedding_ends_a_period_after_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("periods", "requests", "begins"), [(1.5, 0.9, False), (1.5, 1.1, True), (2.5, 1.1, False)]
+    ("watched", "requests", "begins"), [(0.5, 0.9, False), (0.9, 1.1, True), (1.1, 1.1, False)]
 )
 def test_long_queue_soon_afterwards_is_enough_to_begin_again(
-    periods: float, requests: float, begins: bool
+    watched: float, requests: float, begins: bool
 ) -> None:
-    """No request fails meanwhile. `requests` is relative to a queue beyond chance."""
+    """No request fails meanwhile. `watched` is a part of WATCH, `requests` relative to a queue beyond chance."""
     queue = served()
-    queue.clock.time += periods * PERIOD
+    queue.clock.time += PERIOD + watched * WATCH
     sent = [queue.send() for _ in range(int(requests * BEYOND_CHANCE))]
     assert (None in sent) is begins
 
