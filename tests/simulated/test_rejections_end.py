@@ -11,6 +11,8 @@ import pytest
 from balancer.errors import Shed
 from balancer.exchange.admission import Admission, AdmissionRules
 from balancer.exchange.wait_queue import RequestQueue
+from experiments.results.plan import plan_block
+from experiments.run.measured import measure
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
 from experiments.stats.samples import Samples
@@ -86,6 +88,19 @@ def test_no_request_is_rejected_half_a_minute_after_a_burst(
     samples = run(pool, load, burst, **changes)
     assert rejected(samples, 0.0, ENDS) > 0 or "duration" not in changes
     assert rejected(samples, QUIET) == 0
+
+
+@pytest.mark.second_tier
+@pytest.mark.timeout(180)
+async def test_it_is_so_on_real_processes() -> None:
+    """A balancer and four workers, at 75 % of their capacity before and after ten seconds of 150 %."""
+    scenario = scenario_of((4, 1), 0.75, 1.5, start=10.0, duration=70.0, timeout=2.0)
+    (planned,) = plan_block(scenario, 0)
+    measured = await measure(scenario, planned, lambda ledger: None)
+    assert not [reason for reason in measured.facts.invalid_reasons if "died" in reason]
+    assert rejected(measured.samples, 0.0, 10.0) == 0
+    assert rejected(measured.samples, 10.0, QUIET) > 0
+    assert rejected(measured.samples, QUIET) == 0
 
 
 FULL = {"limits": {"in_flight": 20, "queue": 100}}
