@@ -8,77 +8,44 @@ import numpy as np
 import pytest
 
 from experiments.scenario.files import load_scenario
+from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
-
-TEMPLATE = """
-name = "recovery"
-question = "How soon does traffic return?"
-baseline = "v"
-home_region = "home"
-slo = 0.25
-timeout = 5.0
-blocks = 1
-
-[load]
-mode = "open"
-rate = 120.0
-duration = {duration}
-
-[[entries]]
-label = "v"
-policy = "steelyard"
-
-[[regions]]
-name = "home"
-workers = 6
-rtt = 0.004
-service = "exponential:20ms"
-
-[[regions]]
-name = "far"
-workers = 6
-rtt = 0.08
-service = "exponential:20ms"
-"""
-
-EVENT = """
-[[events]]
-at = {at}
-lasts = {lasts}
-target = "{target}"
-kind = "{kind}"
-{value}
-"""
 
 AT, SEEDS = 10.0, 20
 
 
-def home_share(tmp_path: Any, event: str, duration: float, target: str) -> tuple[np.ndarray, np.ndarray]:
+def home_share(
+    *events: dict[str, Any], duration: float, target: str = "home"
+) -> tuple[np.ndarray, np.ndarray]:
     """Times of all requests of all seeds, and whether each went to `target`: a region of six workers, or its first."""
-    path = tmp_path / "recovery.toml"
-    path.write_text(TEMPLATE.format(duration=duration) + event)
-    scenario = load_scenario(str(path))
+    workers = {"workers": 6, "service": "exponential:20ms"}
+    document: dict[str, Any] = {
+        **{"name": "recovery", "question": "How soon does traffic return?", "baseline": "v"},
+        **{"home_region": "home", "slo": 0.25, "timeout": 5.0, "blocks": 1, "events": events},
+        "load": {"mode": "open", "rate": 120.0, "duration": duration},
+        "entries": [{"label": "v", "policy": "steelyard"}],
+        "regions": [{"name": "home", "rtt": 0.004} | workers, {"name": "far", "rtt": 0.08} | workers],
+    }
+    scenario = Scenario.model_validate(document)
     runs = [simulate(scenario, scenario.entries[0], 1, 0, seed).samples for seed in range(SEEDS)]
-    workers = np.concatenate([run.worker for run in runs])
-    return np.concatenate([run.sent_at for run in runs]), workers < 6 if target == "home" else workers == 0
+    picked = np.concatenate([run.worker for run in runs])
+    return np.concatenate([run.sent_at for run in runs]), picked < 6 if target == "home" else picked == 0
 
 
 @pytest.mark.parametrize(
-    ("target", "kind", "value", "lasts"),
+    ("target", "event", "lasts"),
     [
-        ("home", "slow", "value = 4.0", 7.0),
-        ("home", "down", "", 6.0),
-        ("home-0", "down", "", 6.0),
-        ("home-0", "slow", "value = 8.0", 7.0),
+        ("home", {"kind": "slow", "value": 4.0}, 7.0),
+        ("home", {"kind": "down"}, 6.0),
+        ("home-0", {"kind": "down"}, 6.0),
+        ("home-0", {"kind": "slow", "value": 8.0}, 7.0),
     ],
 )
-def test_traffic_returns_within_two_seconds(
-    tmp_path: Any, target: str, kind: str, value: str, lasts: float
-) -> None:
+def test_traffic_returns_within_two_seconds(target: str, event: dict[str, Any], lasts: float) -> None:
     """Twenty requests per second and endpoint; the share of the third second is within 10 % of the former one."""
-    event = EVENT.format(at=AT, lasts=lasts, target=target, kind=kind, value=value)
-    times, inside = home_share(tmp_path, event, AT + lasts + 4.0, target)
     end = AT + lasts
+    whole = event | {"at": AT, "lasts": lasts, "target": target}
+    times, inside = home_share(whole, duration=end + 4.0, target=target)
 
     def share(start: float, stop: float) -> float:
         return float(inside[(times >= start) & (times < stop)].mean())
@@ -106,7 +73,7 @@ def test_a_region_that_was_slow_is_not_taken_for_one_with_fewer_slots() -> None:
     assert share(end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
 
 
-def test_the_first_second_is_spent_at_home(tmp_path: Any) -> None:
+def test_the_first_second_is_spent_at_home() -> None:
     """Nothing has been measured, and home has room: at least 95 % go there."""
-    times, inside = home_share(tmp_path, "", 2.0, "home")
+    times, inside = home_share(duration=2.0)
     assert inside[times < 1.0].mean() >= 0.95
