@@ -251,7 +251,6 @@ def post(body: bytes, *fields: bytes, method: bytes = b"POST") -> bytes:
 
 
 def post_chunked(*pieces: bytes) -> bytes:
-    """A request in chunks."""
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
     return get(b"/", b"Transfer-Encoding: chunked", method=b"POST") + chunks
 

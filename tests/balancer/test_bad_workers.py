@@ -48,7 +48,6 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 def echo_worker(transport: str) -> ScriptedWorker:
-    """An echo worker for the transport."""
     return over_http2(echo, []) if transport == "http2" else over_http1(echo, [])
 
 

@@ -256,14 +256,12 @@ async def deadline(scene: Scene) -> None:
 
 
 async def drain(scene: Scene) -> None:
-    assert scene.stage.server is not None
-    scene.stopping = asyncio.ensure_future(scene.stage.server.stop())
+    scene.stopping = asyncio.ensure_future(scene.stage.running.stop())
 
 
 async def stop(scene: Scene) -> None:
     """The grace period is over at once."""
-    assert scene.stage.server is not None
-    await scene.stage.server.stop()
+    await scene.stage.running.stop()
 
 
 EVENTS: dict[str, Callable[[Scene], Awaitable[None]]] = {

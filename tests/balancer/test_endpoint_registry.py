@@ -91,7 +91,6 @@ async def test_maintenance_closes_idle_connections(stage: Stage) -> None:
 
 
 async def test_admin_state_survives_other_commands_and_reload(stage: Stage) -> None:
-    """Other commands and a reload do not change it."""
     one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
     await stage.serve(one, two)
     await command(stage, b"PATCH", "/w0", {"state": "maintenance"})

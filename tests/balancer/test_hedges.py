@@ -305,7 +305,6 @@ async def test_off_by_default(stage: Stage) -> None:
 
 
 async def test_status_and_metrics(stage: Stage, hedged: Hedged) -> None:
-    """In status and metrics."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     report = proxy_status(stage.control_plane)["hedging"]

@@ -224,7 +224,6 @@ async def test_control_characters_are_escaped() -> None:
 
 
 async def test_redirect_is_not_followed() -> None:
-    """A redirect is not followed."""
     elsewhere = ScriptedWorker(lambda wire: answer_with(wire, response(b"{}")))
     await elsewhere.start()
     moved = response(b"", b"Location: http://127.0.0.1:%d/" % elsewhere.port, status=b"307 Elsewhere")

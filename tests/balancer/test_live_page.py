@@ -53,7 +53,6 @@ async def opened(wire: Wire, *fields: bytes, target: bytes = b"/-/stream") -> As
 
 
 async def snapshot_of(events: AsyncIterator[tuple[str, Any]]) -> Any:
-    """The next snapshot."""
     async with asyncio.timeout(20):
         while (found := await anext(events))[0] != "snapshot":
             pass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from experiments.ports import free_ports
 from tests.balancer.chromium import NARROW, WIDE, Tab, chromium, program
 from tests.balancer.conftest import Stage, response
 from tests.balancer.programs import Load, Program, Start, starting, workers
@@ -43,16 +43,10 @@ async def tab() -> AsyncIterator[Tab]:
         assert next(iter(hosts)).startswith("127.0.0.1:")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
-
-
 async def watched(start: Start, stage: Stage, *, token: str = "", number: int = 2) -> tuple[Program, str]:
     """A balancer with the page on an address of its own."""
     those = [await stage.worker(response()) for _ in range(number)]
-    port = free_port()
+    [port] = free_ports(1)
     listen, url = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/-/"
     if token:
         program = await start(*workers(*those), BALANCER_ADMIN__LISTEN=listen, BALANCER_ADMIN__TOKEN=token)
@@ -236,7 +230,7 @@ routes = [{{ prefix = "/api", pool = "api" }}]
 [pools.api]
 endpoints = [{{ id = "api-0", address = "http://127.0.0.1:{api.port}" }}]
 """)
-    port = free_port()
+    [port] = free_ports(1)
     await start("--config", str(config), BALANCER_ADMIN__LISTEN=f"127.0.0.1:{port}")
     await tab.show(WIDE)
     await tab.open(f"http://127.0.0.1:{port}/-/")

@@ -27,7 +27,6 @@ def without(names: frozenset[bytes], fields: Fields) -> Fields:
 
 
 def worker_requests(stage: Wireless) -> list[Read]:
-    """The requests that the worker has received."""
     return requests_seen(bytes(stage.workers[0].received)) if stage.workers else []
 
 

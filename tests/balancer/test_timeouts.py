@@ -177,7 +177,6 @@ async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage
 
 
 async def test_idle_connection_is_closed_after_idle_timeout(stage: Stage) -> None:
-    """An idle connection is closed after `idle_timeout`."""
     worker = await stage.worker(response())
     await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 300})
     client = await stage.client()

@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.__main__ import cli
-from tests.balancer.conftest import Script, Stage, Wire, answering, get, response
+from tests.balancer.conftest import Script, Stage, answering, get, response
 from tests.balancer.programs import PATIENCE, Program, starting
 from tests.balancer.test_admin import local
 from tests.balancer.test_live_page import opened, snapshot_of
+from tests.balancer.test_truthful_status import hang
 
 pytestmark = [pytest.mark.second_tier, pytest.mark.timeout(120)]
 
@@ -39,12 +40,6 @@ first_byte = 1.0
 def serving(work: bytes, check: bytes | None = None) -> Script:
     """Answer checks with `check`, else with 200, and other requests with `work`."""
     return answering(lambda request: (check or response()) if b"/up" in request.line else work)
-
-
-async def hang(wire: Wire) -> None:
-    """Accept connections and answer nothing."""
-    while True:
-        await wire.request()
 
 
 BROKEN = response(b"", status=b"500 Internal Server Error")

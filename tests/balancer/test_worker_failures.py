@@ -78,7 +78,6 @@ async def test_all_endpoints_refuse(stage: Stage) -> None:
 
 
 async def test_error_to_head_has_no_body(stage: Stage) -> None:
-    """A generated error to HEAD has no body."""
     await stage.serve(stage.dead_port())
     client = await stage.client()
     answer = await client.ask(get(method=b"HEAD"), to_head=True)

@@ -36,7 +36,6 @@ FINAL = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[-1]
 
 
 def found(kind: str, name: str) -> Object:
-    """The object of that kind and name."""
     (it,) = [o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name)]
     return it
 

@@ -108,7 +108,6 @@ async def serving(balancer: FakeBalancer) -> AsyncIterator[str]:
 
 
 async def following(events: AsyncIterator[bytes], name: str) -> Any:
-    """The next event of this name."""
     async with asyncio.timeout(20):
         async for text in events:
             first, _, data = text.removesuffix(b"\n\n").partition(b"\n")

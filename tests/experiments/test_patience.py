@@ -46,32 +46,26 @@ def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "processors", lambda: [0])
 
 
-def test_a_quiet_machine_needs_one_reading() -> None:
-    host, heard = Host(QUIET), list[float]()
-    one = host.patience(60)
-    one.begin(1)
-    one.quiet(heard.append)
-    assert (host.now, heard) == (100.0 + LOOK, [])
-
-
-def test_it_waits_until_other_processes_are_idle() -> None:
-    """Each reading of a busy machine is reported."""
-    host, heard = Host(0.5, 0.2, 0.03, 0.001), list[float]()
-    one = host.patience(60)
-    one.begin(1)
-    one.quiet(heard.append)
-    assert host.now == 100.0 + 4 * LOOK
-    assert heard == pytest.approx([0.5, 0.2, 0.03])
-
-
-@pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (10.0, 5)])
-def test_the_wait_is_limited(seconds: float, looks: int) -> None:
-    """Then the run begins; without patience it begins at once."""
-    host, heard = Host(*[0.4] * 50), list[float]()
+@pytest.mark.parametrize(
+    ("shares", "seconds", "looks", "reported"),
+    [
+        ([QUIET], 60.0, 1, []),
+        ([0.5, 0.2, 0.03, 0.001], 60.0, 4, [0.5, 0.2, 0.03]),
+        ([0.4] * 50, 10.0, 5, [0.4] * 5),
+        ([0.4] * 50, 0.0, 0, []),
+    ],
+    ids=["quiet", "busy for a while", "busy for too long", "without patience"],
+)
+def test_it_waits_until_other_processes_are_idle(
+    shares: list[float], seconds: float, looks: int, reported: list[float]
+) -> None:
+    """Each reading of a busy machine is reported. At the limit the run begins; without patience it begins at once."""
+    host, heard = Host(*shares), list[float]()
     one = host.patience(seconds)
     one.begin(1)
     one.quiet(heard.append)
-    assert (host.now, len(heard)) == (100.0 + looks * LOOK, looks)
+    assert host.now == 100.0 + looks * LOOK
+    assert heard == pytest.approx(reported)
 
 
 def test_only_runs_with_a_late_generator_are_repeated(make_run: Callable[..., Run]) -> None:

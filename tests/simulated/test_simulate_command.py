@@ -19,7 +19,6 @@ from experiments.simulator.run import simulate
 
 
 def exit_code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The exit code of `experiments …`."""
     monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
     with pytest.raises(SystemExit) as ended:
         command.main()

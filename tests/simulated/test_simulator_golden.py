@@ -29,7 +29,6 @@ CHOSEN = "least-in-flight"
 
 
 def entry_of(scenario: Scenario) -> Entry:
-    """The entry that is run."""
     return next((entry for entry in scenario.entries if entry.label == CHOSEN), scenario.entries[0])
 
 

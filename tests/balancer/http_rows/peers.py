@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.ports import free_ports
+
 NGINX = """\
 {user}daemon off; pid {folder}/pid; error_log {folder}/log emerg; worker_processes 1;
 events {{ worker_connections 64; }}
@@ -81,17 +83,10 @@ PEERS = (
 )
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 @contextmanager
 def running(peer: Peer, folder: Path, worker: int) -> Iterator[int]:
     """Start `peer` with `worker` as its backend port; yield its port."""
-    port = free_port()
+    [port] = free_ports(1)
     user = (
         "user root; " if os.geteuid() == 0 else ""
     )  # as root nginx would drop the rights to write its files

@@ -8,7 +8,6 @@ GET = b"GET / HTTP/1.1"
 
 
 def host(value: bytes) -> bytes:
-    """A request to this host."""
     return lines(GET, b"Host: " + value)
 
 

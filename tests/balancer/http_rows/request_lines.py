@@ -8,12 +8,10 @@ HOST = b"Host: a"
 
 
 def line(of: bytes) -> bytes:
-    """A request of this line."""
     return lines(of, HOST)
 
 
 def target(of: bytes) -> bytes:
-    """A GET of this target."""
     return line(b"GET %b HTTP/1.1" % of)
 
 
