@@ -111,7 +111,7 @@ def second_tier() -> list[Part]:
             "--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered",
         ),
         pytest_part("installation", 300, INSTALLATION, *SECOND),
-        pytest_part("rejections", 840, REJECTIONS, *SECOND),
+        pytest_part("rejections", 920, REJECTIONS, *SECOND),
         pytest_part("images", 600, "tests/deploy", f"--ignore={INSTALLATION}", *SECOND),
     ]  # fmt: skip
 
