@@ -3,7 +3,8 @@
 A read may hold thousands of small frames or chunks, or heads of HTTP/2 that are references to large ones. What such
 input costs is counted in steps, of one to four microseconds: one for a small chunk or frame. A connection takes
 `at_once` steps of a read; then it reads no more, and what is left of the read waits for turns. All connections that
-wait share `per_turn` steps a millisecond. A read whose parts are large takes no turn and counts nothing.
+wait share `per_turn` steps a millisecond, and clients take turns, however many connections each has. A read whose parts
+are large takes no turn and counts nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.client_usage import ClientUsage
 
 AT_ONCE: Final = 32
 """Steps of a read that are taken at once: they cost about as much as the read itself."""
@@ -42,7 +44,7 @@ class Turns:
         self.at_once = at_once
         self.per_turn = per_turn
         self._left = per_turn  # below 0 when more was taken than a turn allows
-        self._waiting: dict[ClientConnection, None] = {}
+        self._waiting: dict[ClientUsage, dict[ClientConnection, None]] = {}  # both in order of the next turn
         self._is_due = False
 
     def spend(self, steps: int) -> None:
@@ -50,13 +52,17 @@ class Turns:
         self._left -= steps
 
     def wait(self, connection: ClientConnection) -> None:
-        """Call `take_turn` of the connection, after those of the others that wait."""
-        self._waiting[connection] = None
+        """Call `take_turn` of the connection, after one of each other client that waits."""
+        self._waiting.setdefault(connection.usage, {})[connection] = None
         self._give_soon()
 
     def forget(self, connection: ClientConnection) -> None:
         """Give no turn to a connection that has ended."""
-        self._waiting.pop(connection, None)
+        own = self._waiting.get(connection.usage)
+        if own is not None:
+            own.pop(connection, None)
+            if not own:
+                del self._waiting[connection.usage]
 
     def _give_soon(self) -> None:
         if not self._is_due:
@@ -67,8 +73,12 @@ class Turns:
         self._is_due = False
         self._left = min(self._left, 0) + self.per_turn
         while self._waiting and self._left > 0:
-            connection = next(iter(self._waiting))
-            del self._waiting[connection]
+            client, own = next(iter(self._waiting.items()))
+            connection = next(iter(own))
+            del self._waiting[client]
+            del own[connection]
+            if own:
+                self._waiting[client] = own
             self._left -= STEPS_PER_CALL + connection.take_turn(self.per_turn)
         if self._waiting or self._left < 0:
             self._give_soon()

@@ -368,13 +368,13 @@ class Wireless:
     def __exit__(self, *_: object) -> None:
         self.loop.__exit__()
 
-    def client(self) -> Peer:
+    def client(self, address: str = CLIENTS) -> Peer:
         """Connect a client."""
         peer = Peer()
         self.clients.append(peer)
         routes = self._named_pools.routes
         connection = DownstreamConnection(self.proxy, self._admin_exchange, routes, self._http2)
-        self._connect(peer, connection, (CLIENTS, 50000 + len(self.clients)))
+        self._connect(peer, connection, (address, 50000 + len(self.clients)))
         return peer
 
     def _http2(self) -> Http2Connection:
