@@ -394,9 +394,7 @@ class Http2Connection(ClientConnection):
     def check(self, now: float) -> None:
         """Enforce the timeouts of the connection and of its streams; `now` is the cached time."""
         proxy, engine = self._proxy, self.engine
-        if (
-            self._is_refused and not self.transport.is_closing()
-        ):  # only now: a flood comes back as soon as it ends
+        if self._is_refused and not self.transport.is_closing():  # not before: a flood comes back at once
             self._end(HTTP_1_1_REQUIRED, "too many streams of this client were reset")
             return
         if now - self._ticked_at >= TICK:
