@@ -287,11 +287,14 @@ class ControlPlane:
         self.recording.close()
 
     def release(self) -> None:
-        """Let go of what is large or belongs to others, after `stop`."""
+        """Let go of what is large, belongs to others or refers back to this, after `stop`: then nothing of the pool
+        waits for the garbage collector, which would hold up all requests."""
         self.config = replace(self.config, upstream_tls=UpstreamTls())
         self.proxy.pools.release()
         self.proxy.access_log = self.proxy.journal = None
-        self.proxy.tracing = None
+        self.proxy.tracing = self.proxy.hedges = None
+        self.proxy.router.release()
+        del self.registry, self.discovery, self.recording
 
     # --- endpoints
 

@@ -302,6 +302,7 @@ class DownstreamConnection(ClientConnection):
         handler, self._answering = self._answering, None
         if handler is not None:
             handler.abandon(self.cut_by)
+        self.pending_upgrade = None  # which refers to this
         self.uncharge()
         self._proxy.client_left()
 

@@ -50,6 +50,7 @@ class Relay(asyncio.Protocol):
     """
 
     __slots__ = ("_owner", "_tunnel", "has_ended", "passed", "reader", "transport")
+    __deletable__ = ("_tunnel", "reader")  # for mypyc
 
     reader: BoundedReader
 
@@ -79,6 +80,7 @@ class Relay(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._owner.connection_lost(error)
         self._tunnel.lost(self, error)
+        del self._tunnel, self.reader  # which refer to this
 
 
 class Tunnel:

@@ -104,6 +104,7 @@ class Recording:
         self.stop()
         if self.recorder is not None:
             self.recorder.stop()
+            self.recorder = None  # which refers to this
 
     def tick(self, now: float) -> None:
         """Stop a recording whose time is over or whose file is full. Called by the sweep."""

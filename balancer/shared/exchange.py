@@ -143,6 +143,7 @@ class Exchange:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=SILENCE)
+            self._task = None  # whose cancellation refers to this
         self.is_connected = False
         self._units.forget()
 

@@ -43,13 +43,13 @@ class ConnectionPool(Pool):
         self.transport = NATIVE
         self.alpn = HTTP1
         self.counts = PoolCounts()
-        self.connector = Connector(self, self.route, self.counts, pools)
+        self.connector = Connector(self.route, self.counts, pools)
         self.is_retired = False
         self.keeps_alive = True
         self.idle_timeout = IdleTimeout(pools.limits.idle_timeout, pools.cached_time)
         self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle)
         self.idle_connections.apply(pools.limits.idle, 0.0)
-        self.preconnect = Preconnect(self)
+        self.preconnect = Preconnect(self.counts)
         self._pools = pools
         self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
         self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
@@ -136,7 +136,7 @@ class ConnectionPool(Pool):
             self._waiters.append(waiter)
         elif self.connector.may_open:
             self._waiters.append(waiter)
-            self.connector.open(None)
+            self.connector.open(self, None)
         else:
             self.connector.fail_in_backoff(waiter)
 
@@ -148,7 +148,7 @@ class ConnectionPool(Pool):
         """
         self.counts.cold += not is_trial
         if is_trial or self.connector.may_open:
-            self.connector.open(waiter)
+            self.connector.open(self, waiter)
         else:
             self.connector.fail_in_backoff(waiter)
 
@@ -205,7 +205,7 @@ class ConnectionPool(Pool):
             self.idle_connections.apply(limits.idle, self.round_trip)
             self.idle_connections.expire(now, limits.idle)
         if limits.warm or self.preconnect.heartbeats:
-            self.preconnect.look(now, limits, self._pools.room)
+            self.preconnect.look(self, now, limits, self._pools.room)
 
     def close_oldest(self) -> None:
         """Close the connection that has been idle longest."""
@@ -245,7 +245,7 @@ class ConnectionPool(Pool):
         self._waiters.clear()
         return self.connector.cancel()
 
-    # --- ConnectorOwner
+    # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
         """Open a connection. Raises `ConnectFailed`."""

@@ -1,13 +1,13 @@
 """Connector of one pool: opens its connections in tasks, counts connects, and backs off after failures.
 
-A pool decides when to open a connection and who gets it; the connector runs the connect and reports its end to the pool
-(`ConnectorOwner`). What an opened connection is depends on the transport.
+A pool decides when to open a connection and who gets it; the connector runs the connect and reports its end to the
+pool, which is an argument: kept here it would be a reference cycle.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ConnectFailed
 from balancer.upstream.backoff import Backoff
@@ -17,41 +17,23 @@ if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.connect_phases import Phases
     from balancer.upstream.connection_counts import PoolCounts
-    from balancer.upstream.pool import LeaseWaiter
+    from balancer.upstream.pool import LeaseWaiter, Pool
     from balancer.upstream.pools import Pools
     from balancer.upstream.route import Route
 
 CONNECT_TIME_WEIGHT: Final = 0.3
 """Weight of the last connect in the moving average. It is small, because one repeated SYN takes a second."""
 
-C = TypeVar("C")
 
-
-class ConnectorOwner(Protocol[C]):
-    """Pool that a connector opens connections for. `alpn`: protocol offered in the TLS handshake."""
-
-    alpn: str
-
-    async def connect(self, tls: ClientTls | None) -> C:
-        """Open a connection. Raises `ConnectFailed`."""
-
-    def connection_opened(self, connection: C, waiter: LeaseWaiter | None, elapsed: float) -> None:
-        """Take an opened connection; `elapsed`: seconds that the connect took."""
-
-    def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
-        """Fail the lease waiters of a failed connect."""
-
-
-class Connector(Generic[C]):
+class Connector:
     """Connects of one pool. `opening`: connects in progress; `unclaimed`: those not bound to a lease waiter.
     `last_error`: of the last failed connect."""
 
-    def __init__(self, owner: ConnectorOwner[C], route: Route, counts: PoolCounts, pools: Pools) -> None:
+    def __init__(self, route: Route, counts: PoolCounts, pools: Pools) -> None:
         self.opening = self.unclaimed = 0
         self._trip = self._mean = 0.0
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
         self.last_error: ConnectFailed | None = None
-        self._owner = owner
         self._route = route
         self._counts = counts
         self._pools = pools
@@ -79,15 +61,15 @@ class Connector(Generic[C]):
         """Whether the backoff allows a connect now."""
         return not self.backoff.is_backing_off or self.backoff.may_try(self.opening, self._pools.now())
 
-    def open(self, waiter: LeaseWaiter | None) -> None:
-        """Start a connect, for `waiter` alone unless it is None."""
+    def open(self, pool: Pool, waiter: LeaseWaiter | None) -> None:
+        """Start a connect for `pool`, for `waiter` alone unless it is None."""
         # Before the task starts: by then the endpoint, and its TLS configuration, may have been removed.
-        tls = self._pools.tls.of(self._route.endpoint, self._owner.alpn)
+        tls = self._pools.tls.of(self._route.endpoint, pool.alpn)
         self._pools.make_room()
         self.opening += 1
         self.unclaimed += waiter is None
         self._pools.count_opened()
-        task = asyncio.get_running_loop().create_task(self._open(waiter, tls))
+        task = asyncio.get_running_loop().create_task(self._open(pool, waiter, tls))
         self._tasks[task] = self._pools.now()
         task.add_done_callback(self._tasks.pop)
 
@@ -120,16 +102,16 @@ class Connector(Generic[C]):
             task.cancel()
         return tasks
 
-    async def _open(self, waiter: LeaseWaiter | None, tls: ClientTls | None) -> None:
+    async def _open(self, pool: Pool, waiter: LeaseWaiter | None, tls: ClientTls | None) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
-            connection = await self._owner.connect(tls)
+            connection = await pool.connect(tls)
         except ConnectFailed as error:
-            self._failed(error, waiter)
+            self._failed(pool, error, waiter)
         except Exception as error:  # a fault of the balancer: fail the waiters, then re-raise
             self._route.failed(fault := internal_failure(error))
-            self._failed(fault, waiter)
+            self._failed(pool, fault, waiter)
             raise
         except BaseException:
             self._ended(waiter)
@@ -137,15 +119,15 @@ class Connector(Generic[C]):
             raise
         else:
             self._ended(waiter)  # the connection counts as open until the pool removes it
-            self._owner.connection_opened(connection, waiter, loop.time() - begun)
+            pool.connection_opened(connection, waiter, loop.time() - begun)
 
     def _ended(self, waiter: LeaseWaiter | None) -> None:
         self.opening -= 1
         self.unclaimed -= waiter is None
 
-    def _failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+    def _failed(self, pool: Pool, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
         self._ended(waiter)
         self._pools.count_closed()
         self.backoff.failed(self._pools.now())
         self.record_failed(error)
-        self._owner.opening_failed(error, waiter)
+        pool.opening_failed(error, waiter)

@@ -56,6 +56,7 @@ class CurlClient:
             self._watch(descriptor, 0)
         if self._timer is not None:
             self._timer.cancel()
+        del self._multi  # whose callbacks refer to this
 
     # --- transfers
 

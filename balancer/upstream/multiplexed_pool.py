@@ -45,7 +45,7 @@ class MultiplexedPool(Pool):
         self.transport = transport
         self.alpn = HTTP2 if transport == "http2" else HTTP1
         self.counts = PoolCounts()
-        self.connector = Connector(self, self.route, self.counts, pools)
+        self.connector = Connector(self.route, self.counts, pools)
         self.is_retired = False
         self.keeps_alive = True
         self.pools = pools
@@ -133,7 +133,7 @@ class MultiplexedPool(Pool):
         if not self.has_idle:
             self.counts.cold += not is_trial
             if is_trial and not self.opening:
-                self.connector.open(None)
+                self.connector.open(self, None)
             elif not (self.opening or self.connector.may_open):
                 self.connector.fail_in_backoff(waiter)
                 return
@@ -170,11 +170,11 @@ class MultiplexedPool(Pool):
     def _open_for_waiters(self) -> None:
         wanted = min(1, len(self._waiters)) if self.keeps_alive else len(self._waiters)
         while self.opening < wanted and self.connector.may_open:
-            self.connector.open(None)
+            self.connector.open(self, None)
         while self._waiters and not self.opening:
             self.connector.fail_in_backoff(self._waiters.popleft())
 
-    # --- ConnectorOwner
+    # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> MultiplexedConnection:
         """Open a connection. Raises `ConnectFailed`."""

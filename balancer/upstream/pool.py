@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from balancer.config.pool_limits import PoolLimits
     from balancer.errors import ConnectFailed
+    from balancer.tls.contexts import ClientTls
     from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_info import ConnectionInfo
     from balancer.upstream.connector import Connector
@@ -39,13 +40,14 @@ class LeaseWaiter(Protocol):
 
 class Pool:
     """Connections to one endpoint; abstract. `keeps_alive`: connections are reused. `is_retired`: the endpoint was
-    removed."""
+    removed. `alpn`: protocol offered in the TLS handshake."""
 
     endpoint: Endpoint
     route: Route
     transport: str
+    alpn: str
     counts: PoolCounts
-    connector: Connector[Any]  # of connections, as the transport defines them
+    connector: Connector
     keeps_alive: bool
     is_retired: bool
 
@@ -144,7 +146,7 @@ class Pool:
             self.connector.may_open and self.keeps_alive and not (self.is_retired or self.route.is_down)
         )
         if may_open:
-            self.connector.open(None)
+            self.connector.open(self, None)
         return may_open
 
     @abstractmethod
@@ -199,3 +201,17 @@ class Pool:
     @abstractmethod
     def close(self) -> list[asyncio.Task[None]]:
         """Retire the pool and cancel connects; returns the tasks to wait for."""
+
+    # --- called by the connector; what a connection is depends on the transport
+
+    @abstractmethod
+    async def connect(self, tls: ClientTls | None) -> Any:
+        """Open a connection. Raises `ConnectFailed`."""
+
+    @abstractmethod
+    def connection_opened(self, connection: Any, waiter: LeaseWaiter | None, elapsed: float) -> None:
+        """Take an opened connection; `elapsed`: seconds that the connect took."""
+
+    @abstractmethod
+    def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+        """Fail the lease waiters of a failed connect."""

@@ -201,9 +201,9 @@ class Pools:
             await client.close()
 
     def release(self) -> None:
-        """Let go of what is shared with other proxies and of TLS contexts, of 860 KiB each, when nothing is open any
-        more: the collector may never reach this object, since what exists at the start is frozen."""
-        self.group = [self]
+        """Let go of what is shared with other proxies, of TLS contexts, of 860 KiB each, and of this object, when
+        nothing is open any more."""
+        self.group = []
         self.on_room = None
         self.tls = UpstreamTls()
         self.clients.clear()

@@ -17,6 +17,7 @@ from balancer.upstream.peak import Peak
 if TYPE_CHECKING:
     from balancer.config.pool_limits import PoolLimits
     from balancer.upstream.connection import UpstreamConnection
+    from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_pool import ConnectionPool
 
 CONNECT_TIMES: Final = 3
@@ -34,17 +35,16 @@ class Preconnect:
     as success, whatever its status.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
+    def __init__(self, counts: PoolCounts) -> None:
+        self._counts = counts
         self._peak = Peak()
         self.heartbeats: dict[UpstreamConnection, InternalRequest] = {}
 
-    def look(self, now: float, limits: PoolLimits, room: int | None) -> None:
+    def look(self, pool: ConnectionPool, now: float, limits: PoolLimits, room: int | None) -> None:
         """Sweep: end overdue heartbeats, send due ones and open missing connections. `room`: number of connections that
         may still be opened, None: unlimited."""
         for heartbeat in list(self.heartbeats.values()):
             heartbeat.end_if_overdue(now)
-        pool = self._pool
         if not limits.warm or pool.idle_connections.limit < JITTER_FLOOR:
             return
         used = pool.leased - len(self.heartbeats)
@@ -61,7 +61,7 @@ class Preconnect:
             )  # keep half of them available for leases
             for upstream in ending[: max(0, missing)]:
                 if len(self.heartbeats) < together:
-                    self._send_heartbeat(upstream, limits, now)
+                    self._send_heartbeat(pool, upstream, limits, now)
                 missing -= 1  # its heartbeat is sent now or by a later sweep
         for _ in range(missing if room is None else min(missing, room)):
             if not pool.open_ahead():
@@ -69,24 +69,26 @@ class Preconnect:
 
     def stop(self) -> None:
         """End all heartbeats in flight as failed."""
-        self._pool.counts.heartbeats_failed += len(self.heartbeats)
+        self._counts.heartbeats_failed += len(self.heartbeats)
         for heartbeat in self.heartbeats.values():
             heartbeat.cancel()
         self.heartbeats.clear()
 
     def _heartbeat_ended(self, upstream: UpstreamConnection, result: InternalResult) -> None:
         self.heartbeats.pop(upstream, None)
-        self._pool.counts.heartbeats_failed += result.error is not None
+        self._counts.heartbeats_failed += result.error is not None
 
-    def _send_heartbeat(self, upstream: UpstreamConnection, limits: PoolLimits, now: float) -> None:
+    def _send_heartbeat(
+        self, pool: ConnectionPool, upstream: UpstreamConnection, limits: PoolLimits, now: float
+    ) -> None:
         method = limits.heartbeat_method
         heartbeat = self.heartbeats[upstream] = InternalRequest(
-            internal_head(self._pool.endpoint, limits.heartbeat or "/", "heartbeat", method),
+            internal_head(pool.endpoint, limits.heartbeat or "/", "heartbeat", method),
             partial(self._heartbeat_ended, upstream),
             method=method.encode(),
             timeout=limits.connect_timeout,
             started_at=now,
         )
-        self._pool.idle_connections.take(upstream)
-        self._pool.counts.heartbeats += 1
+        pool.idle_connections.take(upstream)
+        self._counts.heartbeats += 1
         heartbeat.send(upstream)

@@ -74,8 +74,9 @@ class Resolver:
         answers = await asyncio.gather(self._ask(name, "A"), self._ask(name, "AAAA"), return_exceptions=True)
         faults = [answer for answer in answers if isinstance(answer, BaseException)]
         records = [record for answer in answers if not isinstance(answer, BaseException) for record in answer]
+        del answers  # an error that this frame refers to would be a reference cycle
         if faults and not (accept_partial and records):
-            raise faults[0]
+            raise faults.pop(0)
         hosts = {record.data.addr for record in records if hasattr(record.data, "addr")}
         if not hosts:
             raise LookupFailed(f"{name}: has no addresses")

@@ -68,8 +68,8 @@ class Routes:
     def __init__(self, plan: RoutesPlan | None = None, now: Callable[[], float] = monotonic) -> None:
         plan = plan or RoutesPlan()
         self.now = now
-        self.names = Names(plan.names, now, self._heard)
         self.watch = RouteWatch(plan.watch, now)
+        self.names = Names(plan.names, now, self.watch.resolved)
         self.by_id: dict[str, Route] = {}
         self._hosts: Counter[str] = Counter()  # number of routes by host
 
@@ -115,6 +115,3 @@ class Routes:
         """Stop name lookups and the route watch, and wait for pending ones to end."""
         await self.names.close()
         await self.watch.close()
-
-    def _heard(self, host: str, addresses: tuple[str, ...], now: float) -> None:
-        self.watch.resolved(host, addresses, now)

@@ -24,6 +24,22 @@ class Available(list["EndpointState"]):
     Read-only for policies. A region without available endpoints is not in `by_region`.
     """
 
+    __slots__ = ()
+
+    @property
+    def by_region(self) -> dict[Region, Available]:
+        """The list itself, of one region: kept in it, it would be a reference cycle, which holds the states."""
+        return {self[0].region: self} if self else {}
+
+    def without(self, ids: frozenset[str]) -> Available:
+        """Return a copy without the endpoints in `ids`, or this list itself if none would be left."""
+        others = AvailableByRegion(state for state in self if state.id not in ids)
+        return others or self
+
+
+class AvailableByRegion(Available):
+    """All available states, and the lists of their regions."""
+
     __slots__ = ("by_region",)
 
     def __init__(self, states: Iterable[EndpointState] = ()) -> None:
@@ -36,7 +52,6 @@ class Available(list["EndpointState"]):
         members = self.by_region.get(region)
         if members is None:
             members = self.by_region[region] = Available()
-            members.by_region[region] = members
         return members
 
     def enter(self, state: EndpointState) -> None:
@@ -51,8 +66,3 @@ class Available(list["EndpointState"]):
         del members[bisect_left(members, state.order, key=_order)]
         if not members:
             del self.by_region[state.region]
-
-    def without(self, ids: frozenset[str]) -> Available:
-        """Return a copy without the endpoints in `ids`, or this list itself if none would be left."""
-        others = Available(state for state in self if state.id not in ids)
-        return others or self

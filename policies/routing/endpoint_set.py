@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from policies.endpoint.available import Available
+from policies.endpoint.available import Available, AvailableByRegion
 from policies.endpoint.concurrency_limit import Concurrency, ConcurrencyRules
 from policies.endpoint.latency_prior import LatencyPrior
 from policies.endpoint.state import EndpointState
@@ -33,7 +33,7 @@ class EndpointSet:
         self._states: list[EndpointState] = []  # values of `_by_id`; a new list on every change
         self._next_order = 0
         self._has_news = False  # endpoints have changed since the policy was last notified
-        self._available = Available()
+        self._available = AvailableByRegion()
         self._latency_prior = LatencyPrior()
         self.routed = 0
         self.keeps_to_regions = False
@@ -153,7 +153,7 @@ class EndpointSet:
         was_empty = not self._available
         for state in self._available:
             state.is_selectable = False
-        self._available = Available(state for state in self._by_id.values() if state.available)
+        self._available = AvailableByRegion(state for state in self._by_id.values() if state.available)
         for state in self._available:
             state.is_selectable = True
         self._notify_members()

@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 
 from policies.clock import Clock, cpu_time
+from policies.endpoint.available import Available
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.state import EndpointState
 from policies.errors import AlreadySettled, NoEndpointAvailable, Overloaded, raised, shown
@@ -87,7 +88,7 @@ class Router(EndpointSet):
 
         Endpoints in `facts.tried` are avoided while there are others. Every assignment must be settled, once.
         """
-        available = self._available
+        available: Available = self._available
         if facts.tried:
             available = available.without(facts.tried)
         if not available or self.in_flight >= self._limit:
@@ -214,6 +215,12 @@ class Router(EndpointSet):
         self._limit = inf if in_flight is None else in_flight
         if not had_room and self.has_room and self.on_available is not None:
             self.on_available()
+
+    def release(self) -> None:
+        """Let go of all callbacks, whose objects refer to this router, and of the trace."""
+        self.explain(None)
+        self.on_available = self.on_members = self.on_member = self.on_probe = None
+        self.look, self.look_at = _no_sync, inf
 
     # --- the policy
 

@@ -7,6 +7,7 @@ Clients and workers of the tests parse HTTP themselves, so that a mistake of the
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import ssl
@@ -606,3 +607,16 @@ async def names(stage: Stage) -> AsyncIterator[NameServer]:
     await server.start()
     yield server
     server.stop()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Freeze what exists, and turn the garbage collector off."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

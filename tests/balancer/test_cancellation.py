@@ -20,7 +20,7 @@ import pytest
 from balancer.admin.exchange import AdminExchange
 from balancer.downstream.connection import DownstreamConnection
 from balancer.exchange.exchange import Exchange
-from tests.balancer.conftest import Stage, Wire, answering_after, get, quiet_loop
+from tests.balancer.conftest import Stage, Wire, answering_after, get, quiet_loop, uncollected
 from tests.balancer.steps import STEPS, Scene
 
 CLIENT = """
@@ -310,7 +310,6 @@ async def wait_for(stage: Stage, condition: Callable[[], object]) -> None:
 
 def alive() -> list[object]:
     """Requests and client connections that are still referred to."""
-    gc.collect()
     kinds = (DownstreamConnection, Exchange, AdminExchange)
     return [found for found in gc.get_objects() if isinstance(found, kinds)]
 
@@ -418,11 +417,9 @@ def sockets() -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def freeze_existing_objects() -> Iterator[None]:
-    """Collections look only at objects that these tests create."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    """Only objects that these tests create are looked at, and none is freed by a collection."""
+    with uncollected():
+        yield
 
 
 @pytest.fixture

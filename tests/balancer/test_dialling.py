@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import ssl
 import weakref
 from collections.abc import Coroutine
@@ -22,7 +21,7 @@ from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.resolver import Addresses, LookupFailed
 from balancer.upstream.route import Route, Routes, RoutesPlan
 from policies.facts import Endpoint
-from tests.balancer.conftest import PATIENCE, Stage, Wire, playing
+from tests.balancer.conftest import uncollected
 from tests.balancer.test_happy_eyeballs import settle
 from tests.balancer.virtual import VirtualLoop
 
@@ -244,27 +243,8 @@ def test_failed_dial_keeps_no_tls_context(
         with pytest.raises(ConnectFailed):
             await dial(Connected, "api.test", 443, 2.0, tls, network.route)
 
-    gc.disable()
-    try:
+    with uncollected():
         network.run(fail(tls))
         network.refusing.clear()
         del tls, context
         assert left() is None
-    finally:
-        gc.enable()
-
-
-async def test_failed_handshake_keeps_no_tls_context(stage: Stage) -> None:
-    """The same with a worker that does not speak TLS."""
-    worker = await stage.worker(playing(Wire.some, b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    tls = ClientTls(context, "api.test", UpstreamTlsConfig())
-    left = weakref.ref(context)
-    gc.disable()
-    try:
-        with pytest.raises(ConnectFailed):
-            await dial(Connected, "127.0.0.1", worker.port, PATIENCE, tls)
-        del tls, context
-        await stage.eventually(lambda: left() is None)
-    finally:
-        gc.enable()

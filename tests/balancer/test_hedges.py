@@ -28,6 +28,7 @@ from tests.balancer.conftest import (
     post,
     post_chunked,
     response,
+    uncollected,
 )
 from tests.balancer.wireless import Peer, Wireless
 
@@ -461,21 +462,15 @@ def test_request_is_hedged_once() -> None:
 
 def test_hedged_request_leaves_no_cycle() -> None:
     """All objects are freed by reference counting."""
-    gc.collect()  # garbage of other tests
-    with Wireless(2, hedging=(("enabled", True),)) as stage:
+    with uncollected(), Wireless(2, hedging=(("enabled", True),)) as stage:
         stage.worker_script = answers(iter((3.0, 0.1)).__next__, stage)
         client = stage.client()
         client.send(get())
         stage.loop.advance(1.5)
         assert stage.proxy.counts.hedges_won == 1
         stage.loop.advance(3.0)
-        gc.disable()
-        try:
-            assert not [
-                found for found in gc.get_objects() if isinstance(found, (Exchange, HedgeRace, Attempt))
-            ]
-        finally:
-            gc.enable()
+        kinds = Exchange, HedgeRace, Attempt
+        assert not [found for found in gc.get_objects() if isinstance(found, kinds)]
 
 
 def test_timer_wheel_keeps_no_answered_request() -> None:

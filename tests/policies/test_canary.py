@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from policies.endpoint.available import Available
+from policies.endpoint.available import Available, AvailableByRegion
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.insight.canary import Canary
@@ -94,7 +94,7 @@ def test_canary_gets_its_share() -> None:
 def test_key_always_goes_to_the_same_policy() -> None:
     """Also in another process, with another seed."""
     ones = [Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(s), share=0.3, by_key=True) for s in (1, 2)]
-    states = Available(router(ones[0]).states)
+    states = AvailableByRegion(router(ones[0]).states)
     for number in range(300):
         facts = RequestFacts(key=f"user-{number}")
         picked = {one.pick(facts, states, 0.0).id for one in ones for _ in range(3)}
@@ -106,7 +106,7 @@ def test_key_always_goes_to_the_same_policy() -> None:
 
 def test_path_decides_without_a_key() -> None:
     one = Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(1), share=0.5, by_key=True)
-    states = Available(router(one).states)
+    states = AvailableByRegion(router(one).states)
     picked = [
         {one.pick(RequestFacts(path=path), states, 0.0).id for _ in range(5)} for path in map(str, range(40))
     ]

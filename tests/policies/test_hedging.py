@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.endpoint.available import Available
+from policies.endpoint.available import AvailableByRegion
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint, Outcome, OutcomeKind
 from policies.overload.hedging import BURST, START, Hedging
@@ -195,23 +195,23 @@ def test_second_attempt_prefers_another_near_region() -> None:
     """What slows one endpoint often slows the region."""
     members = states(a=2, b=2, far=2)
     hedging = learned({"a": 0.03, "b": 0.04, "far": 0.3}, members)
-    assert ids(hedging.others(members[0], Available(members))) == {"b0", "b1"}
+    assert ids(hedging.others(members[0], AvailableByRegion(members))) == {"b0", "b1"}
 
 
 def test_second_attempt_stays_in_the_region_if_others_are_distant() -> None:
     """A response from there would be too late."""
     members = states(a=3, far=2)
     hedging = learned({"a": 0.03, "far": 0.3}, members)
-    assert ids(hedging.others(members[0], Available(members))) == {"a1", "a2"}
+    assert ids(hedging.others(members[0], AvailableByRegion(members))) == {"a1", "a2"}
 
 
 def test_second_attempt_goes_far_if_the_region_has_no_other() -> None:
     """If there is no other endpoint at all, there is none."""
     members = states(a=1, far=2)
     hedging = learned({"a": 0.03, "far": 0.3}, members)
-    assert ids(hedging.others(members[0], Available(members))) == {"far0", "far1"}
-    assert hedging.others(members[0], Available(members[:1])) == []
-    assert hedging.others(members[0], Available()) == []
+    assert ids(hedging.others(members[0], AvailableByRegion(members))) == {"far0", "far1"}
+    assert hedging.others(members[0], AvailableByRegion(members[:1])) == []
+    assert hedging.others(members[0], AvailableByRegion()) == []
 
 
 def test_second_attempt_avoids_endpoints_with_more_in_flight_than_usual() -> None:
@@ -223,4 +223,4 @@ def test_second_attempt_avoids_endpoints_with_more_in_flight_than_usual() -> Non
         hedging.wait(members[0])
     for state, in_flight in zip(members[1:], (0, 2, 4), strict=True):
         state.in_flight = in_flight
-    assert ids(hedging.others(members[0], Available(members))) == {"a1", "a2"}
+    assert ids(hedging.others(members[0], AvailableByRegion(members))) == {"a1", "a2"}

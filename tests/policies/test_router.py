@@ -133,7 +133,7 @@ def test_health_changes_keep_order_and_regions() -> None:
     r, rng = router(members=members), Random(2)
     for _ in range(300):
         r.set_healthy(f"e{rng.randrange(12)}", rng.random() < 0.4)
-        fresh = Available(state for state in r.states if state.available)
+        fresh = type(r.available)(state for state in r.states if state.available)
         assert list(r.available) == list(fresh)
         assert {k: list(v) for k, v in r.available.by_region.items()} == {
             k: list(v) for k, v in fresh.by_region.items()

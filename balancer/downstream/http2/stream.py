@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from balancer.config.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.response_heads import own_message
-from balancer.downstream.http2.stream_transport import StreamTransport
+from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTransport
 from balancer.downstream.request_handler import RequestHandler
 from balancer.errors import ClientStalled, ConnectionCut, ForwardingError, RequestRejected, StreamReset
 from balancer.exchange.client_connection import HELD_BY_BODY
@@ -241,7 +241,14 @@ class Http2Stream(ClientStream):
         self._handler = None
         if self.expects_body:
             self._connection.engine.discard(self._id)
+        self._let_go()
         self._connection.stream_ended(self)
+
+    def _let_go(self) -> None:
+        """Let go of a tunnel or a declined upgrade, which refer to this."""
+        if self._tunnel is not None:
+            self.pending_upgrade = self._tunnel = None
+            self.transport = NO_TRANSPORT
 
     def _taken_over_by(self) -> StreamTransport | None:
         """Return the transport of the tunnel or admin application that has the stream; None while the handler answers,
@@ -347,6 +354,7 @@ class Http2Stream(ClientStream):
         self._connection.forget(self)
         if self._tunnel is not None:
             self._tunnel.lost(error or ConnectionResetError("the client has reset the stream"))
+            self._let_go()
         else:
             self.connection_lost(error)
 
@@ -364,5 +372,6 @@ class Http2Stream(ClientStream):
 
     def finish(self) -> None:
         """Read nothing more of the client."""
+        self._let_go()
         self._connection.engine.discard(self._id)
         self._connection.stream_ended(self)

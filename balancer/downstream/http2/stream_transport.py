@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from balancer.downstream.http2.stream import Http2Stream
 
-NO_PROTOCOL = asyncio.Protocol()
-"""Protocol that replaces the real one after the stream has ended; it breaks the reference cycle."""
+NO_PROTOCOL, NO_TRANSPORT = asyncio.Protocol(), asyncio.Transport()
+"""What replaces the real ones after the stream has ended; it breaks the reference cycles."""
 
 
 class StreamTransport(asyncio.Transport):
