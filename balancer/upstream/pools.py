@@ -135,6 +135,7 @@ class Pools:
         for pool in [pool for pool in self._retired if not (pool.opening or pool.standing)]:
             del self._retired[pool]
         self.routes.sweep(now, self.room)
+        self._note_full()  # watches of routes have begun and ended
 
     @property
     def room(self) -> int | None:

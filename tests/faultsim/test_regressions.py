@@ -60,6 +60,20 @@ def test_connection_passes_a_thousand_clients_that_left() -> None:
         stage.leave()
 
 
+def test_room_for_a_connection_that_no_connection_has_left() -> None:
+    """Watches of routes take descriptors, too: after the last one has ended, all requests waited for ever."""
+    with Wireless(1) as stage:
+        stage.proxy.pools.limit = 1
+        for _ in range(2):
+            stage.client().send(GET)
+        stage.turn()
+        assert (len(stage.workers), len(stage.proxy.queue)) == (1, 1)
+        stage.proxy.pools.limit = 2
+        stage.advance(0.25)
+        assert (len(stage.workers), len(stage.proxy.queue)) == (2, 0)
+        stage.leave()
+
+
 def test_buffered_body_stops_reading_while_its_worker_does_not_read() -> None:
     """The buffered body fills the new connection at once: the transport pauses within the write."""
     with Wireless(1) as stage:
