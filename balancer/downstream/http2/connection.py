@@ -141,6 +141,7 @@ class Http2Connection(ClientConnection):
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
+            self.transport.pause_reading()  # what comes with the first bytes is a client's, more is a flood's
             return
         self._late = self._late[self._late_at :] + data if self._late else data
         self._late_at = 0
