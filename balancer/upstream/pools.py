@@ -135,7 +135,8 @@ class Pools:
         for pool in [pool for pool in self._retired if not (pool.opening or pool.standing)]:
             del self._retired[pool]
         self.routes.sweep(now, self.room)
-        self._note_full()  # watches of routes have begun and ended
+        if self.is_full:
+            self._note_full()  # watches of routes, which no connection reports, may have ended
 
     @property
     def room(self) -> int | None:
