@@ -28,12 +28,7 @@ def require_live(scenario: Scenario) -> None:
 
 def require_simulated(scenario: Scenario) -> None:
     """Raise `BadInputError` for the first setting that the simulator would ignore."""
-    entries = scenario.entries
-    if scenario.balancers == 1 and scenario.staleness and not any(reads_reports_of(one) for one in entries):
-        raise BadInputError(
-            f"{scenario.name}: staleness: is not read with one balancer whose policy reads no reports; leave it out"
-        )
-    for entry in entries:
+    for entry in scenario.entries:
         require_simulated_entry(scenario, entry)
         if scenario.balancers == 1 and scenario.mechanisms_of(entry).shared.enabled:
             raise BadInputError(

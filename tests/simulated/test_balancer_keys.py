@@ -250,12 +250,6 @@ def test_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         assert not out.exists()
 
 
-def test_staleness_that_nothing_reads_is_refused() -> None:
-    with pytest.raises(BadInputError, match=r"staleness: is not read with one balancer"):
-        require_simulated(scenario({}, balancers=1, staleness=0.5))
-    require_simulated(scenario({}, balancers=2, staleness=0.5))
-
-
 OPEN = {"mode": "open", "rate": 9.0}
 
 
