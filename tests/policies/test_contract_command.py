@@ -33,7 +33,8 @@ def test_policy_that_fails_at_every_pick_is_tried_a_hundred_times(
     assert main([f"{path}:Endless"]) == 1
     printed = capsys.readouterr().out
     assert (
-        "stays within the set             BROKEN: fallback picks: 100, last fault: Endless raised" in printed
+        "stays within the set             BROKEN: fallback picks: 100, last fault: policy Endless raised"
+        in printed
     )
     assert "nothing: fallback picks: 100" in printed
 
