@@ -12,7 +12,18 @@ from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.congestion import QUEUE, Congestion
-from policies.overload.shedding import BEYOND_CHANCE, DEEP, IN_QUEUE, LONG, SHORT, UNBOUNDED, WATCH, Shedding
+from policies.overload.shedding import (
+    BEYOND_CHANCE,
+    BEYOND_CHANCE_SOON,
+    DEEP,
+    IN_QUEUE,
+    LONG,
+    PERIOD,
+    SHORT,
+    UNBOUNDED,
+    WATCH,
+    Shedding,
+)
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
@@ -226,7 +237,10 @@ class LeastCost:
             len(members) * self._service(members[0]).region.concurrency
             for members in available.by_region.values()
         )
-        return self._would_wait(state, BEYOND_CHANCE / slots, now)
+        least = max(LONG, BEYOND_CHANCE / slots)
+        if now < self._shedding.until + PERIOD:
+            least = min(least, max(DEEP, BEYOND_CHANCE_SOON / slots))
+        return self._would_wait(state, least, now)
 
     def _would_wait(self, state: EndpointState, services: float, now: float) -> bool:
         """Return whether one more request is expected to wait there for so many service times or more."""

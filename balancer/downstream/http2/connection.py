@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 131_072
 """Bytes taken from the engine until the transport may say that its buffer is full."""
 
+TOO_MANY_RESETS: Final = "too many streams of this client were reset"
+
+REFUSED_LATER: Final = 4
+"""Connections of a client, of 70 KiB, up to which one is refused only at the next sweep: a flood comes back at once."""
+
 
 class Http2Connection(ClientConnection):
     """A client's HTTP/2 connection; the protocol of its transport."""
@@ -85,9 +90,7 @@ class Http2Connection(ClientConnection):
         self.engine = ServerEngine(limits, connect=True)
         self.response_heads = StreamResponseHeads()
         self._streams: dict[int, Http2Stream] = {}  # in order of arrival
-        self._ended: dict[
-            int, Http2Stream
-        ] = {}  # answered ones of whose response the client has not taken all
+        self._ended: dict[int, Http2Stream] = {}  # answered ones, whose response the client has not taken
         self._watched: dict[Http2Stream, None] = {}  # of which a part of the response has been sent
         self._unstarted: list[Http2Stream] = []  # started at the end of the current read
         self._flush_is_due = False  # at the end of this read, or scheduled
@@ -126,9 +129,12 @@ class Http2Connection(ClientConnection):
         proxy.counts.connections += 1
         proxy.counts.http2_connections += 1
         proxy.downstreams[self] = None
-        self._is_refused = bool(proxy.resets) and proxy.resets.refuses(client.address, proxy.now())
-        if not self._is_refused:
+        is_refused = bool(proxy.resets) and proxy.resets.refuses(client.address, proxy.now())
+        self._is_refused = is_refused and self.usage.holders <= REFUSED_LATER
+        if not is_refused:
             self.write(self.engine.data_to_send())
+        elif not self._is_refused:
+            self._end(HTTP_1_1_REQUIRED, TOO_MANY_RESETS)
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
@@ -396,13 +402,13 @@ class Http2Connection(ClientConnection):
         """Enforce the timeouts of the connection and of its streams; `now` is the cached time."""
         proxy, engine = self._proxy, self.engine
         if self._is_refused and not self.transport.is_closing():  # not before: a flood comes back at once
-            self._end(HTTP_1_1_REQUIRED, "too many streams of this client were reset")
+            self._end(HTTP_1_1_REQUIRED, TOO_MANY_RESETS)
             return
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             engine.tick()
         if engine.resets > self._resets and self._count_resets(now) and engine.has_many_resets:
-            self._end(ENHANCE_YOUR_CALM, "too many streams of this client were reset")
+            self._end(ENHANCE_YOUR_CALM, TOO_MANY_RESETS)
             return
         for stream in list(self._streams.values()):
             if self.is_held & HELD_BY_TURN and not stream.is_write_paused:
