@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from balancer.downstream.http2.connection import Http2Connection
+from balancer.downstream.http2.connection import REFUSED_LATER, Http2Connection
 from balancer.exchange.turns import Turns
 from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
 from balancer.http2.limits import Limits
@@ -311,13 +311,23 @@ async def test_rapid_reset_over_several_connections(stage: Stage, is_swept: bool
         client.wire.leave()
         await stage.eventually(lambda: not stage.proxy.downstreams)
     assert await is_refused(stage)
-    assert stage.proxy.counts.http2_floods == 1 + is_swept
+    counts = stage.proxy.counts
+    assert counts.http2_floods == 1 + is_swept
+    await stage.eventually(lambda: not stage.proxy.downstreams)
+    opened, floods = counts.http2_connections, counts.http2_floods
+    clients = [await raw_client(stage) for _ in range(REFUSED_LATER + 2)]
+    await stage.eventually(lambda: counts.http2_connections == opened + len(clients))
+    assert counts.http2_floods == floods + 2  # the others at the sweep
+    stage.advance(0.0)
+    assert counts.http2_floods == floods + len(clients)
+    for client in clients:
+        client.wire.leave()
     stage.jump(REFUSAL)
     assert (await (await http2_client(stage)).ask()).status == 200
 
 
 async def is_refused(stage: Stage) -> bool:
-    """Whether a new connection is told to use HTTP/1.1, at the sweep."""
+    """Open a connection, sweep, and return whether it was refused HTTP/2."""
     before = stage.proxy.counts.http2_connections
     client = await raw_client(stage)
     await client.send(head(1, *fields()))
