@@ -28,6 +28,7 @@ from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http1.body import Body
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
+from balancer.http2.reset_counts import REFUSED
 from balancer.networks import ends_of
 
 if TYPE_CHECKING:
@@ -227,14 +228,21 @@ class DownstreamConnection(ClientConnection):
         """Continue in HTTP/2, if it is the first that the client says. Over TLS, ALPN has decided already."""
         if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
             return False
-        protocol, proxy = self._begin_http2(), self._proxy
+        proxy = self._proxy
+        if proxy.resets and proxy.resets.refuses_at_once(self.client.address, self.usage.holders, proxy.now()):
+            proxy.counts.http2_connections += 1
+            proxy.counts.http2_floods += 1
+            self._reader = None
+            self.transport.write(REFUSED)
+            self.transport.close()
+            return True
+        protocol = self._begin_http2()
         self._depart()
         proxy.counts.connections -= 1  # the same one
         self._reader = None
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
-        if not self.transport.is_closing():  # refused because of its floods
-            protocol.data_received(data)
+        protocol.data_received(data)
         return True
 
     def _hold_for_upgrade(self, reader: RequestReader, rest: bytes) -> bytes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from balancer.http2.events import HTTP_1_1_REQUIRED
+
 MOST: Final = 2000
 """Resets of one client at once beyond which it is refused HTTP/2: twice those of one connection."""
 
@@ -20,6 +22,15 @@ PER_SECOND: Final = 66.0
 REFUSAL: Final = 10.0
 """Seconds for which a client is refused HTTP/2, however often it tries. Its count has fallen by a third of `MOST` then,
 so the next connection that ends by a flood begins the next refusal."""
+
+REFUSED_LATER: Final = 4
+"""Connections of a client, of 70 KiB, up to which one is refused only at the next sweep: a flood comes back at once."""
+
+TOO_MANY_RESETS: Final = "too many streams of this client were reset"
+
+_GOAWAY: Final = b"\0\0\0\0" + HTTP_1_1_REQUIRED.to_bytes(4, "big") + TOO_MANY_RESETS.encode()
+REFUSED: Final = b"\0\0\0\4\0\0\0\0\0\0\0" + bytes([len(_GOAWAY), 7, 0, 0, 0, 0, 0]) + _GOAWAY
+"""SETTINGS and GOAWAY for a connection that is refused at once, without a session, which would cost more."""
 
 CLIENTS: Final = 4096
 """Clients that are remembered; beyond it those whose resets came first are forgotten."""
@@ -48,6 +59,10 @@ class ResetCounts:
     def refuses(self, address: bytes, now: float) -> bool:
         """Return whether a client may not use HTTP/2 now."""
         return now < self._refused_until.get(address, 0.0)
+
+    def refuses_at_once(self, address: bytes, connections: int, now: float) -> bool:
+        """Return whether the newest of the client's connections is refused HTTP/2 without a wait."""
+        return connections > REFUSED_LATER and self.refuses(address, now)
 
     def _count(self, address: bytes, now: float) -> float:
         count, at = self._counts.get(address, (0.0, now))

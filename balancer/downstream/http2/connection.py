@@ -35,7 +35,7 @@ from balancer.http2.events import (
 )
 from balancer.http2.frame_scanner import FrameScanner
 from balancer.http2.limits import TICK
-from balancer.http2.reset_counts import FLOOD
+from balancer.http2.reset_counts import FLOOD, REFUSED_LATER, TOO_MANY_RESETS
 from balancer.http2.server_engine import ServerEngine
 from balancer.networks import ends_of
 
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 131_072
 """Bytes taken from the engine until the transport may say that its buffer is full."""
-
-TOO_MANY_RESETS: Final = "too many streams of this client were reset"
-
-REFUSED_LATER: Final = 4
-"""Connections of a client, of 70 KiB, up to which one is refused only at the next sweep: a flood comes back at once."""
 
 
 class Http2Connection(ClientConnection):
