@@ -229,7 +229,9 @@ class DownstreamConnection(ClientConnection):
         if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
             return False
         proxy = self._proxy
-        if proxy.resets and proxy.resets.refuses_at_once(self.client.address, self.usage.holders, proxy.now()):
+        if proxy.resets and proxy.resets.refuses_at_once(
+            self.client.address, self.usage.holders, proxy.now()
+        ):
             proxy.counts.http2_connections += 1
             proxy.counts.http2_floods += 1
             self._reader = None
