@@ -12,11 +12,18 @@ from typing import Any
 
 import pytest
 
-from balancer.downstream.http2.connection import REFUSED_LATER, Http2Connection
+from balancer.downstream.http2.connection import Http2Connection
 from balancer.exchange.turns import Turns
 from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
 from balancer.http2.limits import Limits
-from balancer.http2.reset_counts import CLIENTS, MOST, PER_SECOND, REFUSAL, ResetCounts
+from balancer.http2.reset_counts import (
+    CLIENTS,
+    MOST,
+    PER_SECOND,
+    REFUSAL,
+    REFUSED_LATER,
+    ResetCounts,
+)
 from tests.balancer import frames, wireless
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, Stage, Wire, answering_after, get, playing, response
