@@ -17,30 +17,30 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_type_hints
 
-from policies.aperture import Aperture
-from policies.c3 import C3
-from policies.edf_round_robin import EdfRoundRobin
+from policies.algorithms.aperture import Aperture
+from policies.algorithms.c3 import C3
+from policies.algorithms.edf_round_robin import EdfRoundRobin
+from policies.algorithms.join_idle_queue import JoinIdleQueue
+from policies.algorithms.latency_weighted import LatencyWeighted
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.least_time import LeastTime
+from policies.algorithms.maglev import Maglev
+from policies.algorithms.peak_ewma import PeakEwma
+from policies.algorithms.prequal import Prequal
+from policies.algorithms.random_choice import RandomChoice
+from policies.algorithms.region_aware import RegionAware
+from policies.algorithms.regions import RegionRoundRobin, SingleRegion
+from policies.algorithms.rendezvous import Rendezvous
+from policies.algorithms.reported_load import ReportedLoadRoundRobin
+from policies.algorithms.ring_hash import RingHash
+from policies.algorithms.round_robin import RoundRobin
+from policies.algorithms.smooth_round_robin import SmoothRoundRobin
 from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
-from policies.join_idle_queue import JoinIdleQueue
-from policies.latency_weighted import LatencyWeighted
-from policies.least_in_flight import LeastInFlight
-from policies.least_time import LeastTime
 from policies.loading.construction import construct
 from policies.loading.library import Library
 from policies.loading.reference import is_reference
-from policies.maglev import Maglev
-from policies.peak_ewma import PeakEwma
 from policies.policy import Policy, PolicyMaker
-from policies.prequal import Prequal
-from policies.random_choice import RandomChoice
-from policies.region_aware import RegionAware
-from policies.regions import RegionRoundRobin, SingleRegion
-from policies.rendezvous import Rendezvous
-from policies.reported_load import ReportedLoadRoundRobin
-from policies.ring_hash import RingHash
-from policies.round_robin import RoundRobin
-from policies.smooth_round_robin import SmoothRoundRobin
-from policies.steelyard import Steelyard
+from policies.steelyard.policy import Steelyard
 
 GROUP = "steelyard.policies"
 

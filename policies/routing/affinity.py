@@ -12,12 +12,12 @@ from heapq import nlargest
 from math import log
 from typing import Protocol
 
-from policies import hashing
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 from policies.insight.explanation import WrappingPolicy
 from policies.policy import Policy
+from policies.selection import hashing
 
 SLOTS = 16_384
 """Number of slots that keys hash to. The endpoint order of a slot is computed once, so a request costs the same for any

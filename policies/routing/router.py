@@ -11,6 +11,7 @@ from math import inf
 from random import Random
 from typing import Final
 
+from policies.algorithms.least_in_flight import LeastInFlight
 from policies.clock import Clock, cpu_time
 from policies.endpoint.available import Available
 from policies.endpoint.concurrency_limit import ConcurrencyRules
@@ -19,7 +20,6 @@ from policies.errors import AlreadySettled, NoEndpointAvailable, Overloaded, rai
 from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.health.health import Health
 from policies.insight.explanation import NOT_SELECTABLE, RAISED, TOO_SLOW, Trace
-from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy
 from policies.routing.active_policy import ActivePolicy
 from policies.routing.assignment import Assignment

@@ -1,7 +1,7 @@
 """Broken connections (resets) of an endpoint, and how many of the requests on them were retried.
 
 Where requests are retried, a broken connection costs a client the time until then and the retry, a fraction of what a
-failure costs that is passed on. `least_cost.py` prices it so: an endpoint that breaks some connections keeps traffic
+failure costs that is passed on. The default policy prices it so: an endpoint that breaks some connections keeps traffic
 that would wait elsewhere.
 """
 

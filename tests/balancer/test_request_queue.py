@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
 from balancer.exchange.wait_queue import LONGEST_RETRY, RequestQueue
 from balancer.exchange.wait_queue import Waiter as AnyWaiter
+from policies.algorithms.least_in_flight import LeastInFlight
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
-from policies.least_in_flight import LeastInFlight
 from policies.overload.wait_queue import Ticket
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router

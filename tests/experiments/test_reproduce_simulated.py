@@ -19,8 +19,8 @@ from experiments.reproduce.els import FAILING, LONG, SLOW, Els
 from experiments.reproduce.prequal_ramp import PREQUAL, STEPS, WEIGHTED, WORKERS, PrequalRamp, antagonists
 from experiments.reproduce.robinhood import AFTER, BEFORE, SOURCE, Robinhood, faster
 from experiments.reproduce.simulated import SimulatedReproduction, mean_of, ratio_of, simulated
+from policies.algorithms.random_choice import RandomChoice
 from policies.policy import Policy
-from policies.random_choice import RandomChoice
 
 KINDS: tuple[type[SimulatedReproduction], ...] = (Els, AbLies, Robinhood, PrequalRamp)
 

@@ -17,7 +17,7 @@ from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.errors import Overloaded
 from policies.routing.assignment import Assignment
-from policies.steelyard import Steelyard
+from policies.steelyard.policy import Steelyard
 
 RATE = 400.0
 """Requests per second, of which the nine endpoints can serve 600. For 15 s of each 100 it is three times as many."""

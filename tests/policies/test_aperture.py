@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies import Endpoint, RequestFacts, Router, Trace, make
-from policies.aperture import Aperture
+from policies.algorithms.aperture import Aperture
 from policies.contract import ManualClock, Trial, endpoints
 
 

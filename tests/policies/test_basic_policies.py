@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
+from policies.algorithms.latency_weighted import LatencyWeighted
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.random_choice import RandomChoice
+from policies.algorithms.regions import RegionRoundRobin, SingleRegion
+from policies.algorithms.round_robin import RoundRobin
 from policies.contract import ManualClock, Trial, endpoints
-from policies.latency_weighted import LatencyWeighted
-from policies.least_in_flight import LeastInFlight
 from policies.policy import PolicyMaker
-from policies.random_choice import RandomChoice
-from policies.regions import RegionRoundRobin, SingleRegion
-from policies.round_robin import RoundRobin
-from policies.two_choices import draw_two
+from policies.selection.two_choices import draw_two
 
 FACTS = RequestFacts(region="x")
 

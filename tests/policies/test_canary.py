@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.random_choice import RandomChoice
+from policies.algorithms.round_robin import RoundRobin
 from policies.endpoint.available import Available, AvailableByRegion
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.insight.canary import Canary
 from policies.insight.explanation import Trace
 from policies.insight.shadow import FAULT_LIMIT, Shadow, Shadowed
-from policies.least_in_flight import LeastInFlight
-from policies.random_choice import RandomChoice
-from policies.round_robin import RoundRobin
 from policies.routing.router import Router
 
 ENDPOINTS = [Endpoint(f"w{number}", f"http://h:{number}", "r") for number in range(4)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import policies.least_cost
+import policies.steelyard.least_cost
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = [{}, {"choices": 2}, {"wait_price": 1.0}, {"margin": 0.05}, {"explore": 0.05}, {"shed": False}]
@@ -26,7 +26,9 @@ def picks(options: dict[str, float], **environment: str) -> dict[str, Any]:
 
 
 @pytest.mark.second_tier
-@pytest.mark.skipif(policies.least_cost.__file__.endswith(".py"), reason="this build is not compiled")
+@pytest.mark.skipif(
+    policies.steelyard.least_cost.__file__.endswith(".py"), reason="this build is not compiled"
+)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_compiled_build_picks_as_the_source_does(options: dict[str, float]) -> None:
     """Both with the same seeds; PYTHONPATH has the source found before the installed build."""

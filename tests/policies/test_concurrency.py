@@ -15,10 +15,10 @@ from statistics import mean
 
 import pytest
 
+from policies.algorithms.least_in_flight import LeastInFlight
 from policies.contract import ManualClock
 from policies.endpoint.concurrency_limit import Concurrency, ConcurrencyRules
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
-from policies.least_in_flight import LeastInFlight
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 

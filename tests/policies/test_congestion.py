@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.overload.congestion import FALL, LONGEST, MOST, Congestion
+from policies.steelyard.congestion import FALL, LONGEST, MOST, Congestion
 
 
 def after(congestion: Congestion, has_queue: bool, begin: float, seconds: float) -> float:

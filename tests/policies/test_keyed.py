@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from policies import BadPolicyOption, Endpoint, RequestFacts, Router, SlowStart, Trace, hashing, make
+from policies import BadPolicyOption, Endpoint, RequestFacts, Router, SlowStart, Trace, make
+from policies.algorithms.maglev import is_prime
 from policies.contract import ManualClock, Trial, endpoints
 from policies.health.health import Health
-from policies.maglev import is_prime
+from policies.selection import hashing
 
 KEYED = ("ring-hash", "maglev", "rendezvous")
 KEYS = [f"user-{number}" for number in range(2000)]

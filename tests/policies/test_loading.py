@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from policies import BadPolicyOption, BrokenPolicy, Policy, RequestFacts, registry
+from policies.algorithms.regions import RegionRoundRobin
 from policies.contract import Trial, endpoints
 from policies.loading.library import Library
 from policies.loading.reference import is_reference, label_of, labels_of, located, references_in
 from policies.loading.source import LARGEST, Source
-from policies.regions import RegionRoundRobin
 
 LAST = """
 from policies import Available, EndpointState, RequestFacts

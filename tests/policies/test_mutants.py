@@ -19,7 +19,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.policy import Policy, PolicyMaker
-from policies.two_choices import relative_load
+from policies.selection.two_choices import relative_load
 
 Rule = Callable[[PolicyMaker], None]
 

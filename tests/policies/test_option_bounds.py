@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from policies import registry
+from policies.algorithms.ring_hash import MOST_IN_ALL, points_of_weight_one
 from policies.clock import Clock
 from policies.errors import BadPolicyOption
 from policies.facts import Endpoint, RequestFacts
-from policies.ring_hash import MOST_IN_ALL, points_of_weight_one
 from policies.routing.router import Router
 
 MOST_MEMORY = 256 << 20

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from policies import EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.prequal import Prequal, uses
 from policies.contract import REGION, Answer, ManualClock, Trial, endpoints
 from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
-from policies.least_in_flight import LeastInFlight
 from policies.policy import PolicyMaker
-from policies.prequal import Prequal, uses
-from policies.probe_pool import Probe, ProbePool
+from policies.selection.probe_pool import Probe, ProbePool
 from policies.stats.latency_by_load import KEEP, LatencyByLoad, degree
 
 FACTS = RequestFacts(region=REGION)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from policies import BadPolicyOption, BrokenPolicy, UnknownPolicy, describe, from_spec, known, make, registry
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.region_aware import RegionAware
 from policies.contract import Trial, endpoints
-from policies.least_in_flight import LeastInFlight
 from policies.options import between
-from policies.region_aware import RegionAware
 
 Publish = Callable[[str, str], None]
 

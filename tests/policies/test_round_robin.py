@@ -10,14 +10,14 @@ from random import Random
 import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
+from policies.algorithms.edf_round_robin import EdfRoundRobin
+from policies.algorithms.join_idle_queue import JoinIdleQueue
+from policies.algorithms.reported_load import Report, ReportedLoadRoundRobin
+from policies.algorithms.smooth_round_robin import SmoothRoundRobin
 from policies.contract import ManualClock
-from policies.edf_round_robin import EdfRoundRobin
 from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
-from policies.join_idle_queue import JoinIdleQueue
 from policies.policy import Policy, PolicyMaker
-from policies.reported_load import Report, ReportedLoadRoundRobin
-from policies.smooth_round_robin import SmoothRoundRobin
 
 FACTS = RequestFacts(region="x")
 TURNS = [SmoothRoundRobin, EdfRoundRobin, ReportedLoadRoundRobin]

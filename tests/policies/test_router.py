@@ -24,10 +24,10 @@ from policies import (
     Router,
     UnknownEndpoint,
 )
+from policies.algorithms.region_aware import RegionAware
+from policies.algorithms.regions import RegionRoundRobin, SingleRegion
+from policies.algorithms.round_robin import RoundRobin
 from policies.contract import ManualClock, endpoints
-from policies.region_aware import RegionAware
-from policies.regions import RegionRoundRobin, SingleRegion
-from policies.round_robin import RoundRobin
 from policies.routing.active_policy import MEASURED_PICKS
 
 FACTS = RequestFacts()

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
-from policies.by_score import ON_TRIAL, ByScore
-from policies.c3 import C3
+from policies.algorithms.c3 import C3
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.least_time import LeastTime
+from policies.algorithms.peak_ewma import Cost, PeakEwma
 from policies.contract import REGION, ManualClock, Trial, endpoints, most_first
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.recent_requests import RecentRequests
 from policies.errors import BadPolicyOption
-from policies.least_in_flight import LeastInFlight
-from policies.least_time import LeastTime
-from policies.peak_ewma import Cost, PeakEwma
 from policies.policy import Policy, PolicyMaker
+from policies.selection.by_score import ON_TRIAL, ByScore
 
 FACTS = RequestFacts(region=REGION)
 E = exp(-1)

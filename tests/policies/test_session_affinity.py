@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from policies.algorithms.random_choice import RandomChoice
 from policies.contract import ManualClock
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
-from policies.random_choice import RandomChoice
 from policies.routing.affinity import DEPTH, ByRendezvous, ByToken, Placement, Sticky
 from policies.routing.router import Router
 

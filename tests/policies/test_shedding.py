@@ -8,8 +8,8 @@ import pytest
 
 from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
-from policies.least_cost import FULL
 from policies.overload.shedding import BEYOND_CHANCE, FEW, LOST, PERIOD, WATCH, Shedding
+from policies.steelyard.least_cost import FULL
 from tests.policies.test_steelyard import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT

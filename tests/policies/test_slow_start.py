@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from policies import AdminState, Available, EndpointState, Policy, RequestFacts, Router, registry
+from policies.algorithms.round_robin import MOST_PASSED, RoundRobin
 from policies.contract import ManualClock, Trial, endpoints
 from policies.health.health import Health
 from policies.health.slow_start import SlowStart
-from policies.round_robin import MOST_PASSED, RoundRobin
 
 WINDOW = 20.0
 FACTS = RequestFacts()

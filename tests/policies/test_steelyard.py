@@ -12,12 +12,12 @@ import pytest
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.insight.explanation import Trace
-from policies.least_cost import FAR, HANGING, expected_wait
 from policies.routing.assignment import Assignment
+from policies.selection.trials import EXPLORED
 from policies.stats.latency import FAILURE_COST
 from policies.stats.resets import PASSED_ON
-from policies.steelyard import Steelyard
-from policies.trials import EXPLORED
+from policies.steelyard.least_cost import FAR, HANGING, expected_wait
+from policies.steelyard.policy import Steelyard
 
 HOME = RequestFacts(region="near")
 

@@ -16,12 +16,12 @@ from experiments.run.measured import measure
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
 from experiments.stats.samples import Samples
+from policies.algorithms.least_in_flight import LeastInFlight
 from policies.contract import Trial, endpoints
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import OutcomeKind
-from policies.least_in_flight import LeastInFlight
 from policies.overload.admission import Level
 from policies.routing.router import Router
 

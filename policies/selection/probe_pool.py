@@ -12,7 +12,7 @@ from typing import Final
 
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
-from policies.two_choices import FAILING
+from policies.selection.two_choices import FAILING
 
 LEFT: Final = 2
 """Probes that `remove_one` leaves: with fewer there is no choice."""

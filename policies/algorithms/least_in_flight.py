@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from policies.by_score import number_of_choices
 from policies.endpoint.available import Available
 from policies.endpoint.recent_requests import RecentRequests
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.two_choices import draw_two, less_loaded_of_two, note_loads, relative_load
+from policies.selection.by_score import number_of_choices
+from policies.selection.two_choices import draw_two, less_loaded_of_two, note_loads, relative_load
 
 TIES = ("random", "rate")
 

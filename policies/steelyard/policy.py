@@ -28,9 +28,9 @@ from __future__ import annotations
 from random import Random
 
 from policies.insight.explanation import Trace
-from policies.least_cost import CHOICES, MARGIN, WAIT_PRICE, LeastCost
 from policies.options import at_least, between
-from policies.trials import EXPLORE
+from policies.selection.trials import EXPLORE
+from policies.steelyard.least_cost import CHOICES, MARGIN, WAIT_PRICE, LeastCost
 
 
 class Steelyard:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-from policies.edf import EdfScheduler
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
@@ -26,6 +25,7 @@ from policies.errors import BadPolicyOption
 from policies.facts import Outcome, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least
+from policies.selection.edf import EdfScheduler
 from policies.stats.rate import RateMeter
 
 BY_REPORTS = "by-reports"

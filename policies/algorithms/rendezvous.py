@@ -11,10 +11,10 @@ from heapq import nlargest
 from math import log
 from random import Random
 
-from policies import hashing
 from policies.endpoint.state import EndpointState
-from policies.keyed import ConsistentHashPolicy
 from policies.options import between
+from policies.selection import hashing
+from policies.selection.keyed import ConsistentHashPolicy
 
 SLOTS = 16_384
 """Slots that keys share. A share differs by √(n/slots): 8 % for a hundred endpoints, half of that with four times the

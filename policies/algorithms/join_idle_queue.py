@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from random import Random
 
+from policies.algorithms.random_choice import RandomChoice
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, RequestFacts
 from policies.insight.explanation import Trace
-from policies.random_choice import RandomChoice
 
 IDLE = "idle"
 """Reason: the head of the queue of idle endpoints."""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from random import Random
 
-from policies import hashing
 from policies.endpoint.state import EndpointState
-from policies.keyed import ConsistentHashPolicy
 from policies.options import between
+from policies.selection import hashing
+from policies.selection.keyed import ConsistentHashPolicy
 
 POINTS = 512
 """Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, Envoy's minimum.

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 
-from policies import hashing
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import NONE_TRIED, Outcome, RequestFacts
 from policies.insight.explanation import Trace
-from policies.two_choices import less_loaded_of_two
+from policies.selection import hashing
+from policies.selection.two_choices import less_loaded_of_two
 
 OWNER = "owner"
 """Reason: the endpoint that the key belongs to."""

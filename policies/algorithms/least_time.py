@@ -14,12 +14,12 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
 from policies.options import between
+from policies.selection.by_score import ON_TRIAL, ByScore, to_first_byte
 
 UNTIL = ("first-byte", "last-byte")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from operator import attrgetter
 from random import Random
 
-from policies.edf import EdfScheduler
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
+from policies.selection.edf import EdfScheduler
 
 EARLIEST_DEADLINE = "earliest-deadline"
 """Reason: the earliest deadline. The score is the weight."""

@@ -11,7 +11,6 @@ from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.overload.congestion import QUEUE, Congestion
 from policies.overload.shedding import (
     BEYOND_CHANCE,
     BEYOND_CHANCE_SOON,
@@ -24,12 +23,13 @@ from policies.overload.shedding import (
     WATCH,
     Shedding,
 )
+from policies.selection.trials import EXPLORED, Trials
+from policies.selection.two_choices import LESS_LOADED, relative_load
 from policies.stats.latency import FORGET_AFTER
 from policies.stats.resets import RetriedResets
 from policies.stats.service import EndpointService
 from policies.stats.usual_service import RegionService
-from policies.trials import EXPLORED, Trials
-from policies.two_choices import LESS_LOADED, relative_load
+from policies.steelyard.congestion import QUEUE, Congestion
 
 _OK: Final = OutcomeKind.OK
 _ABANDONED: Final = OutcomeKind.ABANDONED

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.round_robin import RoundRobin
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, Region, ReportedLoad, RequestFacts
 from policies.insight.explanation import WrappingPolicy, set_trace
-from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy, PolicyMaker
-from policies.round_robin import RoundRobin
 
 REGION_IN_TURN = "region-in-turn"
 """Reason: the region whose last turn is longest ago. Scores are the numbers of the regions' last turns."""

@@ -10,11 +10,11 @@ from functools import lru_cache
 from heapq import heapify, heapreplace
 from random import Random
 
-from policies import hashing
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
-from policies.keyed import ConsistentHashPolicy
 from policies.options import between
+from policies.selection import hashing
+from policies.selection.keyed import ConsistentHashPolicy
 
 TABLE = 65_537
 """Default table size, a prime, as in the paper: the shares of a hundred endpoints match their weights

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from math import ceil
 from random import Random
 
-from policies import hashing
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least
-from policies.two_choices import FAILING, LESS_LOADED, TIE, less_loaded_of_two
+from policies.selection import hashing
+from policies.selection.two_choices import FAILING, LESS_LOADED, TIE, less_loaded_of_two
 
 LEAST = 12
 """Least number of endpoints in a window. Finagle's default: enough for two choices, even if some fail."""

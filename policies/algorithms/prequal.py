@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from policies.by_score import to_first_byte
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
@@ -30,9 +29,10 @@ from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
-from policies.probe_pool import Probe, ProbePool, load_of
+from policies.selection.by_score import to_first_byte
+from policies.selection.probe_pool import Probe, ProbePool, load_of
+from policies.selection.two_choices import less_loaded_of_two
 from policies.stats.latency_by_load import LatencyByLoad
-from policies.two_choices import less_loaded_of_two
 
 COLD = "cold-quickest"
 """Reason: the least latency of those that are not hot. Scores are seconds."""

@@ -14,7 +14,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.two_choices import draw_two
+from policies.selection.two_choices import draw_two
 
 LEAST_SCORE = "least-score"
 """Reason: the lowest score among the endpoints considered."""

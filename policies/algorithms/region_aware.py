@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
+from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.regions import PerRegion
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, Region, RequestFacts
-from policies.headroom import SMOOTHING, Headroom
-from policies.least_in_flight import LeastInFlight
 from policies.options import at_least, between
 from policies.policy import PolicyMaker
-from policies.regions import PerRegion
-from policies.two_choices import draw_two
+from policies.selection.headroom import SMOOTHING, Headroom
+from policies.selection.two_choices import draw_two
 
 HOME = "home"
 """Reason: the home region, the cheapest after its discount `margin`. Scores are prices after the discount."""

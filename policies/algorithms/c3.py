@@ -20,13 +20,13 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.options import at_least, between
-from policies.two_choices import FAILING
+from policies.selection.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.selection.two_choices import FAILING
 
 FORGET_AFTER = 10.0
 """Seconds after which measurements and reports are discarded: an endpoint that is avoided cannot show that it has

@@ -18,11 +18,11 @@ from __future__ import annotations
 from math import exp, inf
 from random import Random
 
-from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
+from policies.selection.by_score import ON_TRIAL, ByScore, to_first_byte
 
 STALE = 3.0
 """Multiple of τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""

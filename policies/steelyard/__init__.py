@@ -1,0 +1,1 @@
+"""Steelyard, the default policy: the endpoint of least cost, in whatever region."""
