@@ -99,7 +99,7 @@ $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
 	@touch $(VENV)/installed $@
 
 # An editable install first, for the dependencies of tests and benchmarks; then the build, where a failure is an error.
-$(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py */*/*.py */*/*/*.py) $(wildcard balancer/http2/*)
+$(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py */*/*.py */*/*/*.py) $(wildcard balancer/http/h2/*)
 	"$(PYTHON)" -m venv --clear $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable '.[dev]' 'setuptools>=77,<83' wheel cython

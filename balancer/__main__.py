@@ -13,31 +13,31 @@ from typing import Any
 
 import click
 
-from balancer.admin.endpoint_commands import endpoints
-from balancer.admin.renamed_commands import CommandGroup
-from balancer.admin.status_command import admin, status
 from balancer.build import version_line
+from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
-from balancer.config.load import Settings, endpoints_from_workers
-from balancer.config.named_pools import PoolSettings
+from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError, in_pool
-from balancer.config.rate_limits import unused_rate_limits
-from balancer.config.routes import listed, warnings_about
+from balancer.config.schema.named_pools import PoolSettings
+from balancer.config.schema.rate_limits import unused_rate_limits
+from balancer.config.schema.routes import listed, warnings_about
 from balancer.config.secret_files import exposed_secrets
 from balancer.configuration import load, load_with_sources
+from balancer.control.admin.endpoint_commands import endpoints
+from balancer.control.admin.renamed_commands import CommandGroup
+from balancer.control.admin.status_command import admin, status
+from balancer.control.reload import Read
 from balancer.errors import ListenFailed, LogFailed
-from balancer.lifecycle import serve
 from balancer.log.output import LogOutput
-from balancer.membership.file_source import FileSource
-from balancer.printable import one_line, printable
-from balancer.probe.command import probe
+from balancer.process.lifecycle import serve
 from balancer.process.member import Member
+from balancer.process.server import new_event_loop
 from balancer.process.supervisor import Supervisor
-from balancer.reload import Read
 from balancer.routes.table import refused_routes
-from balancer.server import new_event_loop
-from balancer.sidecar.command import sidecar
+from balancer.syntax.printable import one_line, printable
+from balancer.tools.probe.command import probe
+from balancer.tools.sidecar.command import sidecar
 from policies import registry
 from policies.loading.source import Source
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from balancer.config.load import Reading, Settings, read_with_sources
+from balancer.config.loading import Reading, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
-from balancer.config.sidecar import SidecarConfig, read_sidecar
+from balancer.config.schema.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import TlsProblem
 from policies.loading.source import Source

@@ -1,7 +1,7 @@
 """Errors of the data path, and how they are reported to the client.
 
 Every error has an HTTP status and a machine-readable reason. Exceptions of libraries are translated into one of these
-where they are raised, in `balancer/upstream` and `balancer/http2`, so that no other module handles them.
+where they are raised, in `balancer/upstream` and `balancer/http/h2`, so that no other module handles them.
 """
 
 from __future__ import annotations

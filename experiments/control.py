@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from balancer.admin.client import AdminClient, AdminError
+from balancer.control.admin.client import AdminClient, AdminError
 from experiments.errors import FleetFailedError
 
 CONTROL_WITHIN = 5.0

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from balancer.printable import one_line as one_line
-from balancer.printable import printable as printable
+from balancer.syntax.printable import one_line as one_line
+from balancer.syntax.printable import printable as printable
 
 LONGEST_NAME = 100
 """Maximum length of a name in characters, for which a figure has room; the balancer allows 64 for an endpoint's."""

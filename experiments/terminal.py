@@ -24,7 +24,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.errors import BadInputError
 from experiments.json_values import json_value
 from experiments.printable import printable

@@ -23,18 +23,35 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "workers": (),
     "experiments": (
         *("policies", "workers.durations", "workers.load", "workers.service"),
-        "balancer.upstream.connection",
-        "balancer.upstream.idle_timeout",
-        *("balancer.admin.client", "balancer.admin.options", "balancer.admin.socket_path"),
-        *("balancer.admin.access", "balancer.networks", "balancer.admin.page.document"),
-        *("balancer.admin.page.sampler", "balancer.admin.page.streaming", "balancer.admin.page.window"),
-        *("balancer.errors", "balancer.probe.target", "balancer.tls.contexts"),
+        "balancer.upstream.http1.connection",
+        "balancer.upstream.http1.idle_timeout",
+        *(
+            "balancer.control.admin.client",
+            "balancer.control.admin.options",
+            "balancer.control.admin.socket_path",
+        ),
+        *(
+            "balancer.control.admin.access",
+            "balancer.syntax.networks",
+            "balancer.control.admin.page.document",
+        ),
+        *(
+            "balancer.control.admin.page.sampler",
+            "balancer.control.admin.page.streaming",
+            "balancer.control.admin.page.window",
+        ),
+        *("balancer.errors", "balancer.tools.probe.target", "balancer.tls.contexts"),
         "balancer.exchange.wait_queue",
-        "balancer.http1.internal_fields",
-        *("balancer.build", "balancer.printable", "balancer.config.documents", "balancer.config.pool_limits"),
-        *("balancer.config.endpoint", "balancer.config.health", "balancer.config.pool"),
-        *("balancer.config.queue", "balancer.config.renamed"),
-        *("balancer.config.retries", "balancer.config.sections"),
+        "balancer.http.h1.internal_fields",
+        *(
+            "balancer.build",
+            "balancer.syntax.printable",
+            "balancer.config.documents",
+            "balancer.config.schema.pool_limits",
+        ),
+        *("balancer.config.schema.endpoint", "balancer.config.schema.health", "balancer.config.schema.pool"),
+        *("balancer.config.schema.queue", "balancer.config.renamed"),
+        *("balancer.config.schema.retries", "balancer.config.schema.sections"),
     ),
     "benchmarks": ("policies", "balancer", "experiments", "workers.durations", "workers.service"),
 }
@@ -224,17 +241,17 @@ def test_folders_have_no_import_cycle(package: str) -> None:
 def test_graph_of_folders_has_known_imports() -> None:
     graph = folders_of("balancer", IMPORTS)
     assert "balancer.upstream" in graph["balancer.exchange"]  # a folder imports a folder
-    assert "balancer.exchange" in graph["balancer.control_plane"]  # a root module imports a folder
-    assert "balancer.reload" in graph["balancer.server"]  # a root module imports a root module
-    assert "balancer.control_plane" in graph["balancer.admin"]  # for annotations alone
+    assert "balancer.process" in graph["balancer.__main__"]  # a root module imports a folder
+    assert "balancer.build" in graph["balancer.__main__"]  # a root module imports a root module
+    assert "balancer.routes" in graph["balancer.downstream"]  # for annotations alone
 
 
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
         ("balancer.upstream.pool", "balancer.exchange.proxy"),
-        ("balancer.config.load", "balancer.server"),
-        ("balancer.membership.registry", "balancer.control_plane"),
+        ("balancer.config.loading", "balancer.process.server"),
+        ("balancer.cluster.registry", "balancer.control.control_plane"),
     ],
 )
 def test_upward_import_of_a_folder_is_found(importer: str, imported: str) -> None:

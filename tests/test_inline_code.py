@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.load import Settings
-from balancer.config.sidecar import SidecarConfig
+from balancer.config.loading import Settings
+from balancer.config.schema.sidecar import SidecarConfig
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.grid import Grid
 from policies import registry

@@ -24,11 +24,11 @@ from packaging.requirements import Requirement
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from balancer.config.load import Settings
-from balancer.config.named_pools import PoolSettings
-from balancer.config.policy_spec import PolicySpec
+from balancer.config.loading import Settings
+from balancer.config.schema.named_pools import PoolSettings
+from balancer.config.schema.policy_spec import PolicySpec
 from balancer.configuration import load
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from benchmarks.harness.cases import CASES
 from policies import contract, registry
 

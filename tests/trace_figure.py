@@ -16,8 +16,8 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from balancer.config.load import Settings
-from balancer.server import Server, new_event_loop
+from balancer.config.loading import Settings
+from balancer.process.server import Server, new_event_loop
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import INK

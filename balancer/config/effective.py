@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
-from balancer.config.named_pools import OF_CONNECTIONS
-from balancer.config.policy_spec import PlainPolicy
 from balancer.config.positions import Place
+from balancer.config.schema.named_pools import OF_CONNECTIONS
+from balancer.config.schema.policy_spec import PlainPolicy
 from policies import registry
 from policies.errors import PoliciesError
 

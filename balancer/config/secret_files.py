@@ -13,7 +13,7 @@ from balancer.config.keys import dotted
 from balancer.config.positions import Place
 
 if TYPE_CHECKING:
-    from balancer.config.load import Reading
+    from balancer.config.loading import Reading
 
 READ_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 

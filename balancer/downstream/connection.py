@@ -25,11 +25,11 @@ from balancer.exchange.client_connection import (
 )
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
-from balancer.http1.body import Body
-from balancer.http1.request_head import Request
-from balancer.http1.request_reader import RequestReader
-from balancer.http2.reset_counts import REFUSED
-from balancer.networks import ends_of
+from balancer.http.h1.body import Body
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_reader import RequestReader
+from balancer.http.h2.reset_counts import REFUSED
+from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy

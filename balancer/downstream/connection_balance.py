@@ -7,7 +7,7 @@ still queued then, it accepts one, so a sibling that hangs delays a client only 
 
 from __future__ import annotations
 
-from balancer.shared_counters import SharedCounters
+from balancer.sharing.shared_counters import SharedCounters
 
 SLACK, SHARE_OF_SLACK = 4, 32
 """Allowed lead over a sibling: `SLACK` clients plus one in `SHARE_OF_SLACK` of its own. A small difference has no

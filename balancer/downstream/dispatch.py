@@ -8,8 +8,8 @@ from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.logged_exchange import LoggedExchange
 from balancer.exchange.traced_exchange import TracedExchange
-from balancer.http1.request_head import Request
-from balancer.http1.traced_head import TracedRequest
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.traced_head import TracedRequest
 from balancer.log.journal import journal_of
 from balancer.mirroring.mirrored_request import MirroredRequest, OriginalEnd
 from balancer.routes.own_response import OwnResponse

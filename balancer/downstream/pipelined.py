@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from balancer.errors import RequestRejected
-from balancer.http1.fields import END_OF_HEAD
-from balancer.http1.request_head import Request
-from balancer.http1.request_reader import RequestReader
+from balancer.http.h1.fields import END_OF_HEAD
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_reader import RequestReader
 
 BATCH: Final = 16
 BATCH_SIZE: Final = 4_096

@@ -16,8 +16,8 @@ from balancer.downstream.proxied_transport import ProxiedTransport
 from balancer.downstream.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
 from balancer.exchange.proxy import Proxy
-from balancer.http1.own_responses import error_response
-from balancer.networks import Network, is_within
+from balancer.http.h1.own_responses import error_response
+from balancer.syntax.networks import Network, is_within
 from balancer.tls.contexts import HTTP2, ServerHandshake
 from balancer.tls.transport import TlsTransport
 

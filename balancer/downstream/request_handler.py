@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from balancer.errors import ConnectionCut, ForwardingError, RequestRejected
-from balancer.http1.fields import host_of
-from balancer.http1.request_head import Request
+from balancer.http.h1.fields import host_of
+from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
 
 if TYPE_CHECKING:

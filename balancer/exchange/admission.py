@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import DeadlinePassed, Shed
 from balancer.exchange.wait_queue import TOO_LATE, RequestQueue
-from balancer.http1.request_hints import HintFields, RequestHints
+from balancer.http.h1.request_hints import HintFields, RequestHints
 from policies.overload.admission import Level, Pressure, excess, is_refused
 from policies.routing.router import Router
 from policies.stats.load import WindowedMinimum
 
 if TYPE_CHECKING:
-    from balancer.config.queue import AdmissionConfig, QueueConfig
+    from balancer.config.schema.queue import AdmissionConfig, QueueConfig
 
 BASE_WINDOW: Final = 60.0
 """Seconds of one bucket of the windowed minimum of the start-to-admission delay, as in LEDBAT (RFC 6817 § 3.4.2)."""

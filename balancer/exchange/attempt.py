@@ -23,13 +23,13 @@ from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.retries import IDEMPOTENT
 from balancer.exchange.state import AttemptState
 from balancer.exchange.tunnel import Tunnel
-from balancer.http1.chunks import chunk, last_chunk
-from balancer.http1.fields import Framing
-from balancer.http1.load_report import reported_load
-from balancer.http1.response_head import Response, outgoing_head
-from balancer.http1.upgrades import is_taken
+from balancer.http.h1.chunks import chunk, last_chunk
+from balancer.http.h1.fields import Framing
+from balancer.http.h1.load_report import reported_load
+from balancer.http.h1.response_head import Response, outgoing_head
+from balancer.http.h1.upgrades import is_taken
 from balancer.log.formats import NEW, NOT_CONNECTED, REUSED
-from balancer.upstream.bounded_reader import next_size
+from balancer.upstream.library.bounded_reader import next_size
 from balancer.upstream.pool import Pool
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 from policies.facts import Outcome, OutcomeKind, ReportedLoad

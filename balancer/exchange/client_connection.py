@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.errors import CLIENT_LEFT, ConnectionCut, ForwardingError
 from balancer.exchange.buffering import Charge
 from balancer.exchange.tunnel import reset
-from balancer.http1.own_responses import error_response
+from balancer.http.h1.own_responses import error_response
 
 if TYPE_CHECKING:
     from balancer.exchange.client_usage import ClientUsage
     from balancer.exchange.pending_upgrade import PendingUpgrade
     from balancer.exchange.proxy import Proxy
-    from balancer.grpc.call import GrpcCall
-    from balancer.http1.client import Client
-    from balancer.http1.response_head import Response
+    from balancer.http.grpc.call import GrpcCall
+    from balancer.http.h1.client import Client
+    from balancer.http.h1.response_head import Response
 
 HELD_BY_BODY: Final = 1
 """The body buffer of the request being received is full."""

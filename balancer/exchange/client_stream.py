@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from balancer.exchange.client_connection import ClientConnection
 
 if TYPE_CHECKING:
-    from balancer.http2.events import Fields
+    from balancer.http.h2.events import Fields
 
 
 class ClientStream(ClientConnection):

@@ -32,9 +32,9 @@ from balancer.exchange.receiving import drop_body, receive_whole, received_part,
 from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
 from balancer.exchange.state import State
 from balancer.exchange.wait_queue import Waiter
-from balancer.http1.chunks import chunk, last_chunk
-from balancer.http1.fields import Framing
-from balancer.http1.request_head import Request
+from balancer.http.h1.chunks import chunk, last_chunk
+from balancer.http.h1.fields import Framing
+from balancer.http.h1.request_head import Request
 from balancer.upstream.request import UpstreamRequest
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from balancer.config.explain import ExplainConfig
+from balancer.config.schema.explain import ExplainConfig
 from policies.insight.explanation import Trace
 
 if TYPE_CHECKING:
-    from balancer.http1.client import Client
-    from balancer.http1.request_head import Request
+    from balancer.http.h1.client import Client
+    from balancer.http.h1.request_head import Request
     from policies.facts import RequestFacts
     from policies.routing.assignment import Assignment
     from policies.routing.router import Router

@@ -9,13 +9,13 @@ from balancer.errors import ForwardingError, UnsupportedByTransport
 from balancer.exchange.attempt import CONNECTING, OK, SENT, Attempt
 from balancer.exchange.retries import take_another_try
 from balancer.exchange.stream_attempt import StreamAttempt
-from balancer.grpc.status import FAILURES, code_of_http, forbids_retry, status_in
-from balancer.upstream.stream import UpstreamStream
+from balancer.http.grpc.status import FAILURES, code_of_http, forbids_retry, status_in
+from balancer.upstream.http1.stream import UpstreamStream
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
-    from balancer.grpc.call import GrpcCall
-    from balancer.http1.response_head import Response
+    from balancer.http.grpc.call import GrpcCall
+    from balancer.http.h1.response_head import Response
     from balancer.upstream.request import UpstreamRequest
     from policies.facts import OutcomeKind
     from policies.insight.canary import Canary

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.exchange.attempt import Attempt
-from balancer.http1.response_head import Response
+from balancer.http.h1.response_head import Response
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from balancer.errors import ConnectionCut, ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import ENDED, Exchange
-from balancer.http1.request_head import Request
+from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
 
 if TYPE_CHECKING:

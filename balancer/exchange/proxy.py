@@ -20,22 +20,22 @@ from balancer.exchange.request_ids import fresh_ids
 from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.turns import Turns
 from balancer.exchange.wait_queue import RequestQueue
-from balancer.grpc.status import NAMES
-from balancer.http1.client import HTTP11, OWN_NAME, Client
-from balancer.http2.reset_counts import ResetCounts
-from balancer.networks import is_within
+from balancer.http.grpc.status import NAMES
+from balancer.http.h1.client import HTTP11, OWN_NAME, Client
+from balancer.http.h2.reset_counts import ResetCounts
+from balancer.syntax.networks import is_within
+from balancer.upstream.dial.target import Routes
 from balancer.upstream.pools import Pools
-from balancer.upstream.route import Routes
 from policies.clock import Clock
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.config.limits import BufferingLimits
+    from balancer.config.schema.limits import BufferingLimits
     from balancer.exchange.affinity import ResponseEdits
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.explaining import Explaining
     from balancer.exchange.runtime_config import RuntimeConfig
-    from balancer.http1.request_head import KeyOf
+    from balancer.http.h1.request_head import KeyOf
     from balancer.log.access_log import AccessLog
     from balancer.log.journal import Journal
     from balancer.rate_limits.limiter import Limiter

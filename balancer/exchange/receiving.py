@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody
 from balancer.exchange.state import State
-from balancer.http1.fields import without
+from balancer.http.h1.fields import without
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange

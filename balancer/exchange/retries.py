@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
-from balancer.grpc.status import NAMES, UNAVAILABLE
-from balancer.http1.request_head import Request
+from balancer.http.grpc.status import NAMES, UNAVAILABLE
+from balancer.http.h1.request_head import Request
 from policies.overload.retry_budget import RetryBudget
 from policies.overload.retry_limit import has_another_try
 
 if TYPE_CHECKING:
-    from balancer.config.retries import RetryConfig
+    from balancer.config.schema.retries import RetryConfig
     from balancer.exchange.attempt import Attempt
     from balancer.exchange.exchange import Exchange
 

@@ -10,41 +10,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from balancer.config.discovery import DiscoveryConfig
-from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
-from balancer.config.explain import ExplainConfig
-from balancer.config.health import HealthChecksConfig
-from balancer.config.limits import BufferingLimits, Limits, Timeouts
-from balancer.config.load import Settings
-from balancer.config.load_probes import LoadProbesConfig
-from balancer.config.names import NamesConfig, RouteWatchConfig
-from balancer.config.policy_spec import PolicySpec
-from balancer.config.pool_limits import PoolLimits
-from balancer.config.queue import AdmissionConfig, QueueConfig
-from balancer.config.rate_limits import RateLimitConfig
-from balancer.config.record import RecordConfig
-from balancer.config.routes import RouteConfig
-from balancer.config.sections import LogConfig, NormaliseConfig
-from balancer.config.sticky import StickyConfig
-from balancer.config.tracing import TracingConfig
+from balancer.config.loading import Settings
+from balancer.config.schema.discovery import DiscoveryConfig
+from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
+from balancer.config.schema.explain import ExplainConfig
+from balancer.config.schema.health import HealthChecksConfig
+from balancer.config.schema.limits import BufferingLimits, Limits, Timeouts
+from balancer.config.schema.load_probes import LoadProbesConfig
+from balancer.config.schema.names import NamesConfig, RouteWatchConfig
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.queue import AdmissionConfig, QueueConfig
+from balancer.config.schema.rate_limits import RateLimitConfig
+from balancer.config.schema.record import RecordConfig
+from balancer.config.schema.routes import RouteConfig
+from balancer.config.schema.sections import LogConfig, NormaliseConfig
+from balancer.config.schema.sticky import StickyConfig
+from balancer.config.schema.tracing import TracingConfig
 from balancer.exchange.admission import AdmissionRules, admission_rules
 from balancer.exchange.affinity import ResponseEdits, Stickiness
 from balancer.exchange.request_key import key_of
 from balancer.exchange.retries import Retries, retries_of
-from balancer.http1.internal_fields import InternalFields
-from balancer.http1.request_head import KeyOf
-from balancer.http2.limits import FIELD_OVERHEAD
-from balancer.http2.limits import Limits as Http2Limits
-from balancer.networks import Network
+from balancer.http.h1.internal_fields import InternalFields
+from balancer.http.h1.request_head import KeyOf
+from balancer.http.h2.limits import FIELD_OVERHEAD
+from balancer.http.h2.limits import Limits as Http2Limits
+from balancer.syntax.networks import Network
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import ServerTls, UpstreamTls
+from balancer.upstream.dial.lookup import DnsLookup, SystemLookup
+from balancer.upstream.dial.names import NamesPlan
+from balancer.upstream.dial.resolved_name import NameRules
+from balancer.upstream.dial.route_baseline import BaselineRules
+from balancer.upstream.dial.route_watch import WatchPlan
+from balancer.upstream.dial.target import RoutesPlan
 from balancer.upstream.load_probes import ProbePlan
-from balancer.upstream.lookup import DnsLookup, SystemLookup
-from balancer.upstream.names import NamesPlan
-from balancer.upstream.resolved_name import NameRules
-from balancer.upstream.route import RoutesPlan
-from balancer.upstream.route_baseline import BaselineRules
-from balancer.upstream.route_watch import WatchPlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.facts import Region
 from policies.health.health import Health

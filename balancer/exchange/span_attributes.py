@@ -9,15 +9,15 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from balancer.http1.client import HTTP2
-from balancer.http1.fields import first_value_of, host_of, scheme_of
+from balancer.http.h1.client import HTTP2
+from balancer.http.h1.fields import first_value_of, host_of, scheme_of
 from balancer.log.formats import TARGET_LIMIT, Fault
 
 if TYPE_CHECKING:
-    from balancer.grpc.call import GrpcCall
-    from balancer.http1.client import Client
-    from balancer.http1.request_head import Request
-    from balancer.upstream.connect_phases import Phases
+    from balancer.http.grpc.call import GrpcCall
+    from balancer.http.h1.client import Client
+    from balancer.http.h1.request_head import Request
+    from balancer.upstream.dial.phases import Phases
     from policies.facts import Endpoint
     from policies.insight.explanation import Explanation
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.config.limits import READ
+from balancer.config.schema.limits import READ
 from balancer.errors import MalformedResponse
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.client_stream import ClientStream
-from balancer.http1.chunks import passing_trailers
-from balancer.http1.field_list import fields_of
-from balancer.http1.fields import Framing
-from balancer.http1.websocket import is_accepted
+from balancer.http.h1.chunks import passing_trailers
+from balancer.http.h1.field_list import fields_of
+from balancer.http.h1.fields import Framing
+from balancer.http.h1.websocket import is_accepted
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
-    from balancer.http1.response_head import Response
-    from balancer.http2.events import Fields
+    from balancer.http.h1.response_head import Response
+    from balancer.http.h2.events import Fields
     from balancer.upstream.request import UpstreamRequest
 
 NONE: Final = Framing.NONE

@@ -23,11 +23,11 @@ from balancer.exchange.span_attributes import (
     response_attributes,
     span_name,
 )
-from balancer.http1.traced_head import TracedRequest
+from balancer.http.h1.traced_head import TracedRequest
 from balancer.log.formats import NOT_CONNECTED, Fault, fault_of, good_end
 from balancer.log.journal import Nothing
 from balancer.tracing.spans import Kind, Spans, Trace
-from balancer.upstream.connect_phases import NOTHING
+from balancer.upstream.dial.phases import NOTHING
 from policies.facts import OutcomeKind
 from policies.insight.explanation import Trace as Explained
 

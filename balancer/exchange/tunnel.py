@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
-from balancer.config.limits import READ
+from balancer.config.schema.limits import READ
 from balancer.errors import TUNNEL_CUT, ConnectionCut, Http2Error, TunnelBroken, TunnelIdle
-from balancer.http1.fields import without
-from balancer.http1.response_head import Response
-from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size
-from balancer.upstream.connection import UpstreamConnection
+from balancer.http.h1.fields import without
+from balancer.http.h1.response_head import Response
+from balancer.upstream.http1.connection import UpstreamConnection
+from balancer.upstream.library.bounded_reader import BoundedReader, bounded, next_size
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection

@@ -22,11 +22,11 @@ from balancer.errors import (
     RequestRejected,
     UpstreamError,
 )
-from balancer.grpc.call import GrpcCall
-from balancer.grpc.status import FAILURE_NAMES
-from balancer.http1.client import HTTP2, Client
-from balancer.http1.fields import host_of
-from balancer.http1.own_responses import error_body
+from balancer.http.grpc.call import GrpcCall
+from balancer.http.grpc.status import FAILURE_NAMES
+from balancer.http.h1.client import HTTP2, Client
+from balancer.http.h1.fields import host_of
+from balancer.http.h1.own_responses import error_body
 from policies.facts import Endpoint, ReportedLoad
 
 TARGET_LIMIT = 2048

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from balancer.errors import LogFailed
-from balancer.printable import printable
+from balancer.syntax.printable import printable
 
 STANDARD_OUTPUT = 1
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)

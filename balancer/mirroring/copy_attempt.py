@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ConnectFailed, MalformedResponse, ResponseTimeout, UpstreamError
-from balancer.http1.load_report import reported_load
+from balancer.http.h1.load_report import reported_load
 from policies.facts import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
-    from balancer.http1.response_head import Response
+    from balancer.http.h1.response_head import Response
     from balancer.mirroring.request_copy import RequestCopy
     from balancer.upstream.request import UpstreamRequest
     from policies.facts import ReportedLoad

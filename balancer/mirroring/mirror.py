@@ -11,11 +11,11 @@ from balancer.mirroring.request_copy import BODY_TOO_LONG, RequestCopy
 from policies.stats.load import Histogram
 
 if TYPE_CHECKING:
-    from balancer.config.mirroring import MirrorConfig
-    from balancer.config.routes import RouteConfig
+    from balancer.config.schema.mirroring import MirrorConfig
+    from balancer.config.schema.routes import RouteConfig
     from balancer.exchange.proxy import Proxy
-    from balancer.http1.client import Client
-    from balancer.http1.request_head import Request
+    from balancer.http.h1.client import Client
+    from balancer.http.h1.request_head import Request
 
 BUSY: Final = "busy"
 """Reason for skipping: `max_in_flight` copies are in flight."""

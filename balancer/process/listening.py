@@ -6,10 +6,10 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from balancer.admin.sockets import AdminSockets, open_admin_sockets
 from balancer.build import build
-from balancer.config.listen import ListenAddress
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
+from balancer.config.schema.listen import ListenAddress
+from balancer.control.admin.sockets import AdminSockets, open_admin_sockets
 from balancer.downstream.acceptor import bind
 from balancer.process.socket_handover import Inherited
 

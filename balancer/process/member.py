@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from balancer.process.listening import Listening
 from balancer.rate_limits.shared_buckets import SharedBuckets
-from balancer.shared_counters import SharedCounters
+from balancer.sharing.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 from policies.endpoint.process_share import share
 
 if TYPE_CHECKING:
-    from balancer.config.load import Settings
-    from balancer.config.sections import LimitsConfig
+    from balancer.config.loading import Settings
+    from balancer.config.schema.sections import LimitsConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.log.output import complain
 from balancer.process.child import Child
 from balancer.process.listening import listening, ready_line
@@ -27,7 +27,7 @@ from balancer.process.shutdown import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.signals import Signals
 from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
 from balancer.rate_limits.shared_buckets import SharedBuckets
-from balancer.shared_counters import SharedCounters
+from balancer.sharing.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 
 SPARE_TIME = 5.0

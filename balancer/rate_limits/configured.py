@@ -11,8 +11,8 @@ from balancer.rate_limits.request_source import Trusts
 from balancer.rate_limits.shared_buckets import Buckets, SharedBuckets
 
 if TYPE_CHECKING:
-    from balancer.config.rate_limits import RateLimitConfig
-    from balancer.http1.request_head import KeyOf
+    from balancer.config.schema.rate_limits import RateLimitConfig
+    from balancer.http.h1.request_head import KeyOf
 
 
 class RateLimits:

@@ -12,9 +12,9 @@ from balancer.rate_limits.shared_buckets import Bucket, Buckets, key_of_bucket, 
 from policies.overload.token_bucket import ALMOST, TokenBucket
 
 if TYPE_CHECKING:
-    from balancer.config.rate_limits import RateLimitConfig
-    from balancer.http1.client import Client
-    from balancer.http1.request_head import KeyOf, Request
+    from balancer.config.schema.rate_limits import RateLimitConfig
+    from balancer.http.h1.client import Client
+    from balancer.http.h1.request_head import KeyOf, Request
 
 ROUNDING: Final = 1e-7
 """Seconds by which a computed wait may exceed a whole number without meaning the next one, or 0 without meaning one.

@@ -12,7 +12,7 @@ from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from balancer.config.record import RecordConfig
+from balancer.config.schema.record import RecordConfig
 from balancer.errors import LogFailed, RecordingRefused
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for
@@ -20,7 +20,7 @@ from balancer.log.output import complain
 from balancer.recording.recorder import Recorder, RecordingMetadata
 
 if TYPE_CHECKING:
-    from balancer.config.policy_spec import PolicySpec
+    from balancer.config.schema.policy_spec import PolicySpec
     from balancer.exchange.affinity import Stickiness
     from balancer.exchange.proxy import Proxy
     from policies.clock import Clock

@@ -11,7 +11,7 @@ from balancer.routes.route import Route, phrase_of
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
-    from balancer.http1.request_head import Request
+    from balancer.http.h1.request_head import Request
 
 
 class OwnResponse:

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from balancer.http1.fields import Values, found, host_of, lines_of, scheme_of
-from balancer.http1.request_head import Request
-from balancer.urls import host_in
+from balancer.http.h1.fields import Values, found, host_of, lines_of, scheme_of
+from balancer.http.h1.request_head import Request
+from balancer.syntax.urls import host_in
 
 if TYPE_CHECKING:
-    from balancer.config.routes import AnswerConfig, RedirectConfig, RouteConfig
+    from balancer.config.schema.routes import AnswerConfig, RedirectConfig, RouteConfig
     from balancer.exchange.proxy import Proxy
     from balancer.mirroring.mirror import Mirror
     from balancer.rate_limits.limiter import Limiter

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from balancer.config.sections import NormaliseConfig
+from balancer.config.schema.sections import NormaliseConfig
 from balancer.errors import AmbiguousPath
-from balancer.http1.fields import host_of
-from balancer.http1.request_head import Request
+from balancer.http.h1.fields import host_of
+from balancer.http.h1.request_head import Request
 from balancer.routes.route import FieldValues, Route, lines_asked_for
-from balancer.urls import MAX_AUTHORITY_BYTES, decoded, has_dots, host_in, resolved
+from balancer.syntax.urls import MAX_AUTHORITY_BYTES, decoded, has_dots, host_in, resolved
 
 if TYPE_CHECKING:
-    from balancer.config.routes import RouteConfig
+    from balancer.config.schema.routes import RouteConfig
 
 
 AMBIGUOUS: Final = {

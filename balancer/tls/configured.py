@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.tls.contexts import ServerTls, UpstreamTls
 from policies.facts import Endpoint
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from balancer.config.endpoint import EndpointConfig, UpstreamTlsConfig
-from balancer.config.sections import TlsConfig
+from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
+from balancer.config.schema.sections import TlsConfig
 from balancer.tls.certificate_names import dns_names, is_named
 from balancer.tls.undecodable_names import mute_undecodable_names
 from policies.facts import Endpoint

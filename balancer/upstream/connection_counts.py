@@ -9,7 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from balancer.upstream.connect_phases import Phases
+from balancer.upstream.dial.phases import Phases
 
 WORKER: Final = "worker"
 US: Final = "us"

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from balancer.upstream.connect_phases import Phases
+from balancer.upstream.dial.phases import Phases
 
 if TYPE_CHECKING:
-    from balancer.upstream.connection import UpstreamConnection
-    from balancer.upstream.stream import MultiplexedConnection
+    from balancer.upstream.http1.connection import UpstreamConnection
+    from balancer.upstream.http1.stream import MultiplexedConnection
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, Re
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
-    from balancer.http1.response_head import Response
+    from balancer.http.h1.response_head import Response
     from balancer.upstream.pool import Pool
     from balancer.upstream.request import UpstreamRequest
     from policies.facts import Endpoint

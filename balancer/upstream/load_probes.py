@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from balancer.http1.load_report import reported_load
+from balancer.http.h1.load_report import reported_load
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
 
 if TYPE_CHECKING:

@@ -12,19 +12,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from balancer.upstream.backoff import FAILURES
+from balancer.upstream.dial.backoff import FAILURES
 
 if TYPE_CHECKING:
     import asyncio
 
-    from balancer.config.pool_limits import PoolLimits
+    from balancer.config.schema.pool_limits import PoolLimits
     from balancer.errors import ConnectFailed
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_info import ConnectionInfo
     from balancer.upstream.connector import Connector
+    from balancer.upstream.dial.target import Route
     from balancer.upstream.request import UpstreamRequest
-    from balancer.upstream.route import Route
     from policies.facts import Endpoint
 
 NATIVE: Final = "native"

@@ -12,11 +12,11 @@ from random import Random
 from time import monotonic
 from typing import Protocol
 
-from balancer.config.pool_limits import PoolLimits
+from balancer.config.schema.pool_limits import PoolLimits
 from balancer.tls.contexts import UpstreamTls
-from balancer.upstream.connection_pool import ConnectionPool
+from balancer.upstream.dial.target import Routes
+from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import NATIVE, Pool
-from balancer.upstream.route import Routes
 from policies.facts import Endpoint
 
 MOST_CHECKS = 16

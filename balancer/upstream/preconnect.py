@@ -10,15 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from balancer.upstream.idle_timeout import MIN_IDLE_AGE
+from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
 from balancer.upstream.peak import Peak
 
 if TYPE_CHECKING:
-    from balancer.config.pool_limits import PoolLimits
-    from balancer.upstream.connection import UpstreamConnection
+    from balancer.config.schema.pool_limits import PoolLimits
     from balancer.upstream.connection_counts import PoolCounts
-    from balancer.upstream.connection_pool import ConnectionPool
+    from balancer.upstream.http1.connection import UpstreamConnection
+    from balancer.upstream.http1.pool import ConnectionPool
 
 CONNECT_TIMES: Final = 3
 """Multiple of the connect time that suffices to open a replacement or to get the response to a heartbeat."""

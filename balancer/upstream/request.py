@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from balancer.errors import UpstreamError
-    from balancer.http1.response_head import Response
-    from balancer.upstream.connect_phases import Phases
+    from balancer.http.h1.response_head import Response
+    from balancer.upstream.dial.phases import Phases
 
 
 class ResponseSink(Protocol):

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from balancer.upstream.multiplexed_pool import MultiplexedPool
+from balancer.upstream.http2.pool import MultiplexedPool
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
+    from balancer.upstream.http1.stream import MultiplexedConnection
     from balancer.upstream.pools import Pools
-    from balancer.upstream.stream import MultiplexedConnection
     from policies.facts import Endpoint
 
 
 async def open_http2(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """Open an HTTP/2 connection, by ALPN or prior knowledge."""
-    from balancer.upstream.http2_dial import open_session
+    from balancer.upstream.http2.dial import open_session
 
     return await open_session(pool, tls)
 
 
 async def open_curl(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """Return the adapter of libcurl for one endpoint."""
-    from balancer.upstream.curl import CurlConnection
+    from balancer.upstream.library.curl import CurlConnection
 
     return CurlConnection(pool, tls)
 
 
 async def open_aiohttp(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """Return the adapter of aiohttp's client for one endpoint."""
-    from balancer.upstream.aiohttp_client import AiohttpConnection
+    from balancer.upstream.library.aiohttp_client import AiohttpConnection
 
     return AiohttpConnection(pool, tls)
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from balancer.admin.socket_path import own_directory, socket_name
+from balancer.control.admin.socket_path import own_directory, socket_name
 from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.cpu_reading import CpuReading

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.capacity.curve import Curve, Point
 from experiments.report import canvas
 from experiments.report.canvas import STYLE

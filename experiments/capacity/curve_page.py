@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.capacity.curve import Curve, Point, read_curve
 from experiments.capacity.curve_figure import load_curves
 from experiments.capacity.offered import pooled

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.capacity.criteria import Trial
 
 STEP = 1.5

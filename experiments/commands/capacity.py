@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search

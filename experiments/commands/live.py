@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from balancer.admin.options import refuse_renamed_variables
+from balancer.control.admin.options import refuse_renamed_variables
 from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.commands.options import PAGE, live_page
 from experiments.errors import BadInputError, ExperimentError

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from balancer.admin.options import refuse_renamed_variables
+from balancer.control.admin.options import refuse_renamed_variables
 from experiments.commands.live_options import percent, policies_chosen
 from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
 from experiments.errors import BadInputError

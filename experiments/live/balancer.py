@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from balancer.admin.client import AdminClient, AdminError, target_of
+from balancer.control.admin.client import AdminClient, AdminError, target_of
 from experiments.errors import BadInputError, ExperimentError
 
 PATIENCE = 10.0

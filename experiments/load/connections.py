@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from balancer.upstream.connection import ConnectionOwner, Response, UpstreamConnection, connect
+from balancer.upstream.http1.connection import ConnectionOwner, Response, UpstreamConnection, connect
 from experiments.errors import FleetFailedError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from balancer.upstream.connection import Response, UpstreamConnection
+from balancer.upstream.http1.connection import Response, UpstreamConnection
 from experiments.load.alarm import open_alarm
 from experiments.load.connections import BodyIgnored, Connections
 from experiments.load.ledger import Ledger

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from balancer.admin.page.sampler import VIEWER_LIMIT, TooManyViewers, encoded, event
-from balancer.admin.page.window import HISTORY
+from balancer.control.admin.page.sampler import VIEWER_LIMIT, TooManyViewers, encoded, event
+from balancer.control.admin.page.window import HISTORY
 
 HISTORY_EVENT, SNAPSHOT, NOTE = "history", "snapshot", "note"
 ORDER = (HISTORY_EVENT, SNAPSHOT, NOTE)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from balancer.admin.client import UNIX_SCHEME, target_of
-from balancer.admin.socket_path import found_socket
+from balancer.control.admin.client import UNIX_SCHEME, target_of
+from balancer.control.admin.socket_path import found_socket
 from experiments.page.feed import HISTORY_EVENT, SNAPSHOT, Feed
 
 RETRY = 1.0

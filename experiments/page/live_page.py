@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
-from balancer.networks import is_this_machine
+from balancer.syntax.networks import is_this_machine
 from experiments.control import url_of
 from experiments.errors import BadInputError
 from experiments.processes import GRACE, READY, environment, program

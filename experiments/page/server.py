@@ -13,9 +13,9 @@ from typing import Any
 
 from aiohttp import web
 
-from balancer.admin.access import is_from_this_machine
-from balancer.admin.page.document import page
-from balancer.admin.page.streaming import EventStreams
+from balancer.control.admin.access import is_from_this_machine
+from balancer.control.admin.page.document import page
+from balancer.control.admin.page.streaming import EventStreams
 from experiments.page.feed import Feed
 from experiments.page.follower import Follower
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
 from experiments.report.document import Picture
 from experiments.report.figures_time import Bins, bins_of

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from balancer.upstream.connection import Response, UpstreamConnection
+from balancer.upstream.http1.connection import Response, UpstreamConnection
 from experiments.load.connections import BodyIgnored, open_connection
 
 CONNECT_TIMEOUT = 150.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from balancer.http1.internal_fields import InternalFields
+from balancer.http.h1.internal_fields import InternalFields
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.stats.comparison import typical
 

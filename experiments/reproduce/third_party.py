@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.reproduce.client import failures
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
 from experiments.reproduce.third_party_modes import (

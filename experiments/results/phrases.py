@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval
 from experiments.stats.measures import supported_tail

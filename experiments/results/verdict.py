@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.results.advice import doubtful_lines, no_run_lines, unjudged_lines
 from experiments.results.alone import alone_lines, is_alone
 from experiments.results.evidence import Evidence

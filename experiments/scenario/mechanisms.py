@@ -11,12 +11,17 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from balancer.config.health import HealthChecksConfig, OutlierDetectionConfig, PanicConfig, SlowStartConfig
-from balancer.config.pool import PoolConfig
-from balancer.config.queue import ConcurrencyConfig, QueueConfig
 from balancer.config.renamed import renamed_at
-from balancer.config.retries import HedgingConfig, RetryConfig
-from balancer.config.sections import LimitsConfig, TimeoutsConfig
+from balancer.config.schema.health import (
+    HealthChecksConfig,
+    OutlierDetectionConfig,
+    PanicConfig,
+    SlowStartConfig,
+)
+from balancer.config.schema.pool import PoolConfig
+from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
+from balancer.config.schema.retries import HedgingConfig, RetryConfig
+from balancer.config.schema.sections import LimitsConfig, TimeoutsConfig
 from experiments.scenario.table import Model
 
 Said = Mapping[str, Any]

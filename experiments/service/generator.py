@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.http1.connection import UpstreamConnection
 from experiments.errors import FleetFailedError
 from experiments.load.connections import Connections
 from experiments.load.generator import SPARE, Generator, InFlightRequest, ignore_start

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from balancer.probe.target import Target
+from balancer.tools.probe.target import Target
 from experiments.errors import BadInputError
 from experiments.scenario.files import first_complaint
 from experiments.scenario.labels import LONGEST_LABEL, shortened

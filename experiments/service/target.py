@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from balancer.config.endpoint import UpstreamTlsConfig
+from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed
-from balancer.probe.target import BadTarget, Target, target_of
 from balancer.tls.contexts import ClientTls, TlsProblem, UpstreamTls
-from balancer.upstream.connection import UpstreamConnection, connect
+from balancer.tools.probe.target import BadTarget, Target, target_of
+from balancer.upstream.http1.connection import UpstreamConnection, connect
 from experiments.errors import BadInputError, ExperimentError
 from experiments.printable import one_line
 

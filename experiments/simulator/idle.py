@@ -1,9 +1,9 @@
 """Idle connections of one balancer to one worker, and their idle-timeout estimate.
 
-Follows the balancer's pool (`balancer/upstream/idle_connections.py`) with the same estimate: connections to an unknown
-worker are used for a few seconds of idleness, and one probe connection kept beyond the estimate extends it. The pool
-sweeps four times a second; the simulator sweeps when a connection is needed. A close by the worker is known at once, so
-the race of a request with a close does not occur.
+Follows the balancer's pool (`balancer/upstream/http1/idle_connections.py`) with the same estimate: connections to an
+unknown worker are used for a few seconds of idleness, and one probe connection kept beyond the estimate extends it. The
+pool sweeps four times a second; the simulator sweeps when a connection is needed. A close by the worker is known at
+once, so the race of a request with a close does not occur.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from balancer.config.pool_limits import IdleTimeoutRules
-from balancer.upstream.idle_timeout import ESTIMATE_INTERVAL, MIN_IDLE_AGE, IdleTimeout
+from balancer.config.schema.pool_limits import IdleTimeoutRules
+from balancer.upstream.http1.idle_timeout import ESTIMATE_INTERVAL, MIN_IDLE_AGE, IdleTimeout
 
 NONE: Final = -inf
 

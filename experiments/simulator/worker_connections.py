@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from balancer.config.pool_limits import IdleTimeoutRules
+from balancer.config.schema.pool_limits import IdleTimeoutRules
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.idle import Idle

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from balancer.printable import with_digits
+from balancer.syntax.printable import with_digits
 from experiments.results.phrases import show
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN

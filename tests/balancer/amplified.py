@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from balancer.exchange.turns import Turns
-from balancer.urls import MAX_PARTS
+from balancer.syntax.urls import MAX_PARTS
 from tests.balancer.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, frame, frames_of
 from tests.balancer.wireless import CLIENTS, Peer, Wireless
 

@@ -20,12 +20,12 @@ from typing import Any, cast
 
 import pytest
 
-from balancer.config.load import Settings
-from balancer.control_plane import ControlPlane
+from balancer.config.loading import Settings
+from balancer.control.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
 from balancer.exchange.proxy import Proxy
-from balancer.server import Server, new_event_loop
-from balancer.upstream.connection_pool import ConnectionPool
+from balancer.process.server import Server, new_event_loop
+from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 from policies.loading.source import Source

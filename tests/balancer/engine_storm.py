@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 from hpack import Encoder
 
-from balancer.http2.client_engine import CannotOpenStream, ClientEngine
-from balancer.http2.engine import Engine
-from balancer.http2.events import CANCEL, CLOSED, DATA, HEAD, INTERIM, OVERSIZED, RESET, TRAILERS
-from balancer.http2.events import Event as EngineEvent
-from balancer.http2.limits import SMALL, Limits
-from balancer.http2.sendable import UnsendableFields
-from balancer.http2.server_engine import ServerEngine
+from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
+from balancer.http.h2.engine import Engine
+from balancer.http.h2.events import CANCEL, CLOSED, DATA, HEAD, INTERIM, OVERSIZED, RESET, TRAILERS
+from balancer.http.h2.events import Event as EngineEvent
+from balancer.http.h2.limits import SMALL, Limits
+from balancer.http.h2.sendable import UnsendableFields
+from balancer.http.h2.server_engine import ServerEngine
 from tests.balancer import frames
 from tests.balancer.frames import PREFACE, block, frame, frames_of
 from tests.balancer.storm import Event

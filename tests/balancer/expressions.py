@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import balancer
-from balancer.config.key import KeyConfig
+from balancer.config.schema.key import KeyConfig
 from balancer.exchange.request_key import key_of
-from balancer.http1 import fields
+from balancer.http.h1 import fields
 from tests.balancer.backtracking import Counted
 from tests.balancer.wireless import Wireless
 

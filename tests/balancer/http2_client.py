@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from balancer.http2.client_engine import ClientEngine
-from balancer.http2.events import CLOSED, DATA, GOAWAY, HEAD, INTERIM, RESET, TRAILERS
-from balancer.http2.limits import Limits
+from balancer.http.h2.client_engine import ClientEngine
+from balancer.http.h2.events import CLOSED, DATA, GOAWAY, HEAD, INTERIM, RESET, TRAILERS
+from balancer.http.h2.limits import Limits
 from tests.balancer import frames
 from tests.balancer.conftest import Stage, Wire
 from tests.balancer.frames import PREFACE, frame, frames_of

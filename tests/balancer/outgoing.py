@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from balancer.http1.client import Client
-from balancer.http1.request_head import Request, RequestHeads
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request, RequestHeads
 
 
 def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:

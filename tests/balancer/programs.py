@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from balancer.admin.socket_path import found_socket
+from balancer.control.admin.socket_path import found_socket
 from tests.balancer.conftest import ScriptedWorker, Wire, get
 
 PATIENCE = 30.0

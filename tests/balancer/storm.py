@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from balancer.config.limits import BufferingLimits
+from balancer.config.schema.limits import BufferingLimits
 from balancer.exchange.turns import Turns
 from tests.balancer.readers import Lenient, requests_seen, responses_seen
 from tests.balancer.wireless import Peer, Wireless, charged, miscounted

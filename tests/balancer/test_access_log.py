@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.sections import LogConfig
+from balancer.config.schema.sections import LogConfig
 from balancer.log.access_log import AccessLog
 from tests.balancer.conftest import Stage, Wire, answering_after, get, playing, post, response
 from tests.balancer.test_access_log_writer import LogRecord, written
@@ -137,7 +137,7 @@ async def test_queue_time_of_a_full_endpoint(stage: Stage, watched: WatchedLog) 
 
 async def test_entry_names_the_policy_that_picked(stage: Stage, watched: WatchedLog) -> None:
     """The policy changes between two requests: each entry names the one that picked."""
-    from balancer.config.policy_spec import PolicySpec
+    from balancer.config.schema.policy_spec import PolicySpec
 
     await watched.serve(await stage.worker(response()), policy="random")
     await stage.ask(get())

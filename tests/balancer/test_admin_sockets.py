@@ -16,14 +16,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli
-from balancer.admin.application import CLIENT_LIMIT
-from balancer.admin.socket_path import found_socket, made_directory
-from balancer.admin.sockets import bind_unix, open_admin_sockets
-from balancer.config.admin import AdminConfig
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
+from balancer.config.schema.admin import AdminConfig
+from balancer.control.admin.application import CLIENT_LIMIT
+from balancer.control.admin.socket_path import found_socket, made_directory
+from balancer.control.admin.sockets import bind_unix, open_admin_sockets
 from balancer.errors import ListenFailed
-from balancer.networks import unmapped
+from balancer.syntax.networks import unmapped
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.programs import Program, Start, starting
 from tests.balancer.test_admin import TOKEN

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.config.load import Settings
-from balancer.config.routes import RouteConfig
-from balancer.config.sections import NormaliseConfig
+from balancer.config.loading import Settings
+from balancer.config.schema.routes import RouteConfig
+from balancer.config.schema.sections import NormaliseConfig
 from balancer.errors import AmbiguousPath
-from balancer.http1.client import Client
+from balancer.http.h1.client import Client
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable, refused_routes
 from tests.balancer.conftest import Stage, get, response

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from balancer.config.limits import Limits
+from balancer.config.schema.limits import Limits
 from balancer.downstream.http2.request_heads import StreamRequestHeads
 from balancer.errors import RequestRejected
-from balancer.http1.client import Client
+from balancer.http.h1.client import Client
 from tests.balancer.amplified import ALL, FEATURES, HEADS, Played, play
 from tests.balancer.expressions import IS_COMPILED
 

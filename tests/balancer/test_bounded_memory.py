@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from balancer.config.limits import READ
-from balancer.upstream.bounded_reader import LONGEST_READ, next_size
+from balancer.config.schema.limits import READ
+from balancer.upstream.library.bounded_reader import LONGEST_READ, next_size
 from tests.balancer.conftest import Stage, Wire, get, response
 
 MIB = 1 << 20

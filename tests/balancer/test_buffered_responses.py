@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from balancer.config.limits import BufferingLimits
+from balancer.config.schema.limits import BufferingLimits
 from tests.balancer.conftest import Stage, answering, get, response
 from tests.balancer.wireless import Peer, Wireless, buffering, sends
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.http2.limits import Limits
+from balancer.http.h2.limits import Limits
 from tests.balancer.conftest import Stage, Wire, answering_after, playing, response
 from tests.balancer.http2_client import Http2Client, fields, http2_client
 

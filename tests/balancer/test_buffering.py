@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.limits import BufferingLimits
+from balancer.config.schema.limits import BufferingLimits
 from balancer.configuration import load
 from balancer.exchange.runtime_config import runtime_config_of
 from tests.balancer.conftest import Stage, get, post, response

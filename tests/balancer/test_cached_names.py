@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.upstream.resolved_name import CachedName, CacheState, NameRules
+from balancer.upstream.dial.resolved_name import CachedName, CacheState, NameRules
 
 RULES = NameRules(shortest=2.0, longest=100.0, stale=50.0, negative=5.0)
 HOSTS = ("192.0.2.1",)

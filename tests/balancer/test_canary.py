@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.merge import merged_status
-from balancer.admin.status import process_status
-from balancer.config.policy_spec import PolicySpec
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.control.admin.merge import merged_status
+from balancer.control.admin.status import process_status
 from tests.balancer.conftest import Message, Stage, get, response
 
 POLICY = {

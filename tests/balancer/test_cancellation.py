@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.admin.exchange import AdminExchange
+from balancer.control.admin.exchange import AdminExchange
 from balancer.downstream.connection import DownstreamConnection
 from balancer.exchange.exchange import Exchange
 from tests.balancer.conftest import Stage, Wire, answering_after, get, quiet_loop, uncollected

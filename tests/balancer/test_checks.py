@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.config.endpoint import EndpointConfig
-from balancer.membership.active_checks import FIRST_AT_ONCE, CheckPlan
+from balancer.cluster.active_checks import FIRST_AT_ONCE, CheckPlan
+from balancer.config.schema.endpoint import EndpointConfig
 from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
 from policies.health.active_checks import CheckRules

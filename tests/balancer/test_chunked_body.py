@@ -7,7 +7,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from balancer.errors import MalformedBody
-from balancer.http1.body import ChunkedBody
+from balancer.http.h1.body import ChunkedBody
 from tests.balancer.example_counts import examples
 from tests.balancer.messages import text
 from tests.balancer.wireless import Wireless

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.exchange.client_usage import ClientUsages, PendingRequest
-from balancer.http1.client import Client
-from balancer.http1.request_head import RequestHeads
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import RequestHeads
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.example_counts import examples
 from tests.balancer.http2_client import Http2Client, fields, http2_client

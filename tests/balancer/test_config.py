@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from balancer.config.listen import ListenAddress
-from balancer.config.load import Settings, endpoints_from_workers
+from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError
+from balancer.config.schema.listen import ListenAddress
 from balancer.configuration import load
 
 SAMPLE = """

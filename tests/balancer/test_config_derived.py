@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from balancer.config.keys import dotted, is_list, keys_of, parts_of, table_at, table_of
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.positions import Place
 from balancer.exchange.runtime_config import runtime_config_of
 

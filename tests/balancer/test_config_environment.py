@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from tests.balancer.test_config import ENDPOINT, write

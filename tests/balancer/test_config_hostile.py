@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.__main__ import main
+from balancer.cluster.discovery.file_source import FileSource
 from balancer.config import documents
-from balancer.config.discovery import FileDiscovery
 from balancer.config.environment import variable_of
 from balancer.config.keys import keys_of
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
+from balancer.config.schema.discovery import FileDiscovery
 from balancer.configuration import load
-from balancer.membership.file_source import FileSource
-from balancer.printable import one_line
+from balancer.syntax.printable import one_line
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.example_counts import examples
 from tests.balancer.programs import starting

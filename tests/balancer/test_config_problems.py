@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from balancer.config.problems import MOST_PROBLEMS, ConfigError, without_credentials
-from balancer.config.sidecar import origins_from
+from balancer.config.schema.sidecar import origins_from
 from balancer.configuration import load, load_sidecar
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.test_admin import status

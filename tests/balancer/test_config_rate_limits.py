@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.rate_limits import RateLimitConfig
+from balancer.config.schema.rate_limits import RateLimitConfig
 from tests.balancer.test_config import problems, write
 from tests.command_line import run_in_process
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.load import Settings
-from balancer.config.named_pools import PoolSettings
+from balancer.config.loading import Settings
+from balancer.config.schema.named_pools import PoolSettings
 from balancer.configuration import load
 from balancer.exchange.runtime_config import runtime_config_of
 from tests.balancer.test_config import problems, write

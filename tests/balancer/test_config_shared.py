@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.shared import SharedConfig
+from balancer.config.schema.shared import SharedConfig
 from tests.command_line import run_in_process
 
 BASE = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\nregion = "r"\n'
@@ -57,7 +57,7 @@ def test_wrong_keys_are_named(tmp_path: Path, table: str, message: str) -> None:
 
 
 def test_a_missing_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("balancer.config.shared.find_spec", lambda _: None)
+    monkeypatch.setattr("balancer.config.schema.shared.find_spec", lambda _: None)
     code, output = checked(tmp_path, 'url = "redis://:hush@h"')
     assert code == 2
     [line] = output.splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from balancer.downstream.connection_balance import ConnectionBalance
-from balancer.shared_counters import SharedCounters
+from balancer.sharing.shared_counters import SharedCounters
 
 
 def processes(*clients: int | None) -> list[ConnectionBalance]:

@@ -7,8 +7,8 @@ import gc
 
 import pytest
 
-from balancer.admin.status import proxy_status
-from balancer.upstream.backoff import FAILURES
+from balancer.control.admin.status import proxy_status
+from balancer.upstream.dial.backoff import FAILURES
 from policies.facts import AdminState
 from tests.balancer.conftest import Script, Stage, Wire, answering, answering_after, get, post, response
 from tests.balancer.wireless import Escaped, Peer, Wireless

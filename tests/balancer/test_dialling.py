@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from balancer.config.endpoint import UpstreamTlsConfig
+from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved
 from balancer.tls.contexts import ClientTls
-from balancer.upstream.connect_phases import Phases
-from balancer.upstream.dial import dial
-from balancer.upstream.names import NamesPlan
-from balancer.upstream.resolved_name import NameRules
-from balancer.upstream.resolver import Addresses, LookupFailed
-from balancer.upstream.route import Route, Routes, RoutesPlan
+from balancer.upstream.dial.dial import dial
+from balancer.upstream.dial.names import NamesPlan
+from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.resolved_name import NameRules
+from balancer.upstream.dial.resolver import Addresses, LookupFailed
+from balancer.upstream.dial.target import Route, Routes, RoutesPlan
 from policies.facts import Endpoint
 from tests.balancer.conftest import uncollected
 from tests.balancer.test_happy_eyeballs import settle

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from balancer.config.discovery import is_server, split_server
-from balancer.membership.dns_source import DnsSource, endpoint_id
+from balancer.cluster.discovery.dns_source import DnsSource, endpoint_id
+from balancer.config.schema.discovery import is_server, split_server
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.name_server import SERVFAIL, NameServer

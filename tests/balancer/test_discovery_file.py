@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from balancer.__main__ import cli
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
-from balancer.server import Server
+from balancer.process.server import Server
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.test_admin import local, status
 from tests.balancer.test_reload import endpoint

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from balancer.cluster.discovery.kubernetes.api import LARGEST, MOST
+from balancer.cluster.discovery.kubernetes.source import LONGEST_PAUSE, WATCH_TIME, KubernetesSource
 from balancer.config.problems import ConfigError
-from balancer.membership.kubernetes.api import LARGEST, MOST
-from balancer.membership.kubernetes.source import LONGEST_PAUSE, WATCH_TIME, KubernetesSource
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import ScriptedWorker, Stage, answering_after, get, response
 from tests.balancer.kubernetes_api import (

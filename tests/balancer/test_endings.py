@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from balancer.http2.events import CANCEL
+from balancer.http.h2.events import CANCEL
 from balancer.recording.format import ENDS
 from tests.balancer.collector import TAKEN, spans_of
 from tests.balancer.conftest import Stage, Wire, get

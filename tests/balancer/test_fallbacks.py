@@ -18,8 +18,8 @@ import httpx
 import pytest
 import requests
 
-from balancer.config.sidecar import SidecarConfig
-from balancer.sidecar.server import SidecarServer
+from balancer.config.schema.sidecar import SidecarConfig
+from balancer.tools.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, playing, response
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.problems import first_problem
-from balancer.http1.chunks import passing_trailers
-from balancer.http1.client import Client
-from balancer.http1.internal_fields import InternalFields
+from balancer.http.h1.chunks import passing_trailers
+from balancer.http.h1.client import Client
+from balancer.http.h1.internal_fields import InternalFields
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, playing, response
 from tests.balancer.outgoing import outgoing_request
 from tests.balancer.scripted_transports import Play, over_http1, over_http2, values

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from balancer.http1.response_head import INTERIM_LIMIT
-from balancer.http2.limits import FRAMES_PER_HEAD
-from balancer.http2.settings import IDLE_LIMIT
+from balancer.http.h1.response_head import INTERIM_LIMIT
+from balancer.http.h2.limits import FRAMES_PER_HEAD
+from balancer.http.h2.settings import IDLE_LIMIT
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.frames import frame, has_request
 from tests.balancer.scripted_transports import Play, over_http1, over_http2

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.health import HealthChecksConfig
-from balancer.grpc.health import check_fault
-from balancer.grpc.own_errors import percent_encoded
-from balancer.grpc.status import NAMES, UNKNOWN, code_of_http, status_in
-from balancer.grpc.timeout import with_timeout
-from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
+from balancer.config.schema.health import HealthChecksConfig
+from balancer.http.grpc.health import check_fault
+from balancer.http.grpc.own_errors import percent_encoded
+from balancer.http.grpc.status import NAMES, UNKNOWN, code_of_http, status_in
+from balancer.http.grpc.timeout import with_timeout
+from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
 from tests.balancer.conftest import Stage, response
 from tests.balancer.http2_client import Answer, Http2Client, fields, http2_client
 from tests.balancer.scripted_transports import Http2, Play, Script, over_http2, values

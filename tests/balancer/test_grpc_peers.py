@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from balancer.http1.client import OWN_NAME
+from balancer.http.h1.client import OWN_NAME
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage
 from tests.balancer.grpc_peers import Context, GrpcWorker, cancelling_server, channel_to, endpoints

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from balancer.upstream.happy_eyeballs import Tried, first_of, interleaved
+from balancer.upstream.dial.happy_eyeballs import Tried, first_of, interleaved
 from tests.balancer.virtual import VirtualLoop
 
 SIX, OTHER_SIX, FOUR, OTHER_FOUR = "2001:db8::1", "2001:db8::2", "192.0.2.1", "192.0.2.2"

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.config.limits import Limits
+from balancer.config.schema.limits import Limits
 from balancer.downstream.http2.request_heads import StreamRequestHeads
 from balancer.errors import MalformedResponse, RequestRejected
-from balancer.http1.client import OWN_NAME, Client
-from balancer.http1.fields import Framing
-from balancer.http1.request_head import Request
-from balancer.http1.response_head import StatusLines, incoming_response, outgoing_head
+from balancer.http.h1.client import OWN_NAME, Client
+from balancer.http.h1.fields import Framing
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import StatusLines, incoming_response, outgoing_head
 from tests.balancer.outgoing import outgoing_request
 
 UNTRUSTED = Client(b"192.0.2.7", b"127.0.0.1:8080")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.metrics import metrics_text
-from balancer.admin.status import proxy_status
+from balancer.control.admin.metrics import metrics_text
+from balancer.control.admin.status import proxy_status
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.hedged_attempts import HedgeRace

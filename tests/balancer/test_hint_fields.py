@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.http1.client import Client
-from balancer.http1.request_head import RequestHeads
-from balancer.http1.request_hints import HintFields
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import RequestHeads
+from balancer.http.h1.request_hints import HintFields
 
 FIELDS = HintFields("X-Priority", {"high": 0, "low": 1}, "X-Timeout-Ms", "X-Request-Start")
 

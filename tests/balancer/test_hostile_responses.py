@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli, main
 from balancer.config.documents import DEEPEST, LARGEST
-from balancer.config.endpoint import EndpointConfig
 from balancer.config.problems import ConfigError
+from balancer.config.schema.endpoint import EndpointConfig
 from balancer.configuration import load
-from balancer.http1.load_report import reported_load
+from balancer.http.h1.load_report import reported_load
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.name_server import SRV, NameServer, name_bytes
 from tests.balancer.test_discovery_dns import NAME, known, only_source, pass_time, serve

@@ -16,9 +16,9 @@ from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, H
 from hyperframe.frame import SettingsFrame as Settings
 
 from balancer.errors import StreamRefused
-from balancer.http2.settings import PING_AFTER, PING_WAIT
+from balancer.http.h2.settings import PING_AFTER, PING_WAIT
+from balancer.upstream.http1.stream import UpstreamStream
 from balancer.upstream.request import ResponseSink
-from balancer.upstream.stream import UpstreamStream
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import PATIENCE, Message, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.frames import has_request

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from balancer.http1.client import OWN_NAME
-from balancer.http2.events import CANCEL, INTERNAL_ERROR, NO_ERROR
+from balancer.http.h1.client import OWN_NAME
+from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, NO_ERROR
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering_after, get, playing, response
 from tests.balancer.frames import PREFACE
 from tests.balancer.http2_client import fields, http2_client

@@ -14,9 +14,9 @@ import pytest
 
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.exchange.turns import Turns
-from balancer.http2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
-from balancer.http2.limits import Limits
-from balancer.http2.reset_counts import (
+from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
+from balancer.http.h2.limits import Limits
+from balancer.http.h2.reset_counts import (
     CLIENTS,
     MOST,
     PER_SECOND,

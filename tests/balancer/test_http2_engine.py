@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hpack import Encoder
 
-from balancer.http2.client_engine import CannotOpenStream, ClientEngine
-from balancer.http2.engine import Engine
-from balancer.http2.events import (
+from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
+from balancer.http.h2.engine import Engine
+from balancer.http.h2.events import (
     CANCEL,
     CLOSED,
     DATA,
@@ -29,7 +29,7 @@ from balancer.http2.events import (
     TRAILERS,
     Event,
 )
-from balancer.http2.limits import (
+from balancer.http.h2.limits import (
     BYTES_PER_FRAME,
     FRAMES_PER_HEAD,
     FRAMES_PER_PART,
@@ -38,8 +38,8 @@ from balancer.http2.limits import (
     WINDOW,
     Limits,
 )
-from balancer.http2.sendable import UnsendableFields
-from balancer.http2.server_engine import ServerEngine
+from balancer.http.h2.sendable import UnsendableFields
+from balancer.http.h2.server_engine import ServerEngine
 from tests.balancer import frames
 from tests.balancer.frames import END_HEADERS, PREFACE, block, frame, frames_of, head, rst
 

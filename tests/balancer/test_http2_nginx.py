@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.http2.limits import Limits
+from balancer.http.h2.limits import Limits
 from tests.balancer.conftest import Stage
 from tests.balancer.http2_client import fields, http2_client
 from tests.balancer.test_interop import body_of, digest, nginx

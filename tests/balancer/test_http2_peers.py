@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from balancer.http2.limits import Limits
+from balancer.http.h2.limits import Limits
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, response
 from tests.balancer.http2_client import fields, http2_client

@@ -13,7 +13,7 @@ from typing import ClassVar, cast
 
 import pytest
 
-from balancer.http2.limits import Limits
+from balancer.http.h2.limits import Limits
 from tests.balancer.conftest import Wire, get
 from tests.balancer.http2_client import Http2Client, fields
 from tests.balancer.programs import PATIENCE, Program, Start, memory, starting

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from balancer.http2.events import PROTOCOL_ERROR
+from balancer.http.h2.events import PROTOCOL_ERROR
 from tests.balancer import frames
 from tests.balancer.conftest import Stage, response
 from tests.balancer.frames import END_HEADERS, END_STREAM, block, frame

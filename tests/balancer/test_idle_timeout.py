@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from balancer.config.pool_limits import IdleTimeoutRules
-from balancer.upstream.idle_timeout import (
+from balancer.config.schema.pool_limits import IdleTimeoutRules
+from balancer.upstream.http1.idle_timeout import (
     CLASSES,
     DEFAULT_IDLE_TIMEOUT,
     MIN_IDLE_AGE,

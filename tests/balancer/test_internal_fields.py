@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.http1.client import Client
-from balancer.http1.internal_fields import InternalFields
-from balancer.http1.response_head import ResponseHeads
+from balancer.http.h1.client import Client
+from balancer.http.h1.internal_fields import InternalFields
+from balancer.http.h1.response_head import ResponseHeads
 from tests.balancer.outgoing import outgoing_request
 
 INTERNAL = InternalFields(["X-Shard", "x-shard-key", "steel-int-*"])

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from balancer.errors import ConnectFailed, ConnectionBroken, UpstreamError
-from balancer.http1.response_head import Response, ResponseHeads
+from balancer.http.h1.response_head import Response, ResponseHeads
 from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult, internal_head
 from balancer.upstream.pool import LeaseWaiter, Pool
 from balancer.upstream.request import ResponseSink, UpstreamRequest

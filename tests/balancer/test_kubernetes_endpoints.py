@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from balancer.__main__ import cli
-from balancer.config.endpoint import UpstreamTlsConfig
-from balancer.config.kubernetes import KubernetesDiscovery
-from balancer.config.load import Settings
+from balancer.cluster.discovery.dns_source import MOST
+from balancer.cluster.discovery.kubernetes.access import access_of
+from balancer.cluster.discovery.kubernetes.endpoints import Unusable, endpoints_of
+from balancer.cluster.discovery.kubernetes.objects import EndpointSlice
+from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
-from balancer.membership.dns_source import MOST
-from balancer.membership.kubernetes.access import access_of
-from balancer.membership.kubernetes.endpoints import Unusable, endpoints_of
-from balancer.membership.kubernetes.objects import EndpointSlice
-from balancer.server import Server
+from balancer.config.schema.endpoint import UpstreamTlsConfig
+from balancer.config.schema.kubernetes import KubernetesDiscovery
+from balancer.process.server import Server
 from tests.balancer.certificates import Shelf
 from tests.balancer.kubernetes_api import Document, endpoint_slice, leaving, pod
 

@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 
-from balancer.http2.client_engine import ClientEngine
-from balancer.http2.engine import Engine
-from balancer.http2.events import DATA
-from balancer.http2.limits import Limits
-from balancer.http2.server_engine import ServerEngine
-from balancer.http2.settings import WORKER_LIMITS
+from balancer.http.h2.client_engine import ClientEngine
+from balancer.http.h2.engine import Engine
+from balancer.http.h2.events import DATA
+from balancer.http.h2.limits import Limits
+from balancer.http.h2.server_engine import ServerEngine
+from balancer.http.h2.settings import WORKER_LIMITS
 from tests.balancer import frames
 from tests.balancer.frames import END_HEADERS, PREFACE, block, frame, frames_of, head
 

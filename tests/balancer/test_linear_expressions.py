@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from balancer.http1.response_head import HEAD_LIMIT
+from balancer.http.h1.response_head import HEAD_LIMIT
 from tests.balancer.adversary import Parts, inner_parts, made_of, parts
 from tests.balancer.backtracking import Counted, TooManySteps, parser
 from tests.balancer.expressions import IS_COMPILED, Expression, bound, expressions, made, names_in, nodes

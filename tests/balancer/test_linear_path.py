@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from balancer.http1.client import Client
-from balancer.http1.request_head import Request
-from balancer.http1.response_head import INTERIM_LIMIT
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import INTERIM_LIMIT
 from tests.balancer.conftest import Stage, get
 from tests.balancer.expressions import IS_COMPILED, watch
 from tests.balancer.scripted_transports import Play, over_http1, over_http2, values

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.page import sampler, streaming
-from balancer.admin.page.document import page
-from balancer.admin.page.window import WINDOW, Window
+from balancer.control.admin.page import sampler, streaming
+from balancer.control.admin.page.document import page
+from balancer.control.admin.page.window import WINDOW, Window
 from policies import registry
 from tests.balancer.conftest import PATIENCE, ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.programs import Start, starting, workers

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.policy_spec import PolicySpec
+from balancer.config.schema.policy_spec import PolicySpec
 from balancer.upstream.load_probes import ProbePlan
 from policies import registry
 from policies.endpoint.available import Available

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.http1.load_report import reported_load
+from balancer.http.h1.load_report import reported_load
 from policies.facts import ReportedLoad
 
 

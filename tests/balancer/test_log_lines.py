@@ -20,8 +20,8 @@ from balancer.errors import (
     RequestRejected,
     ResponseTimeout,
 )
-from balancer.http1.client import Client
-from balancer.http1.own_responses import error_body
+from balancer.http.h1.client import Client
+from balancer.http.h1.own_responses import error_body
 from balancer.log.formats import (
     HEAD_LIMIT,
     NEW,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from balancer.errors import RequestRejected
-from balancer.http1.client import OWN_NAME as OWN
-from balancer.http1.client import Client
+from balancer.http.h1.client import OWN_NAME as OWN
+from balancer.http.h1.client import Client
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.http2_client import http2_client
 from tests.balancer.outgoing import outgoing_request

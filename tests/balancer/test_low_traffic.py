@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from balancer.upstream.connection_pool import ConnectionPool
+from balancer.upstream.http1.pool import ConnectionPool
 from tests.balancer.conftest import get, post
 from tests.balancer.delayed_workers import DelayedWorkers
 

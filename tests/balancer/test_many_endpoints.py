@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from balancer.config.endpoint import EndpointConfig
-from balancer.control_plane import ControlPlane
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.control.control_plane import ControlPlane
 from policies.facts import AdminState
 from tests.balancer.wireless import Wireless
 from tests.steps import growth

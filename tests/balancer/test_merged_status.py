@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.admin.merge import merged, merged_metrics, merged_status
-from balancer.admin.metrics import metrics_text
-from balancer.admin.policy_report import summary
-from balancer.admin.status import latency_status, process_status, proxy_status
+from balancer.control.admin.merge import merged, merged_metrics, merged_status
+from balancer.control.admin.metrics import metrics_text
+from balancer.control.admin.policy_report import summary
+from balancer.control.admin.status import latency_status, process_status, proxy_status
 from policies.stats.load import Histogram
 from tests.balancer.conftest import Stage, get, response
 

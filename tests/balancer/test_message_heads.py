@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from balancer.errors import MalformedResponse
-from balancer.http1.body import ChunkedBody, SizedBody
-from balancer.http1.field_list import head_of, parse_head, trailers_of
+from balancer.http.h1.body import ChunkedBody, SizedBody
+from balancer.http.h1.field_list import head_of, parse_head, trailers_of
 
 HEAD = b"POST /a?b c HTTP/1.1\r\nX-A: 1\r\nHost: example.org\r\nx-a:\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
 

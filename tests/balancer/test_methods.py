@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.http1.request_reader import takes_method
+from balancer.http.h1.request_reader import takes_method
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.http2_client import http2_client
 from tests.balancer.test_sidecar import StagedSidecar, request_for, url_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.status_command import lines_of
+from balancer.control.admin.status_command import lines_of
 from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
 from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.request_copy import copied_head

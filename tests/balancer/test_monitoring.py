@@ -11,8 +11,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.admin.metrics import metrics_text
-from balancer.membership.condition import DOWN, Condition
+from balancer.cluster.condition import DOWN, Condition
+from balancer.control.admin.metrics import metrics_text
 from policies.facts import OutcomeKind
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.test_reload import endpoint

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from hyperframe.frame import GoAwayFrame
 
-from balancer.admin.status import proxy_status
-from balancer.config.pool_limits import PoolLimits
+from balancer.config.schema.pool_limits import PoolLimits
+from balancer.control.admin.status import proxy_status
 from balancer.errors import ConnectFailed
-from balancer.http2.settings import PING_AFTER, PING_WAIT
+from balancer.http.h2.settings import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
-from balancer.upstream.backoff import FAILURES
-from balancer.upstream.multiplexed_pool import MultiplexedPool
+from balancer.upstream.dial.backoff import FAILURES
+from balancer.upstream.http1.stream import MultiplexedConnection
+from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pools import Pools
 from balancer.upstream.request import UpstreamRequest
-from balancer.upstream.stream import MultiplexedConnection
 from policies.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
 from tests.balancer.scripted_transports import Http1, Http2, Play, over_http1, over_http2

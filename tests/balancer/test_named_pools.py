@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
-from balancer.control_plane import ControlPlane
+from balancer.control.control_plane import ControlPlane
+from balancer.control.named_pools import NamedPools
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
-from balancer.named_pools import NamedPools
-from balancer.process.siblings import Siblings
-from balancer.server import Server, build, build_pool
-from balancer.shared_counters import SharedCounters
+from balancer.process.server import Server, build, build_pool
+from balancer.sharing.shared_counters import SharedCounters
+from balancer.sharing.siblings import Siblings
 from tests.balancer.conftest import PATIENCE, ManualClock, Stage, get, response
 from tests.balancer.test_admin import status
 from tests.balancer.test_discovery_file import table

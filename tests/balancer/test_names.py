@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.upstream.lookup import DnsLookup, SystemLookup, is_literal
-from balancer.upstream.names import AT_ONCE, Names, NamesPlan
-from balancer.upstream.resolved_name import NameRules
-from balancer.upstream.resolver import Addresses, LookupFailed
+from balancer.upstream.dial.lookup import DnsLookup, SystemLookup, is_literal
+from balancer.upstream.dial.names import AT_ONCE, Names, NamesPlan
+from balancer.upstream.dial.resolved_name import NameRules
+from balancer.upstream.dial.resolver import Addresses, LookupFailed
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.name_server import AAAA, SERVFAIL, A, NameServer
 from tests.balancer.test_admin import status

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from balancer.downstream.pipelined import BATCH, BATCH_SIZE, WINDOW
-from balancer.http1.request_head import Request
+from balancer.http.h1.request_head import Request
 from balancer.log.formats import Entry, phases
 from tests.balancer.readers import Read, requests_seen, responses_seen
 from tests.balancer.wireless import Peer, Wireless

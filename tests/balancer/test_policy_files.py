@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.merge import merged
-from balancer.admin.policy_order import reload_order
-from balancer.config.load import read_settings
-from balancer.config.policy_spec import PolicySpec
+from balancer.config.loading import read_settings
 from balancer.config.problems import ConfigError
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.control.admin.merge import merged
+from balancer.control.admin.policy_order import reload_order
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.test_admin import TOKEN, local
 

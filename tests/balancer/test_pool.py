@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from balancer.upstream.connect_phases import Phases
+from balancer.upstream.dial.phases import Phases
 from tests.balancer.conftest import Script, Stage, Wire, get, playing, post, response
 
 

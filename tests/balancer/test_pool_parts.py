@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from balancer.http1.keep_alive import keep_alive_timeout
-from balancer.upstream.backoff import FAILURES, FIRST, Backoff
-from balancer.upstream.connect_phases import Phases
+from balancer.http.h1.keep_alive import keep_alive_timeout
 from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
+from balancer.upstream.dial.backoff import FAILURES, FIRST, Backoff
+from balancer.upstream.dial.phases import Phases
 from balancer.upstream.peak import WINDOW, Peak
 
 

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.endpoint import UpstreamTlsConfig
+from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.configuration import load
 from balancer.errors import UpstreamError
-from balancer.probe.advice import advice
-from balancer.probe.connection import head_in
-from balancer.probe.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing
-from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_idle_steps, idle_steps, limit_of
-from balancer.probe.survey import Bounds, Survey
-from balancer.probe.target import BadTarget, target_of
 from balancer.tls.contexts import UpstreamTls
+from balancer.tools.probe.advice import advice
+from balancer.tools.probe.connection import head_in
+from balancer.tools.probe.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing
+from balancer.tools.probe.idle_limit import Ending, IdleLimit, Trial, finer_idle_steps, idle_steps, limit_of
+from balancer.tools.probe.survey import Bounds, Survey
+from balancer.tools.probe.target import BadTarget, target_of
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, Stage, Wire, answering, playing, response
 from workers.server import Worker

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.channel import Channel
-from balancer.admin.status_command import lines_of
+from balancer.control.admin.channel import Channel
+from balancer.control.admin.status_command import lines_of
 from tests.balancer.conftest import Stage, response
 from tests.balancer.programs import Program, starting
 from tests.balancer.test_processes import control, eventually_true

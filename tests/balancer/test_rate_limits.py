@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from balancer.config.rate_limits import RateLimitConfig
-from balancer.http1.client import Client
+from balancer.config.schema.rate_limits import RateLimitConfig
+from balancer.http.h1.client import Client
 from balancer.rate_limits.limiter import Limiter, RateLimit
 from balancer.rate_limits.request_source import client_of, network_of
 from balancer.rate_limits.shared_buckets import WAYS, WORDS, Buckets, SharedBuckets

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.record import RecordConfig
+from balancer.config.schema.record import RecordConfig
 from balancer.errors import LogFailed
 from balancer.recording.recorder import Recorder, RecordingMetadata
 from tests.balancer.conftest import Message, Stage, get, post, response

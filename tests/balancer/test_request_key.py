@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.key import KeyConfig
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.config.problems import first_problem
+from balancer.config.schema.key import KeyConfig
 from balancer.exchange.request_key import key_of
-from balancer.http1.client import Client
+from balancer.http.h1.client import Client
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.outgoing import outgoing_request
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from balancer.upstream.backoff import FAILURES as BEFORE_BACKOFF
+from balancer.upstream.dial.backoff import FAILURES as BEFORE_BACKOFF
 from tests.balancer.conftest import (
     Script,
     ScriptedWorker,

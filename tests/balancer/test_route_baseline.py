@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from balancer.upstream.route_baseline import Baseline, BaselineRules, Change
+from balancer.upstream.dial.route_baseline import Baseline, BaselineRules, Change
 
 RULES = BaselineRules()
 USUAL = 0.090

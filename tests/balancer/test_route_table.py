@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.config.routes import AnswerConfig, RouteConfig
-from balancer.config.sections import NormaliseConfig
-from balancer.http1.client import Client
-from balancer.http1.request_head import Request
+from balancer.config.schema.routes import AnswerConfig, RouteConfig
+from balancer.config.schema.sections import NormaliseConfig
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
-from balancer.urls import normalized
+from balancer.syntax.urls import normalized
 from tests.balancer.expressions import IS_COMPILED
 from tests.balancer.outgoing import outgoing_request
 from tests.steps import steps

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.upstream.connect_phases import Phases
-from balancer.upstream.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
+from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
 from policies.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.test_admin import local, status

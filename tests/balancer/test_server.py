@@ -17,7 +17,7 @@ from balancer.downstream.descriptor_limit import (
     descriptors_in_use,
 )
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
-from balancer.http1.own_responses import error_response
+from balancer.http.h1.own_responses import error_response
 from tests.balancer.conftest import Stage, Wire, get, playing, response
 
 

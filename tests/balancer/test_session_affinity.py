@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from balancer.config.problems import first_problem
-from balancer.config.sticky import StickyConfig
+from balancer.config.schema.sticky import StickyConfig
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, Stage, Wire, get, post, response
 from tests.balancer.test_admin import local, status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from math import inf
 
-from balancer.shared_counters import CAPACITY, Page, SharedCounters, key_of, page_size
+from balancer.sharing.shared_counters import CAPACITY, Page, SharedCounters, key_of, page_size
 from policies.stats.shared_latency import SharedLatency
 
 MEASURED = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 1000.0)

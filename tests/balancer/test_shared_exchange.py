@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.shared.exchange import (
+from balancer.sharing.exchange import (
     LATEST,
     LONGEST_INTERVAL,
     LONGEST_PAUSE,
@@ -23,7 +23,7 @@ from balancer.shared.exchange import (
     Identity,
     StoreLost,
 )
-from balancer.shared.message import BadMessage, Message, decode, encode
+from balancer.sharing.message import BadMessage, Message, decode, encode
 from policies import registry
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router

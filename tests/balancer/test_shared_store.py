@@ -14,11 +14,11 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from balancer.admin.metrics import metrics_text
-from balancer.config.shared import SharedConfig
-from balancer.shared.connection import LARGEST
-from balancer.shared.exchange import Exchange, Identity
-from balancer.shared.store import Store
+from balancer.config.schema.shared import SharedConfig
+from balancer.control.admin.metrics import metrics_text
+from balancer.sharing.connection import LARGEST
+from balancer.sharing.exchange import Exchange, Identity
+from balancer.sharing.store import Store
 from policies import registry
 from policies.clock import MonotonicClock
 from policies.facts import Endpoint, RequestFacts

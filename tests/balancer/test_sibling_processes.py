@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from balancer.process.siblings import LONGEST, SHORTEST, SLICE, Siblings
-from balancer.shared_counters import SharedCounters
+from balancer.sharing.shared_counters import SharedCounters
+from balancer.sharing.siblings import LONGEST, SHORTEST, SLICE, Siblings
 from policies import registry
 from policies.contract import ManualClock
 from policies.endpoint.concurrency_limit import ConcurrencyRules

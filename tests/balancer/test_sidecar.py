@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic.fields import FieldInfo
 
 from balancer.config.problems import ConfigError
-from balancer.config.section import Section
-from balancer.config.sidecar import OriginConfig, SidecarConfig, origins_from
+from balancer.config.schema.section import Section
+from balancer.config.schema.sidecar import OriginConfig, SidecarConfig, origins_from
 from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected
-from balancer.http1.client import OWN_NAME
-from balancer.sidecar.origins import Origin, Origins
-from balancer.sidecar.server import SidecarServer
+from balancer.http.h1.client import OWN_NAME
+from balancer.tools.sidecar.origins import Origin, Origins
+from balancer.tools.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, playing, response
 from workers.server import Worker

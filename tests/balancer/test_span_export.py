@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.admin.metrics import metrics_text
-from balancer.admin.status import proxy_status
-from balancer.config.load import read_settings
+from balancer.config.loading import read_settings
 from balancer.config.problems import ConfigError
-from balancer.config.tracing import TracingConfig
+from balancer.config.schema.tracing import TracingConfig
+from balancer.control.admin.metrics import metrics_text
+from balancer.control.admin.status import proxy_status
 from balancer.tracing.spans import Spans
 from tests.balancer.collector import TAKEN, decoded, flushed, spans_of
 from tests.balancer.conftest import PATIENCE, ScriptedWorker, Stage, Wire, answering, get, playing, response
@@ -215,7 +215,7 @@ def test_absent_packages_are_named() -> None:
     """A fresh interpreter whose search for packages does not find OpenTelemetry."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from balancer.config.tracing import TracingConfig\n"
+        "from balancer.config.schema.tracing import TracingConfig\n"
         "try: TracingConfig(endpoint='http://h')\n"
         "except ValueError as error: print(error)"
     )
@@ -227,8 +227,8 @@ def test_opentelemetry_is_imported_only_for_the_export() -> None:
     """Neither without tracing nor for propagation alone."""
     code = (
         "import sys\n"
-        "from balancer.config.load import Settings\n"
-        "from balancer.server import Server\n"
+        "from balancer.config.loading import Settings\n"
+        "from balancer.process.server import Server\n"
         "end = {'id': 'a', 'address': 'http://127.0.0.1:1'}\n"
         "admin = {'socket': 'off'}\n"
         "Server(Settings(listen='127.0.0.1:0', endpoints=[end], admin=admin, tracing={'enabled': True}))\n"

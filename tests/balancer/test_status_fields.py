@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from balancer.admin.merge import merged_status
-from balancer.admin.status import process_status
+from balancer.control.admin.merge import merged_status
+from balancer.control.admin.status import process_status
 from tests.balancer.conftest import Stage, Wire, get, playing, response
 from tests.balancer.test_admin import status
 

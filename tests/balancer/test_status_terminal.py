@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from balancer.admin.status_command import CLEAR
+from balancer.control.admin.status_command import CLEAR
 from tests.balancer.conftest import Stage, response
 from tests.balancer.programs import PATIENCE
 

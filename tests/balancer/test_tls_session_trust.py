@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.sections import TlsConfig
+from balancer.config.schema.sections import TlsConfig
 from balancer.tls.contexts import ServerTls, SharedContext
 from tests.balancer.certificates import Shelf
 

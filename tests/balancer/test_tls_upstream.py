@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, playing, response
 

@@ -13,11 +13,11 @@ from random import Random
 import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
-from balancer.config.limits import Limits
-from balancer.http1.client import Client
-from balancer.http1.request_head import Request
-from balancer.http1.request_reader import RequestReader
-from balancer.http1.traced_head import TracedRequest
+from balancer.config.schema.limits import Limits
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_reader import RequestReader
+from balancer.http.h1.traced_head import TracedRequest
 from balancer.tracing.identifiers import BATCH, Identifiers
 from balancer.tracing.tracing import Tracing
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.exchange.traced_exchange import TracedExchange
-from balancer.grpc.status import NAMES
+from balancer.http.grpc.status import NAMES
 from tests.balancer.collector import TAKEN, Received, spans_of
 from tests.balancer.conftest import (
     Message,

@@ -15,15 +15,15 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.__main__ import cli
-from balancer.admin import status_command
-from balancer.admin.merge import merged_status
-from balancer.admin.options import BalancerClient
-from balancer.admin.status import process_status
-from balancer.config.policy_spec import PolicySpec
-from balancer.membership.condition import Condition
-from balancer.membership.sibling_conditions import RANKS, SiblingConditions
-from balancer.membership.state_log import BURST, PAUSE, StateLog
-from balancer.shared_counters import SharedCounters, key_of
+from balancer.cluster.condition import Condition
+from balancer.cluster.sibling_conditions import RANKS, SiblingConditions
+from balancer.cluster.state_log import BURST, PAUSE, StateLog
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.control.admin import status_command
+from balancer.control.admin.merge import merged_status
+from balancer.control.admin.options import BalancerClient
+from balancer.control.admin.status import process_status
+from balancer.sharing.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, playing, response
 from tests.balancer.test_admin import local, status

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from balancer.admin.metrics import metrics_text
-from balancer.admin.status import proxy_status
+from balancer.control.admin.metrics import metrics_text
+from balancer.control.admin.status import proxy_status
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, playing, post, response
 
 MIB = 1 << 20

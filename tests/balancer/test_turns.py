@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from balancer.exchange.client_connection import HELD_BY_TURN
 from balancer.exchange.turns import AT_ONCE, SECONDS_PER_TURN, STEPS_PER_TURN, Turns
-from balancer.http2.frame_scanner import FrameScanner
-from balancer.http2.limits import SMALL
+from balancer.http.h2.frame_scanner import FrameScanner
+from balancer.http.h2.limits import SMALL
 from tests.balancer import frames, messages
 from tests.balancer.example_counts import examples
 from tests.balancer.frames import END_HEADERS, PREFACE, frame, head

@@ -19,20 +19,20 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
 
-from balancer.admin.access import Entrance
-from balancer.admin.application import AdminApplication
-from balancer.admin.exchange import AdminExchange, Connection
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
+from balancer.control.admin.access import Entrance
+from balancer.control.admin.application import AdminApplication
+from balancer.control.admin.exchange import AdminExchange, Connection
+from balancer.control.named_pools import NamedPools
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
 from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.proxy import Proxy
-from balancer.http1.client import Client
-from balancer.http1.request_head import Request
-from balancer.named_pools import NamedPools
-from balancer.server import build, build_pool
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request
+from balancer.process.server import build, build_pool
 from tests.balancer.virtual import Escaped, VirtualLoop
 
 _END = b""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = Settings.model_fields["policy"].default.name

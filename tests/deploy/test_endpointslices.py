@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from balancer.cluster.discovery.kubernetes.access import SERVICE_ACCOUNT
 from balancer.configuration import load
-from balancer.membership.kubernetes.access import SERVICE_ACCOUNT
 from tests.balancer.kubernetes_api import PATH
 from tests.deploy.kinds import problems
 from tests.deploy.test_kubernetes import HERE as BASE

@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from balancer.config.environment import PREFIX
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from balancer.configuration import load
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from balancer.admin.exchange import LIVE, READY
 from balancer.configuration import load
+from balancer.control.admin.exchange import LIVE, READY
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 
 UNIT = Path(__file__).resolve().parent.parent.parent / "deploy" / "systemd" / "steelyard.service"
 PROGRAM = "/opt/steelyard/bin/balancer"

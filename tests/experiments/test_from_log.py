@@ -21,7 +21,7 @@ import pytest
 from matplotlib.image import imread
 
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
-from balancer.http1.client import Client
+from balancer.http.h1.client import Client
 from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
 from experiments.__main__ import cli
 from experiments.errors import BadInputError

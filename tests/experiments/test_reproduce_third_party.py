@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from balancer.upstream.resolver import LookupFailed, Resolver
+from balancer.upstream.dial.resolver import LookupFailed, Resolver
 from experiments.report.canvas import to_png
 from experiments.reproduce.client import Answer
 from experiments.reproduce.launch import ConnectionCounts, counts_in

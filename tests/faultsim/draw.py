@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from balancer.config.load import Settings
+from balancer.config.loading import Settings
 from tests.faultsim.draw_http2 import with_http2
 from tests.faultsim.plan import Damage, Fault, Plan, PlannedClient, PlannedRequest, Reply
 

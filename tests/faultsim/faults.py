@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from balancer.config.buffering import BufferingConfig
-from balancer.config.endpoint import EndpointConfig
-from balancer.config.policy_spec import PolicySpec
+from balancer.config.schema.buffering import BufferingConfig
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.policy_spec import PolicySpec
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
 
 if TYPE_CHECKING:
-    from balancer.config.limits import BufferingLimits
+    from balancer.config.schema.limits import BufferingLimits
     from tests.faultsim.simulation import Simulation
     from tests.faultsim.workers import Host
 

@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, cast
 
-from balancer.admin.access import Entrance
-from balancer.admin.application import AdminApplication
-from balancer.admin.exchange import AdminExchange
-from balancer.config.endpoint import EndpointConfig
-from balancer.config.load import Settings
-from balancer.config.policy_spec import PolicySpec
-from balancer.config.transports import transports_of
+from balancer.config.loading import Settings
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.config.schema.transports import transports_of
+from balancer.control.admin.access import Entrance
+from balancer.control.admin.application import AdminApplication
+from balancer.control.admin.exchange import AdminExchange
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.proxy import Proxy
 from balancer.exchange.state import State
-from balancer.http1.request_head import Request
-from balancer.http2.limits import Limits
-from balancer.server import build
-from balancer.upstream.multiplexed_pool import MultiplexedPool
+from balancer.http.h1.request_head import Request
+from balancer.http.h2.limits import Limits
+from balancer.process.server import build
+from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 from tests.balancer.wireless import CLIENTS, AdminStub, charged, miscounted

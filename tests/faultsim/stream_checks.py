@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.http2.stream import SHORT
-from balancer.http2.library import LibraryError
-from balancer.http2.settings import STREAM_WINDOW
-from balancer.upstream.http2_connection import Http2Session
-from balancer.upstream.multiplexed_pool import MultiplexedPool
+from balancer.http.h2.library import LibraryError
+from balancer.http.h2.settings import STREAM_WINDOW
+from balancer.upstream.http2.connection import Http2Session
+from balancer.upstream.http2.pool import MultiplexedPool
 from tests.faultsim.reading import Violation
 from tests.faultsim.streams import StreamsEnd
 

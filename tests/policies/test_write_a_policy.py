@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.load import read_settings
+from balancer.config.loading import read_settings
 from policies import RequestFacts, contract, describe, from_spec, registry
 from policies.contract import Trial, endpoints
 from policies.loading.library import Library

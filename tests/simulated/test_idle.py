@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from balancer.config.pool_limits import IdleTimeoutRules
-from balancer.upstream.connection import UpstreamConnection
-from balancer.upstream.idle_connections import IdleConnections
-from balancer.upstream.idle_timeout import DEFAULT_IDLE_TIMEOUT, MIN_IDLE_AGE, IdleTimeout
+from balancer.config.schema.pool_limits import IdleTimeoutRules
+from balancer.upstream.http1.connection import UpstreamConnection
+from balancer.upstream.http1.idle_connections import IdleConnections
+from balancer.upstream.http1.idle_timeout import DEFAULT_IDLE_TIMEOUT, MIN_IDLE_AGE, IdleTimeout
 from experiments.simulator.idle import Idle
 
 LONGEST = 30.0

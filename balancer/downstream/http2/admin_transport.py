@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from balancer.downstream.http2.stream_transport import StreamTransport
-from balancer.http1.body import Body, body_of
-from balancer.http1.fields import END_OF_HEAD
-from balancer.http1.response_head import incoming_response
+from balancer.http.h1.body import Body, body_of
+from balancer.http.h1.fields import END_OF_HEAD
+from balancer.http.h1.response_head import incoming_response
 
 if TYPE_CHECKING:
     from balancer.downstream.http2.stream import Http2Stream

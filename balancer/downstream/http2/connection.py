@@ -1,7 +1,7 @@
 """Downstream connection (HTTP/2, RFC 9113): a client's frames become streams, each with an exchange of its own.
 
 After each read its events are handled, and all that they have caused is sent in one write. What workers send in one
-iteration of the event loop is sent in one write as well. The engine (`balancer/http2`) frames, validates and limits
+iteration of the event loop is sent in one write as well. The engine (`balancer/http/h2`) frames, validates and limits
 floods; this class limits what is left: idle connections, and the resets of a client over all its connections.
 """
 
@@ -18,9 +18,9 @@ from balancer.downstream.request_handler import AdminExchanges, Refusal
 from balancer.errors import Http2Error, RequestRejected
 from balancer.exchange.client_connection import HELD_BY_TURN, ClientConnection
 from balancer.exchange.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
-from balancer.http1.client import HTTP2
-from balancer.http1.field_list import trailers_of
-from balancer.http2.events import (
+from balancer.http.h1.client import HTTP2
+from balancer.http.h1.field_list import trailers_of
+from balancer.http.h2.events import (
     CLOSED,
     DATA,
     ENHANCE_YOUR_CALM,
@@ -33,15 +33,15 @@ from balancer.http2.events import (
     TRAILERS,
     name_of,
 )
-from balancer.http2.frame_scanner import FrameScanner
-from balancer.http2.limits import TICK
-from balancer.http2.reset_counts import FLOOD, REFUSED_LATER, TOO_MANY_RESETS
-from balancer.http2.server_engine import ServerEngine
-from balancer.networks import ends_of
+from balancer.http.h2.frame_scanner import FrameScanner
+from balancer.http.h2.limits import TICK
+from balancer.http.h2.reset_counts import FLOOD, REFUSED_LATER, TOO_MANY_RESETS
+from balancer.http.h2.server_engine import ServerEngine
+from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
-    from balancer.http2.limits import Limits
+    from balancer.http.h2.limits import Limits
     from balancer.routes.table import RouteTable
 
 AT_ONCE: Final = 131_072

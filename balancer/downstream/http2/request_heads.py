@@ -12,14 +12,14 @@ from collections.abc import Callable
 from os import urandom
 from typing import Final
 
-from balancer.config.limits import Limits
+from balancer.config.schema.limits import Limits
 from balancer.errors import RequestRejected
-from balancer.grpc.call import has_grpc_type
-from balancer.http1 import websocket
-from balancer.http1.client import Client
-from balancer.http1.request_head import HTTP11, Request
-from balancer.http1.request_reader import takes_method
-from balancer.http1.traced_head import heads_for
+from balancer.http.grpc.call import has_grpc_type
+from balancer.http.h1 import websocket
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import HTTP11, Request
+from balancer.http.h1.request_reader import takes_method
+from balancer.http.h1.traced_head import heads_for
 
 FieldPairs = tuple[tuple[bytes, bytes], ...]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from balancer.errors import MalformedResponse
-from balancer.http1.field_list import fields_of
-from balancer.http2.events import Fields
-from balancer.http2.sendable import UnsendableFields, sendable
+from balancer.http.h1.field_list import fields_of
+from balancer.http.h2.events import Fields
+from balancer.http.h2.sendable import UnsendableFields, sendable
 
 _OF_ONE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding", b"te")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from balancer.config.limits import READ
+from balancer.config.schema.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTransport
@@ -18,18 +18,18 @@ from balancer.errors import ClientStalled, ConnectionCut, ForwardingError, Reque
 from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.client_stream import ClientStream
 from balancer.exchange.pending_upgrade import PendingUpgrade
-from balancer.grpc.call import GrpcCall
-from balancer.grpc.own_errors import head_for, trailers_for
-from balancer.http1.fields import without
-from balancer.http2.events import CANCEL, INTERNAL_ERROR
-from balancer.upstream.bounded_reader import LONGEST_READ
+from balancer.http.grpc.call import GrpcCall
+from balancer.http.grpc.own_errors import head_for, trailers_for
+from balancer.http.h1.fields import without
+from balancer.http.h2.events import CANCEL, INTERNAL_ERROR
+from balancer.upstream.library.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
     from balancer.downstream.http2.connection import Http2Connection
     from balancer.exchange.proxy import Proxy
-    from balancer.http1.request_head import Request
-    from balancer.http1.response_head import Response
-    from balancer.http2.events import Fields
+    from balancer.http.h1.request_head import Request
+    from balancer.http.h1.response_head import Response
+    from balancer.http.h2.events import Fields
 
 SHORT = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.

@@ -1,0 +1,222 @@
+"""Active checks: periodic health check requests to each endpoint, over its pool's connections.
+
+They are driven by the sweep, without tasks or timers, so a check may be a quarter of a second late. A check bypasses
+the router and the request counters.
+
+Without a path or a service of gRPC no request is sent, and checks only connect: to an endpoint to which no connection
+has been tried yet, and to those where connecting has failed or connections broke, until it succeeds. Without these
+connects a balancer that is not ready, and therefore gets no requests, would never learn that its workers are back. The
+connection stays in the pool for the first request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from urllib.parse import urlsplit
+
+from balancer.errors import UnsupportedByTransport
+from balancer.http.grpc.health import check_fault, check_request
+from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult, internal_head
+from balancer.upstream.pools import Pools
+from policies.endpoint.state import EndpointState
+from policies.facts import AdminState, Endpoint
+from policies.health.active_checks import CheckRules, CheckState, has_passed
+from policies.routing.router import Router
+
+FIRST_AT_ONCE = 16
+"""Maximum number of checks under way for a first connect to start: a thousand endpoints take 16 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """Configuration of active checks.
+
+    `path`: target of the GET, or `grpc`: service whose health is asked for by gRPC, "" for all of the worker. Neither:
+    only connect, to unreachable endpoints and, with `first_connect`, to new ones. `status`: expected status, None:
+    any from 200 to 399. `timeout`: seconds from before the connect to the last byte. `seed`: seed of the jitter, None:
+    random.
+    """
+
+    path: str | None = None
+    status: int | None = None
+    timeout: float = 1.0
+    rules: CheckRules = field(default_factory=CheckRules)
+    seed: int | None = None
+    first_connect: bool = False
+    grpc: str | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether a check is a request."""
+        return self.path is not None or self.grpc is not None
+
+    def head(self, endpoint: Endpoint) -> bytes | None:
+        """Check request to `endpoint`, None: only connect."""
+        if self.grpc is not None:
+            return check_request(urlsplit(endpoint.address).netloc, self.grpc, "check")
+        return None if self.path is None else internal_head(endpoint, self.path, "check")
+
+    def fault_of(self, result: InternalResult) -> str | None:
+        """Fault in the result of a check, None if it passes. A body that is too long is no fault."""
+        if result.error is not None and not isinstance(result.error, BodyTooLong):
+            return result.fault
+        if self.grpc is not None:
+            fields = (result.response.block if result.response is not None else b"") + result.trailers
+            return check_fault(self.grpc, result.status, fields, result.body)
+        if self.path is None:
+            return None
+        return None if has_passed(result.status, self.status) else f"status {result.status}"
+
+
+class EndpointCheck:
+    """Active check of one endpoint: its state, and the check request in flight."""
+
+    def __init__(self, endpoint: Endpoint, state: CheckState) -> None:
+        self.endpoint = endpoint
+        self.state = state
+        self.request: InternalRequest | None = None  # in flight
+
+    def cancel(self) -> None:
+        """Cancel the check in flight without a result."""
+        if self.request is not None:
+            self.request.cancel()
+            self.request = None
+
+
+class Checks:
+    """Active checks of all endpoints, run by the sweep."""
+
+    def __init__(self, router: Router, pools: Pools, plan: CheckPlan) -> None:
+        self.plan = plan
+        self.by_id: dict[str, EndpointCheck] = {}
+        self._router = router
+        self._pools = pools
+        self._rng = Random(plan.seed)
+        self._now = 0.0  # of the last sweep
+        self._is_stopped = False
+
+    def sweep(self, now: float) -> None:
+        """End checks that have timed out and start those that are due at `now`."""
+        self._now = now
+        states = self._router.states
+        if not self.plan.asks:
+            states = [state for state in states if state.id in self.by_id or self._needs_connect(state)]
+        under_way = 0
+        for state in states:
+            check = self._check_of(state, now)
+            if check.request is not None:
+                check.request.end_if_overdue(now)
+            elif not self._is_stopped and self._is_due(state, check, now, under_way):
+                self._start(state, check, now)
+            under_way += check.request is not None
+        if len(self.by_id) > len(states):
+            self._forget({state.id for state in states})
+
+    def update(self) -> None:
+        """Drop the check state of endpoints that were removed or changed their address."""
+        addresses = {state.id: state.endpoint.address for state in self._router.states}
+        self._forget(
+            {id_ for id_, check in self.by_id.items() if addresses.get(id_) == check.endpoint.address}
+        )
+
+    def update_one(self, endpoint_id: str, address: str | None) -> None:
+        """Drop the check state of one endpoint if its address has changed. `address`: None if the endpoint was
+        removed."""
+        check = self.by_id.get(endpoint_id)
+        if check is not None and check.endpoint.address != address:
+            self._drop(endpoint_id)
+
+    def apply(self, plan: CheckPlan) -> None:
+        """Apply a configuration. States are kept, unless it turns checks off: then all endpoints become healthy."""
+        self.plan = plan
+        for check in self.by_id.values():
+            check.state.rules = plan.rules
+        if plan.asks:
+            return
+        self._forget(set())
+        for state in self._router.states:
+            if not state.passes_checks:
+                self._router.set_healthy(state.id, True)
+
+    def stop(self) -> None:
+        """Start no more checks and cancel those in flight."""
+        self._is_stopped = True
+        for check in self.by_id.values():
+            check.cancel()
+
+    def _start(self, state: EndpointState, check: EndpointCheck, now: float) -> None:
+        """Send a check. It opens a connection if it tests whether connecting works."""
+        plan, pool = self.plan, self._pools.by_id[state.id]
+        on_end = partial(self._ended, check, plan, state.record.count)
+        if plan.grpc is not None and pool.transport != "http2":
+            error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
+            on_end(InternalResult(error, str(error), None, 0.0))
+            return
+        check.request = InternalRequest(
+            plan.head(check.endpoint),
+            on_end,
+            method=b"GET" if plan.grpc is None else b"POST",
+            timeout=plan.timeout,
+            started_at=now,
+        )
+        needs_new = not plan.asks or state.record.ends_by_connect
+        check.request.lease(pool, needs_new=needs_new, is_trial=True)
+
+    def _needs_connect(self, state: EndpointState) -> bool:
+        """Whether only a connect can show if the endpoint is reachable."""
+        pool = self._pools.by_id[state.id]
+        return (
+            state.record.ends_by_connect
+            or pool.is_unreachable
+            or (self.plan.first_connect and pool.is_untried)
+        )
+
+    def _ended(self, check: EndpointCheck, plan: CheckPlan, ejections: int, result: InternalResult) -> None:
+        """Record the result of a check that was sent under `plan`, after so many ejections of the endpoint."""
+        check.request = None
+        fault, endpoint_id = plan.fault_of(result), check.endpoint.id
+        has_changed = check.state.record(fault, self._now)
+        if self.plan.asks:
+            self._report(check, has_changed, result.is_reachable)
+        if fault is None and self._router.find(endpoint_id).record.count == ejections:
+            self._router.readmit(endpoint_id, is_answered=plan.asks)
+
+    def _report(self, check: EndpointCheck, has_changed: bool, is_reachable: bool) -> None:
+        """Report a changed state or reachability to the router."""
+        endpoint_id, is_healthy = check.endpoint.id, check.state.is_healthy
+        if not (has_changed or is_healthy):
+            has_changed = self._router.find(endpoint_id).is_reachable != is_reachable
+        if has_changed:
+            self._router.set_healthy(endpoint_id, is_healthy, is_reachable=is_reachable)
+
+    def _is_due(self, state: EndpointState, check: EndpointCheck, now: float, under_way: int) -> bool:
+        pool = self._pools.by_id[state.id]
+        if state.admin_state is AdminState.MAINTENANCE:
+            return False
+        if not self.plan.asks and pool.opening:  # a request connects already, and shows as much
+            return False
+        if not self.plan.asks and self.plan.first_connect and pool.is_untried:
+            return under_way < FIRST_AT_ONCE
+        if state.record.ends_by_check(is_answered=self.plan.asks) or pool.is_unreachable:
+            check.state.check_soon(now)
+        elif not self.plan.asks:
+            return False
+        return now >= check.state.due_at
+
+    def _check_of(self, state: EndpointState, now: float) -> EndpointCheck:
+        check = self.by_id.get(state.id)
+        if check is None or check.endpoint.address != state.endpoint.address:
+            if check is not None:
+                check.cancel()
+            check_state = CheckState(self.plan.rules, self._rng, now)
+            check = self.by_id[state.id] = EndpointCheck(state.endpoint, check_state)
+        return check
+
+    def _forget(self, known: set[str]) -> None:
+        for gone in self.by_id.keys() - known:
+            self._drop(gone)
+
+    def _drop(self, endpoint_id: str) -> None:
+        self.by_id.pop(endpoint_id).cancel()

@@ -1,0 +1,1 @@
+"""Endpoint discovery by DNS, by a file, and by Kubernetes."""

@@ -1,0 +1,179 @@
+"""Endpoint discovery: polls the sources file, DNS and Kubernetes, and updates the endpoint registry.
+
+A source without a valid answer changes nothing; its problem is kept for the status and logged once. Each poll is
+bounded in time and in frequency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from balancer.cluster.discovery.dns_source import DnsSource
+from balancer.cluster.discovery.file_source import FileSource
+from balancer.cluster.discovery.kubernetes.access import access_of
+from balancer.cluster.discovery.kubernetes.source import KubernetesSource
+from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery
+from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
+from balancer.config.schema.kubernetes import KubernetesDiscovery
+from balancer.log.output import complain
+from balancer.tls.contexts import TlsProblem
+
+if TYPE_CHECKING:
+    from balancer.cluster.registry import EndpointRegistry
+
+FILE_PERIOD = 1.0
+"""Seconds between polls of the file: one stat(2) each."""
+
+RemoteSource = DnsSource | KubernetesSource
+"""Source that is asked in a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Sources of a configuration, whose files have been read. `found`: the endpoints in a new `file`, else None."""
+
+    file: FileSource | None
+    found: tuple[EndpointConfig, ...] | None
+    names: Mapping[str, DnsSource]
+    kubernetes: KubernetesSource | None
+
+
+class Discovery:
+    """Discovery sources of the balancer, which update `registry`. `say`: writes a line to the log."""
+
+    def __init__(self, registry: EndpointRegistry, say: Callable[[str], None] = complain) -> None:
+        self._roster = registry
+        self.say = say
+        self._said: dict[str, str] = {}
+        self._file: FileSource | None = None
+        self._names: Mapping[str, DnsSource] = {}
+        self._kubernetes: KubernetesSource | None = None
+        self._tasks: dict[RemoteSource, asyncio.Task[None]] = {}
+        self._look_at_file_at = 0.0
+
+    @property
+    def sources(self) -> Iterator[FileSource | RemoteSource]:
+        """The file source, if any, then the DNS sources, then the Kubernetes source."""
+        if self._file is not None:
+            yield self._file
+        yield from self._remote
+
+    @property
+    def _remote(self) -> Iterator[RemoteSource]:
+        yield from self._names.values()
+        if self._kubernetes is not None:
+            yield self._kubernetes
+
+    def prepared(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
+        """Return the sources of a configuration, for `apply`: those that are unchanged, and new ones.
+
+        Raises `ConfigError` for an invalid file.
+        """
+        file, found = self._file, None
+        if config.file != (file.config if file is not None else None):
+            file = FileSource(config.file) if config.file is not None else None
+            found = file.first() if file is not None else None
+        names = {dns.source: self._name(dns, tls) for dns in config.dns}
+        return Sources(file, found, names, self._watched(config.kubernetes, tls))
+
+    def apply(self, sources: Sources) -> list[RemoteSource]:
+        """Replace the sources by what `prepared` has returned; the endpoints of removed sources are removed.
+
+        Returns the removed sources, whose requests are cancelled.
+        """
+        before, old = {source.source for source in self.sources}, list(self._remote)
+        self._names, self._kubernetes, self._file = sources.names, sources.kubernetes, sources.file
+        removed = before - {source.source for source in self.sources}
+        self._roster.forget(removed)
+        for source in removed:  # one that comes back is new to the log, too
+            self._said.pop(source, None)
+            self._said.pop(f"notice of {source}", None)
+        if sources.file is not None:
+            self._take(sources.file, sources.found)
+        gone = [source for source in old if source not in self._remote]
+        self._cancel(gone)
+        return gone
+
+    def forget_sources(self) -> None:
+        """Remove all sources, but keep their endpoints."""
+        self._names, self._kubernetes, self._file = {}, None, None
+        self._cancel(list(self._tasks))
+
+    async def start(self, now: float) -> None:
+        """Wait for the first answer of each source that is asked; each takes no longer than its own timeout."""
+        self.tick(now)
+        first = [task for source, task in self._tasks.items() if isinstance(source, DnsSource)]
+        if first:
+            await asyncio.wait(first)
+        if self._kubernetes is not None:
+            await self._kubernetes.answered.wait()
+            self._take(self._kubernetes, self._kubernetes.look(now))
+
+    def tick(self, now: float) -> None:
+        """Poll the sources that are due; call it several times a second."""
+        if self._file is not None and now >= self._look_at_file_at:
+            self._look_at_file_at = now + FILE_PERIOD
+            self._take(self._file, self._file.look())
+        if self._kubernetes is not None:
+            self._take(self._kubernetes, self._kubernetes.look(now))
+        for source in self._remote:
+            if now >= source.next_at and source not in self._tasks:
+                self._tasks[source] = asyncio.get_running_loop().create_task(self._ask(source, now))
+
+    async def close(self, sources: Iterable[RemoteSource]) -> None:
+        """Wait for the end of the requests of sources that `apply` has removed."""
+        pending = [self._tasks[source] for source in sources if source in self._tasks]
+        if pending:
+            await asyncio.wait(pending)
+
+    async def stop(self) -> None:
+        """Stop all sources and wait for pending requests to end."""
+        self.forget_sources()
+        await self.close(list(self._tasks))
+
+    def _cancel(self, sources: Iterable[RemoteSource]) -> None:
+        for source in sources:
+            if source in self._tasks:
+                self._tasks[source].cancel()
+
+    def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> DnsSource:
+        old = self._names.get(config.source)
+        return old if old is not None and old.is_for(config, tls) else DnsSource(config, tls)
+
+    def _watched(self, config: KubernetesDiscovery | None, tls: UpstreamTlsConfig) -> KubernetesSource | None:
+        """Return the source for a configuration. Raises `ConfigError`."""
+        old = self._kubernetes
+        if config is None or (old is not None and old.is_for(config, tls)):
+            return old if config is not None else None
+        return KubernetesSource(config, tls, access_of(config))
+
+    async def _ask(self, source: RemoteSource, now: float) -> None:
+        endpoints = None
+        try:
+            if isinstance(source, KubernetesSource):
+                await source.follow(now)
+            else:
+                endpoints = await source.look(now)
+        finally:
+            del self._tasks[source]
+        if source in self._remote:  # unless it was replaced in the meantime
+            self._take(source, endpoints)
+
+    def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
+        if endpoints is not None:
+            try:
+                self._roster.replace(source.source, endpoints)
+            except TlsProblem as error:
+                source.problem = str(error)
+        self._report(source.source, source.problem, "; the endpoints that are known stay")
+        if isinstance(source, KubernetesSource):
+            self._report(f"notice of {source.source}", source.notice)
+
+    def _report(self, key: str, text: str | None, effect: str = "") -> None:
+        """Log a text with its effect, unless it was the last one under this key."""
+        if text is not None and self._said.get(key) != text:
+            self.say(f"{text}{effect}")
+        self._said[key] = text or ""

@@ -1,0 +1,129 @@
+"""Endpoints of a Service from its EndpointSlices: pods that take requests, with their port and region. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from balancer.cluster.discovery.dns_source import MOST, endpoint_id
+from balancer.cluster.discovery.kubernetes.objects import FAMILIES, EndpointSlice
+from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
+from balancer.config.schema.kubernetes import KubernetesDiscovery
+from balancer.config.schema.section import NAME
+from policies.errors import some_of
+
+IS_NAME = re.compile(NAME).fullmatch
+
+DEFAULT_REGION = EndpointConfig.model_fields["region"].default
+
+
+class Unusable(Exception):
+    """The slices give no endpoints under the configuration; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAddress:
+    """Where a pod takes requests, and its zone."""
+
+    host: str
+    port: int
+    zone: str | None
+
+
+def pod_addresses(slices: Iterable[EndpointSlice], port: str | None) -> list[PodAddress]:
+    """Return one address for each pod that takes requests: the ready ones, or if none is, those that serve while they
+    terminate. Raises `Unusable` if the Service has pods, but none with that port.
+
+    A pod that is in several slices, while it moves between them or with addresses of both families, is ready if it is
+    ready in one of them, and has its IPv4 address.
+    """
+    ready: dict[str, PodAddress] = {}
+    last_resort: dict[str, PodAddress] = {}
+    others: dict[str, None] = {}
+    has_port = False
+    for each in sorted(slices, key=lambda each: (each.family, each.name)):
+        if not each.endpoints or each.family not in FAMILIES:
+            continue
+        number = port_number(each, port)
+        if number is None:
+            others |= dict.fromkeys(map(str, each.ports))
+            continue
+        has_port = True
+        for endpoint in each.endpoints:
+            address = PodAddress(endpoint.addresses[0], number, endpoint.zone)
+            if endpoint.is_ready:
+                ready.setdefault(endpoint.pod, address)
+            elif endpoint.is_last_resort:
+                last_resort.setdefault(endpoint.pod, address)
+    if others and not has_port:
+        raise Unusable(f"port: {port} is no port of the pods, which have {some_of(others)}")
+    return list((ready or last_resort).values())
+
+
+def port_number(those: EndpointSlice, wanted: str | None) -> int | None:
+    """Return the number of the slice's port with a name or number, None if it has none. Without `wanted` there must be
+    only one. Raises `Unusable`.
+
+    A slice without ports, of a headless Service without ports, has every number.
+    """
+    ports = [port for port in those.ports if port.is_tcp]
+    if wanted is None:
+        if len(ports) != 1 or ports[0].port is None:
+            named = some_of(str(port) for port in ports if port.port is not None)
+            raise Unusable(f"port: is required; the pods have {named or 'no named one'}")
+        return ports[0].port
+    if not wanted.isdigit():
+        return next((port.port for port in ports if port.name == wanted), None)
+    number = int(wanted)
+    return number if not those.ports or any(port.port in (number, None) for port in ports) else None
+
+
+def endpoints_of(
+    slices: Collection[EndpointSlice], config: KubernetesDiscovery, tls: UpstreamTlsConfig
+) -> tuple[tuple[EndpointConfig, ...], str | None]:
+    """Return the endpoints, and one line about what is left out or assumed, None: nothing. Raises `Unusable`, also if
+    no pod takes requests and that is not allowed.
+
+    `tls`: for endpoints with https.
+    """
+    addresses = pod_addresses(slices, config.port)
+    if not addresses and not config.allow_empty:
+        raise Unusable("no pod is ready; discovery.kubernetes.allow_empty = true allows that")
+    if len(addresses) > MOST:
+        raise Unusable(f"has more than {MOST:,} pods")
+    endpoints = tuple(_endpoint(address, config, tls) for address in addresses)
+    notices = [
+        f"slice {each.name} is left out: its address type is {each.family}, must be IPv4 or IPv6"
+        for each in slices
+        if each.family not in FAMILIES
+    ]
+    zones = {address.zone for address in addresses if region_of(address.zone, config) is None}
+    if zones:
+        where = some_of(sorted(f"in zone {zone[:64]}" if zone else "without a zone" for zone in zones))
+        notices.append(
+            f"pods {where} are in region {DEFAULT_REGION}; discovery.kubernetes.region sets another"
+        )
+    return endpoints, "; ".join(notices) or None
+
+
+def region_of(zone: str | None, config: KubernetesDiscovery) -> str | None:
+    """Return the region of a zone, None if neither the configuration nor the zone gives one."""
+    if config.zones:
+        return config.zones.get(zone or "", config.region)
+    if config.region is None and zone and IS_NAME(zone):
+        return zone
+    return config.region
+
+
+def _endpoint(address: PodAddress, config: KubernetesDiscovery, tls: UpstreamTlsConfig) -> EndpointConfig:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return EndpointConfig(
+        id=endpoint_id(address.host, address.port),
+        address=f"{config.scheme}://{host}:{address.port}",
+        region=region_of(address.zone, config) or DEFAULT_REGION,
+        weight=config.weight,
+        max_in_flight=config.max_in_flight,
+        round_trip=config.round_trip,
+        tls=tls if config.scheme == "https" else None,
+    )

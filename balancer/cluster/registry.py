@@ -1,0 +1,251 @@
+"""Endpoint registry: merges the endpoints of the configuration, of commands and of discovery into one set.
+
+Each source is replaced as a whole. If several sources name the same id, the configuration takes precedence over
+commands, and commands over discovery. An endpoint's admin state is kept as long as any source names its id. Changes are
+atomic with respect to requests. A command updates one endpoint without rebuilding the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.transports import transports_of
+from balancer.errors import EndpointConflict
+from balancer.tls.contexts import TlsProblem
+from policies.errors import UnknownEndpoint, some_of
+from policies.facts import AdminState
+
+if TYPE_CHECKING:
+    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.tls.contexts import UpstreamTls
+    from policies.endpoint.state import EndpointState
+    from policies.facts import Endpoint
+
+CONFIGURATION = "configuration"
+COMMAND = "command"
+
+FEW = 16
+"""Number of removed endpoints to keep before those without requests in flight are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Endpoint and the source that names it."""
+
+    config: EndpointConfig
+    source: str
+
+
+class EndpointOwner(Protocol):
+    """What the registry needs of the control plane: the configuration in force, the proxy, and changes of endpoints."""
+
+    config: RuntimeConfig
+    proxy: Proxy
+
+    def replace_endpoints(self, endpoints: list[Endpoint]) -> None: ...
+    def put_endpoint(self, endpoint: Endpoint) -> None: ...
+    def drop_endpoint(self, endpoint_id: str) -> None: ...
+
+
+class EndpointRegistry:
+    """Endpoints of the balancer by id, in order."""
+
+    def __init__(self, control_plane: EndpointOwner, config: RuntimeConfig) -> None:
+        self._control_plane = control_plane
+        self._lists: dict[str, dict[str, EndpointConfig]] = {
+            CONFIGURATION: by_id(config.endpoints),
+            COMMAND: {},
+        }
+        self._weights: dict[str, float] = {}
+        self._leaving: list[EndpointState] = []
+        self._most_leaving = FEW
+        self._members = self._merged(self._lists)
+
+    # --- reading
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """All endpoints by id, with the weights in force."""
+        return self._members
+
+    def member(self, endpoint_id: str) -> Member:
+        """Look up an endpoint. Raises `UnknownEndpoint`."""
+        try:
+            return self._members[endpoint_id]
+        except KeyError:
+            raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {some_of(self._members)}") from None
+
+    def count(self, source: str) -> int:
+        """Number of endpoints that a source names."""
+        return len(self._lists.get(source, ()))
+
+    @property
+    def leaving(self) -> list[EndpointState]:
+        """Removed endpoints that still have requests in flight."""
+        self._leaving = [state for state in self._leaving if state.in_flight_here]
+        return list(self._leaving)
+
+    def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
+        """Runtime overrides made by commands: endpoints added, ids removed, and weights by id."""
+        kept = self._lists[CONFIGURATION]
+        removed = [config.id for config in self._control_plane.config.endpoints if config.id not in kept]
+        return list(self._lists[COMMAND].values()), removed, dict(self._weights)
+
+    # --- changing
+
+    def replace_overrides(
+        self, added: Iterable[EndpointConfig], removed: Iterable[str], weights: Mapping[str, float]
+    ) -> None:
+        """Replace all runtime overrides by those of another process. Raises `TlsProblem`, and then changes nothing."""
+        before, gone = self._weights, set(removed)
+        kept = by_id(config for config in self._control_plane.config.endpoints if config.id not in gone)
+        self._weights = dict(weights)
+        try:
+            self._install({**self._lists, CONFIGURATION: kept, COMMAND: by_id(added)})
+        except TlsProblem:
+            self._weights = before
+            raise
+
+    def warm(self, config: RuntimeConfig, found: Iterable[EndpointConfig] = ()) -> None:
+        """Create the TLS contexts that the current endpoints, and those just `found`, need under another runtime
+        configuration. Raises `TlsProblem`."""
+        config.upstream_tls.of_these([*(member.config for member in self._members.values()), *found])
+
+    def apply(self, config: RuntimeConfig) -> None:
+        """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
+        named = {endpoint.id for endpoint in config.endpoints}
+        added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
+        self._weights = {id_: weight for id_, weight in self._weights.items() if id_ not in named}
+        self._install({**self._lists, CONFIGURATION: by_id(config.endpoints), COMMAND: added})
+
+    def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
+        """Replace the endpoints of a discovery source; does nothing if they are unchanged."""
+        wanted = by_id(endpoints)
+        if list(wanted.values()) != list(self._lists.get(source, {}).values()):
+            self._install({**self._lists, source: wanted})
+
+    def forget(self, sources: Iterable[str]) -> None:
+        """Remove discovery sources and the endpoints that they name."""
+        kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
+        if len(kept) != len(self._lists):
+            self._install(kept)
+
+    def add(self, config: EndpointConfig) -> None:
+        """Add an endpoint by command. Raises `EndpointConflict` if its id is in use, `TlsProblem` if a file in its
+        table `tls` is faulty."""
+        if config.id in self._members:
+            source = self._members[config.id].source
+            raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
+        tls = self._control_plane.proxy.pools.tls.with_one(config)
+        self._lists[COMMAND][config.id] = config
+        self._put(Member(config, COMMAND), tls)
+
+    def remove(self, endpoint_id: str) -> int:
+        """Remove an endpoint by command; returns its number of requests in flight, which finish.
+
+        Raises `UnknownEndpoint`, and `EndpointConflict` for a discovered endpoint, which discovery would add again.
+        """
+        source = self.member(endpoint_id).source
+        if source not in (CONFIGURATION, COMMAND):
+            raise EndpointConflict(
+                f"'{endpoint_id}' comes from {source}, which would bring it back: set it down instead"
+            )
+        state = self._control_plane.proxy.router.find(endpoint_id)
+        others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
+        next_source = next(others, None)
+        if next_source is None:
+            self._drop(state)
+        else:
+            self._put(self._weighed(self._lists[next_source][endpoint_id], next_source))
+        del self._lists[source][endpoint_id]
+        return state.in_flight_here
+
+    def change(self, endpoint_id: str, state: AdminState | None = None, weight: float | None = None) -> None:
+        """Change the admin state or the weight of an endpoint. Raises `UnknownEndpoint`."""
+        self.member(endpoint_id)
+        if weight is not None:
+            self._weights[endpoint_id] = weight
+            source = self._members[endpoint_id].source
+            self._put(self._weighed(self._lists[source][endpoint_id], source))
+        if state is not None:
+            self._set_state(endpoint_id, state)
+
+    def _set_state(self, endpoint_id: str, state: AdminState) -> None:
+        self._control_plane.proxy.router.set_admin_state(endpoint_id, state)
+        pool = self._control_plane.proxy.pools.by_id[endpoint_id]
+        pool.route.is_down = state is AdminState.MAINTENANCE
+        if pool.route.is_down:
+            pool.close_idle()
+
+    # --- in force
+
+    def _merged(self, lists: Mapping[str, Mapping[str, EndpointConfig]]) -> dict[str, Member]:
+        members: dict[str, Member] = {}
+        for source, configs in lists.items():
+            for config in configs.values():
+                members.setdefault(config.id, self._weighed(config, source))
+        return members
+
+    def _weighed(self, config: EndpointConfig, source: str) -> Member:
+        """Member with the weight that a command has set, if any."""
+        weight = self._weights.get(config.id, config.weight)
+        if weight != config.weight:
+            config = config.model_copy(update={"weight": weight})
+        return Member(config, source)
+
+    def _put(self, member: Member, tls: UpstreamTls | None = None) -> None:
+        """Add or change one endpoint. Raises `TlsProblem`, and then changes nothing here."""
+        pools, config = self._control_plane.proxy.pools, member.config
+        pools.tls = tls if tls is not None else pools.tls.with_one(config)
+        self._members[config.id] = member
+        pools.transports.pop(config.id, None)
+        pools.transports.update(transports_of((config,)))
+        if config.keep_alive is (config.id in pools.without_reuse):
+            pools.without_reuse ^= {config.id}
+        self._control_plane.put_endpoint(config.endpoint())
+
+    def _drop(self, state: EndpointState) -> None:
+        """Remove one endpoint; it is listed as leaving while requests are in flight."""
+        pools = self._control_plane.proxy.pools
+        del self._members[state.id]
+        self._weights.pop(state.id, None)
+        self._leaving.append(state)
+        if len(self._leaving) > self._most_leaving:
+            self._most_leaving = max(FEW, 2 * len(self.leaving))
+        self._control_plane.drop_endpoint(state.id)
+        if pools.tls.has_own(state.id):
+            pools.tls = pools.tls.without(state.id)
+        pools.transports.pop(state.id, None)
+        if state.id in pools.without_reuse:
+            pools.without_reuse -= {state.id}
+
+    def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
+        """Put new lists of endpoints into effect. Raises `TlsProblem`, and then changes nothing."""
+        proxy, members = self._control_plane.proxy, self._merged(lists)
+        tls = self._control_plane.config.upstream_tls.of_these([member.config for member in members.values()])
+        gone = [id_ for id_ in self._members if id_ not in members]
+        self._leaving = [*self.leaving, *map(proxy.router.find, gone)]
+        self._lists, self._members = lists, members
+        for id_ in gone:
+            self._weights.pop(id_, None)
+        proxy.pools.tls = tls
+        proxy.pools.transports = transports_of(member.config for member in members.values())
+        proxy.pools.without_reuse = without_reuse(member.config for member in members.values())
+        self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
+
+
+def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:
+    """Configurations by id, in order; the first wins if an id repeats."""
+    found: dict[str, EndpointConfig] = {}
+    for config in configs:
+        found.setdefault(config.id, config)
+    return found
+
+
+def without_reuse(configs: Iterable[EndpointConfig]) -> frozenset[str]:
+    """Ids of endpoints that get a new connection for each request."""
+    return frozenset(config.id for config in configs if not config.keep_alive)

@@ -1,0 +1,286 @@
+"""Read the configuration: parse, validate, and report every error in one line that names the source and the key.
+
+The command line overrides the environment, which overrides the file. `sections.py` has the tables with their defaults.
+Pydantic errors must not leave this package; they become `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+
+from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
+
+from balancer.config.documents import parsed, read_text, with_line
+from balancer.config.environment import environment_layer
+from balancer.config.keys import dotted
+from balancer.config.positions import Place
+from balancer.config.problems import (
+    ConfigError,
+    Problem,
+    config_error,
+    from_message,
+    line_for,
+    problems_of,
+    without_credentials,
+)
+from balancer.config.schema.admin import AdminConfig
+from balancer.config.schema.explain import ExplainConfig
+from balancer.config.schema.health import health_of
+from balancer.config.schema.http2 import Http2Config
+from balancer.config.schema.listen import HostPort, ListenAddress
+from balancer.config.schema.named_pools import PoolSettings, with_inherited
+from balancer.config.schema.names import NamesConfig, RouteWatchConfig
+from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
+from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.queue import AdmissionConfig
+from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limits
+from balancer.config.schema.record import RecordConfig
+from balancer.config.schema.routes import RouteConfig, check_routes
+from balancer.config.schema.section import Name
+from balancer.config.schema.sections import HeadersConfig, HttpConfig, LogConfig, NormaliseConfig, TlsConfig
+from balancer.config.schema.shared import SharedConfig
+from balancer.config.schema.tracing import TracingConfig
+from balancer.config.sources import FileNames, Layer, merge, one_source, with_policies
+from policies.errors import BadPolicyOption, PoliciesError
+from policies.health.health import Health
+from policies.loading.reference import located
+from policies.loading.source import Source
+
+MOST_PROCESSES = 256
+
+OPTIONS: Final = {
+    "endpoints": "--worker",
+    "home_region": "--home-region",
+    "listen": "--host, --port",
+    "policy": "--policy",
+    "processes": "--processes",
+    "seed": "--seed",
+}
+"""Options of the command line by the keys that they set."""
+
+
+ENDPOINTS_REQUIRED: Final = Problem(("endpoints",), "is required: [[endpoints]] once or more, or [discovery]")
+
+
+class Settings(PoolSettings):
+    """The whole configuration. Keys can be set in the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE.
+
+    The keys of `PoolSettings` at the top level are those of the pool without a name, and defaults of the named pools.
+    """
+
+    listen: HostPort = Field(
+        default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
+    )
+    processes: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_PROCESSES,
+        description="number of balancer processes on one port; default: $WEB_CONCURRENCY",
+    )
+    seed: int | None = Field(
+        default=None, ge=0, description="seed of the policies' random numbers. None: a new one at each start"
+    )
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+        default=(),
+        description="networks whose X-Forwarded-* fields are trusted; those of other clients are replaced",
+    )
+    proxy_protocol: tuple[IPvAnyNetwork, ...] = Field(
+        default=(),
+        description="networks whose connections must begin with a PROXY header; a PROXY header from others is refused",
+    )
+    tls: TlsConfig | None = None
+    http: HttpConfig = HttpConfig()
+    normalise: NormaliseConfig = NormaliseConfig()
+    http2: Http2Config = Http2Config()
+    admission: AdmissionConfig = AdmissionConfig()
+    headers: HeadersConfig = HeadersConfig()
+    names: NamesConfig = NamesConfig()
+    route_watch: RouteWatchConfig = RouteWatchConfig()
+    log: LogConfig = LogConfig()
+    record: RecordConfig = RecordConfig()
+    explain: ExplainConfig = ExplainConfig()
+    tracing: TracingConfig = TracingConfig()
+    admin: AdminConfig = AdminConfig()
+    shared: SharedConfig = SharedConfig()
+    rate_limits: tuple[RateLimitConfig, ...] = ()
+    routes: tuple[RouteConfig, ...] = ()
+    pools: dict[Name, PoolSettings] = Field(default={}, description="named pools of endpoints, for routes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_inherited(cls, document: Any) -> Any:
+        return with_inherited(document)
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if not self.has_endpoints and not self.routes:
+            raise ValueError(str(ENDPOINTS_REQUIRED))
+        for name, pool in self.pools.items():
+            if not pool.has_endpoints:
+                raise ValueError(f"pools.{name}.endpoints: {ENDPOINTS_REQUIRED.message}")
+        check_routes(self.routes, self.pools, has_default=self.has_endpoints)
+        check_rate_limits(self)
+        return self
+
+    @property
+    def pool_limits(self) -> PoolLimits:
+        """Limits of the connection pools."""
+        return self.pool.limits(self.timeouts.connect, self.seed)
+
+    def health(self) -> Health:
+        """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does
+        not depend on them.
+        """
+        return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
+
+    def of_pool(self, name: str) -> Settings:
+        """Return the configuration of a named pool, as that of a balancer of its own. It records to a file of its
+        own.
+        """
+        pool, record = self.pools[name], self.record
+        if record.path is not None:
+            record = record.model_copy(update={"path": f"{record.path}.{name}"})
+        own = {key: getattr(pool, key) for key in PoolSettings.model_fields}
+        return self.model_copy(update={**own, "record": record, "routes": (), "rate_limits": (), "pools": {}})
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A valid configuration, and the names of the sources of its keys."""
+
+    settings: Settings
+    source: Callable[[Place], str | None]
+
+
+def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """Return the configuration that `read_with_sources` reads."""
+    return read_with_sources(path, overrides).settings
+
+
+def read_with_sources(
+    path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
+) -> Reading:
+    """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
+
+    Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
+    them. Of the files that the configuration names only those of policies are read, or taken from `files`. Raises
+    `ConfigError`, for all problems at once.
+    """
+    environment, lines = environment_layer(os.environ, Settings)
+    layers = [*([file_layer(path)] if path is not None else []), environment]
+    for variable, (key, value_of) in PLATFORM.items():
+        if key not in overrides and (text := os.environ.get(variable)):
+            try:
+                layers.append(one_source({key: value_of(text)}, variable))
+            except ValueError as error:
+                lines.append(f"{variable}: {error}")
+    merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
+    try:
+        settings = Settings.model_validate(merged.document)
+        problems = list[Problem]()
+        for place, spec in policies_of(settings):
+            spec.library.give(files)
+            problems += policy_problems(spec, place)
+    except ValidationError as error:
+        problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]
+        problems = [each for each in problems if not _is_inherited(each, problems)]
+        if ENDPOINTS_REQUIRED not in problems and not merged.document.keys() & {
+            "endpoints",
+            "discovery",
+            "routes",
+        }:
+            problems.append(ENDPOINTS_REQUIRED)  # the check of the whole needs valid tables
+    lines += [line_for(problem, merged.source, path) for problem in problems]
+    if lines:
+        raise config_error(lines)
+    return Reading(settings, merged.source)
+
+
+def file_layer(path: Path) -> Layer:
+    """Return the keys of a TOML file. Raises `ConfigError`."""
+    try:
+        text = read_text(path)
+        document = parsed(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
+        raise ConfigError(with_line(path, "TOML", error)) from None
+    folder = str(path.absolute().parent)
+    return Layer(with_policies(document, lambda policy: located(policy, folder)), FileNames(path, text))
+
+
+def _all_addresses(port: str) -> str:
+    try:
+        return str(ListenAddress.parse(f"0.0.0.0:{port}"))
+    except ValueError:
+        raise ValueError(f"must be a port of 0–65535, got '{port:.60}'") from None
+
+
+def _processes_from(wanted: str) -> int:
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 9 and 1 <= int(wanted) <= MOST_PROCESSES:
+        return int(wanted)
+    raise ValueError(f"must be a whole number of 1–{MOST_PROCESSES}, got '{wanted:.60}'")
+
+
+PLATFORM: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "PORT": ("listen", _all_addresses),
+    "WEB_CONCURRENCY": ("processes", _processes_from),
+}
+"""Variables that platforms set: the key of each, and the function that makes its value of the text."""
+
+
+def policies_of(settings: Settings) -> Iterator[tuple[Place, PolicySpec]]:
+    """Yield the policy of the top level and those of the named pools, with their places."""
+    yield ("policy",), settings.policy
+    for name, pool in settings.pools.items():
+        yield ("pools", name, "policy"), pool.policy
+
+
+def _is_inherited(problem: Problem, problems: Sequence[Problem]) -> bool:
+    """Return whether the problem of a named pool is one with the key of the top level that it inherits."""
+    return problem.place[:1] == ("pools",) and Problem(problem.place[2:], problem.message) in problems
+
+
+def policy_problems_in(document: Any) -> Iterator[Problem]:
+    """Yield the problems of a policy's name and options in an otherwise invalid configuration."""
+    try:
+        spec = PolicySpec.model_validate(document or {})
+    except ValidationError:
+        return  # reported with the rest
+    yield from policy_problems(spec)
+
+
+def policy_problems(spec: PolicySpec, at: Place = ("policy",)) -> Iterator[Problem]:
+    """Yield the problems with the names and options of the policy, its canary and its shadows; reads their files."""
+    parts: dict[Place, PlainPolicy] = {at: spec}
+    if spec.canary is not None:
+        parts[*at, "canary"] = spec.canary
+    for number, shadow in enumerate(spec.shadow):
+        parts[*at, "shadow", number] = shadow
+    for place, part in parts.items():
+        try:
+            part.alone(Random(0), dotted(place), spec.library)
+        except BadPolicyOption as error:
+            yield from_message(str(error))
+        except PoliciesError as error:
+            yield Problem(place, str(error))
+
+
+def endpoints_from_workers(workers: Sequence[str]) -> list[dict[str, str]]:
+    """Parse `region=http://host:port` from the command line; ids are numbered within each region. Raises
+    `ConfigError`.
+    """
+    endpoints: list[dict[str, str]] = []
+    for worker in workers:
+        region, separator, address = worker.partition("=")
+        if not separator or "://" in region:
+            message = f"--worker: must be REGION=http://host:port, got '{worker}'"
+            raise ConfigError(without_credentials(message))
+        number = sum(endpoint["region"] == region for endpoint in endpoints)
+        endpoints.append({"id": f"{region}-{number}", "address": address, "region": region})
+    return endpoints

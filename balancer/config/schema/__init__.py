@@ -1,0 +1,1 @@
+"""Sections of the configuration: keys, types, bounds, defaults and what they mean."""

@@ -1,0 +1,93 @@
+"""The table [admin] of the configuration: the admin interface."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from balancer.config.documents import read_text
+from balancer.config.schema.listen import HostPort, ListenAddress
+from balancer.config.schema.section import Section
+from balancer.syntax.networks import is_this_machine
+
+MIN_TOKEN = 16
+"""Characters of the shortest token: 64 bits, if it is hexadecimal."""
+
+PATH_LIMIT = 107
+"""Size limit of a Unix socket's path in bytes on Linux (unix(7)); macOS allows 103."""
+
+
+class AdminConfig(Section):
+    """Addresses of the admin interface (paths that begin with /-/), and its token."""
+
+    token: SecretStr | None = Field(
+        default=None,
+        min_length=MIN_TOKEN,
+        description="token required for every admin request, as Authorization: Bearer TOKEN; "
+        "with a token, admin requests are accepted on the traffic port too",
+    )
+    token_file: Path | None = Field(
+        default=None,
+        description="file that holds the token, in its only line; read at the start and at each reload",
+    )
+    socket: str = Field(
+        default="auto",
+        description="absolute path of the Unix socket for admin requests of the same user, auto or off; auto: a path "
+        "that 'balancer status' derives from the port",
+    )
+    listen: HostPort | None = Field(
+        default=None,
+        description="host:port for admin requests over TCP; a loopback address, or any address with a token",
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not _is_printable(token.get_secret_value()):
+            raise ValueError("must be printable ASCII without spaces")
+        return token
+
+    @field_validator("socket")
+    @classmethod
+    def _is_a_path(cls, socket: str) -> str:
+        if socket not in ("auto", "off") and not (socket.startswith("/") and "\0" not in socket):
+            raise ValueError(f"must be auto, off or an absolute path, got '{socket}'")
+        if len(os.fsencode(socket)) > PATH_LIMIT:
+            raise ValueError(f"must have at most {PATH_LIMIT} bytes")
+        return socket
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("token_file: give token or token_file, not both")
+        if self.listen is not None and self.token is None and self.token_file is None:
+            host = ListenAddress.parse(self.listen).host
+            if not is_this_machine(host):
+                raise ValueError(
+                    f"listen: {self.listen} can be reached from other machines: give a loopback address, or set token"
+                )
+        return self
+
+    def with_token(self) -> AdminConfig:
+        """Return the table with the token of `token_file`, if that is given. Raises ValueError."""
+        if self.token_file is None:
+            return self
+        try:
+            token = read_text(self.token_file).rstrip("\r\n")
+        except OSError as error:
+            raise ValueError(f"admin.token_file: cannot read {self.token_file}: {error.strerror}") from None
+        except ValueError as error:
+            raise ValueError(f"admin.token_file: {self.token_file}: {error}") from None
+        if len(token) < MIN_TOKEN or not _is_printable(token):
+            raise ValueError(
+                f"admin.token_file: {self.token_file} must hold one line of {MIN_TOKEN} characters or more, "
+                "printable ASCII without spaces"
+            )
+        return self.model_copy(update={"token": SecretStr(token)})
+
+
+def _is_printable(token: str) -> bool:
+    return all("!" <= letter <= "~" for letter in token)

@@ -1,0 +1,157 @@
+"""The table [discovery] of the configuration: endpoints from a file, DNS or Kubernetes, updated at run time."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.kubernetes import KubernetesDiscovery
+from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
+
+DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
+
+DNS_PORT = "53"
+
+
+def _addresses(servers: tuple[str, ...]) -> tuple[str, ...]:
+    for server in servers:
+        if not is_server(server):
+            raise ValueError(f"must be address or address:port, [::1]:53 for IPv6, got '{server}'")
+    return servers
+
+
+Servers = Annotated[tuple[str, ...], AfterValidator(_addresses)]
+"""Name servers, each by its IP address, with or without a port."""
+
+
+class FileDiscovery(Section):
+    """Endpoints from a file, which is read again when it has changed."""
+
+    path: Path = Field(description="[[endpoints]] in TOML, or in JSON where the name ends in .json")
+    allow_empty: bool = Field(
+        default=False, description="accept an empty list, which removes all endpoints of the file"
+    )
+
+
+class DnsDiscovery(Section):
+    """Endpoints from the addresses of a DNS name, which is looked up again when the TTL has passed."""
+
+    name: DnsName = Field(description="absolute: no search domain is added")
+    record: Literal["address", "srv"] = Field(
+        default="address",
+        description="address: A and AAAA; srv: ports, weights and names of its own (RFC 2782)",
+    )
+    port: int | None = Field(
+        default=None, ge=1, le=65535, description="port of the endpoints; SRV records have their own"
+    )
+    scheme: Literal["http", "https"] = Field(default="http", description="scheme of the endpoints")
+    region: Name = Field(default="default", description="region of the endpoints")
+    weight: float = Field(
+        default=1.0,
+        gt=0,
+        le=MOST_WEIGHT,
+        allow_inf_nan=False,
+        description="weight of each endpoint; SRV records have their own",
+    )
+    max_in_flight: int | None = Field(
+        default=None, ge=1, description="maximum requests in flight at each endpoint. None: no limit"
+    )
+    round_trip: Seconds | None = Field(
+        default=None,
+        description="seconds of a round trip, where TCP handshakes do not show it. None: those of handshakes",
+    )
+    servers: Servers = Field(
+        default=(),
+        description="name servers, as address or address:port. Empty: those of the operating system",
+    )
+    max_ttl: Seconds = Field(
+        default=300.0, description="maximum seconds to the next lookup, even if the TTL is longer"
+    )
+    timeout: Seconds = Field(
+        default=2.0, description="timeout of a lookup in seconds; after it the known endpoints stay"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.record == "address" and self.port is None:
+            raise ValueError("port: is required with address records")
+        if self.record == "srv" and "port" in self.model_fields_set:
+            raise ValueError("port: must not be given with SRV records, which have their own")
+        return self
+
+    @property
+    def source(self) -> str:
+        """Name of the source in status, metrics and the endpoint registry."""
+        return f"dns {self.name}" if self.port is None else f"dns {self.name}:{self.port}"
+
+
+class DiscoveryConfig(Section):
+    """Discovery sources; an endpoint in the configuration takes precedence over a discovered one with the same id."""
+
+    file: FileDiscovery | None = None
+    dns: tuple[DnsDiscovery, ...] = ()
+    kubernetes: KubernetesDiscovery | None = None
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        seen: set[str] = set()
+        for at, name in enumerate(self.dns):
+            if name.source in seen:
+                raise ValueError(f"dns.{at}.name: {name.source.removeprefix('dns ')} is there twice")
+            seen.add(name.source)
+        return self
+
+    @property
+    def remote(self) -> tuple[DnsDiscovery | KubernetesDiscovery, ...]:
+        """Sources on other machines: those of DNS, then that of Kubernetes."""
+        return self.dns if self.kubernetes is None else (*self.dns, self.kubernetes)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether any source is configured."""
+        return self.file is not None or bool(self.remote)
+
+
+class EndpointList(Section):
+    """Content of a discovery file: endpoints with unique ids."""
+
+    endpoints: tuple[EndpointConfig, ...]
+
+    @model_validator(mode="after")
+    def _has_unique_ids(self) -> Self:
+        check_unique(self.endpoints)
+        return self
+
+
+def check_unique(endpoints: tuple[EndpointConfig, ...]) -> None:
+    """Check that the endpoints' ids are unique. Raises ValueError."""
+    seen: set[str] = set()
+    for at, endpoint in enumerate(endpoints):
+        if endpoint.id in seen:
+            raise ValueError(f"endpoints.{at}.id: '{endpoint.id}' is used twice; every id must be unique")
+        seen.add(endpoint.id)
+
+
+def is_server(text: str) -> bool:
+    """Return whether `text` is an IP address, with or without a port."""
+    host, port = split_server(text)
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return port.isascii() and port.isdigit() and 0 < int(port) < 65536
+
+
+def split_server(text: str) -> tuple[str, str]:
+    """Return host and port of "a", "a:53", "[v6]:53" or a bare IPv6 address."""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":") or DNS_PORT
+    if text.count(":") == 1:
+        host, _, port = text.partition(":")
+        return host, port
+    return text, DNS_PORT

@@ -1,0 +1,116 @@
+"""The tables `endpoints` and `upstream_tls` of the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
+from balancer.config.schema.transports import Transport, check_installed
+from policies.facts import Endpoint
+
+LONGEST_ADDRESS = 300
+"""Limit in characters; a host name has at most 253."""
+
+
+class UpstreamTlsConfig(Section):
+    """TLS to workers with an https address; the certificate is verified by default."""
+
+    ca: Path | None = Field(
+        default=None,
+        description="PEM; certificate authorities of the workers' certificates. None: those of the operating system",
+    )
+    certificate: Path | None = Field(
+        default=None, description="PEM; client certificate for workers that request one"
+    )
+    key: Path | None = Field(default=None, description="PEM; key of the certificate. None: in the same file")
+    server_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="server name for SNI and verification. None: the host of the endpoint's address",
+    )
+    verify: bool = Field(
+        default=True, description="verify the worker's certificate. false: any certificate is accepted"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.key is not None and self.certificate is None:
+            raise ValueError("key: needs certificate")
+        if self.ca is not None and not self.verify:
+            raise ValueError("ca: must not be given with verify = false")
+        return self
+
+
+def http_origin(text: str) -> str:
+    """Return the address of a server without a slash at its end. Raises ValueError unless it is http://host:port or
+    https://host:port.
+    """
+    problem = f"must be http://host:port or https://host:port, got '{text[:LONGEST_ADDRESS]}'"
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        raise ValueError(problem) from None
+    extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
+    if not text.isprintable() or " " in text or len(text) > LONGEST_ADDRESS:
+        raise ValueError(problem)
+    if url.scheme not in ("http", "https") or not url.hostname or extras or port == 0:
+        raise ValueError(problem)
+    return text.rstrip("/")
+
+
+class EndpointConfig(Section):
+    """One endpoint: a worker and its share of the load."""
+
+    id: Name = Field(description="unique; shown in status, metrics and logs")
+    address: str = Field(description="http://host:port or https://host:port")
+    region: Name = Field(default="default", description="region of the worker")
+    weight: float = Field(
+        default=1.0,
+        gt=0,
+        le=MOST_WEIGHT,
+        allow_inf_nan=False,
+        description="share of requests relative to the other endpoints",
+    )
+    max_in_flight: int | None = Field(
+        default=None, ge=1, description="maximum requests in flight; more wait in the queue. None: no limit"
+    )
+    round_trip: Seconds | None = Field(
+        default=None,
+        description="seconds of a round trip, where TCP handshakes do not show it because a sidecar or tunnel "
+        "completes them. None: those of handshakes",
+    )
+    transport: Transport = Field(
+        default="native", description="transport to the worker: own HTTP/1.1, HTTP/2, libcurl or aiohttp"
+    )
+    keep_alive: bool = Field(
+        default=True, description="reuse connections. false: a new connection for each request"
+    )
+    tls: UpstreamTlsConfig | None = Field(
+        default=None, description="TLS of this endpoint; replaces upstream_tls entirely"
+    )
+
+    @field_validator("transport")
+    @classmethod
+    def _is_installed(cls, value: Transport) -> Transport:
+        check_installed(value)
+        return value
+
+    @field_validator("address")
+    @classmethod
+    def _is_http_origin(cls, value: str) -> str:
+        return http_origin(value)
+
+    @property
+    def alpn(self) -> str:
+        """ALPN protocol for TLS (RFC 7301)."""
+        return "h2" if self.transport == "http2" else "http/1.1"
+
+    def endpoint(self) -> Endpoint:
+        """Return the endpoint as the plain value that the policies use."""
+        round_trip = self.round_trip or 0.0
+        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight, round_trip)

@@ -1,0 +1,166 @@
+"""The tables [health_checks], [outlier_detection], [panic] and [slow_start] of the configuration: endpoint health.
+
+The reasons for a default are documented with the mechanism, in `policies`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from balancer.config.schema.section import Seconds, Section
+from policies.endpoint.ejection import EjectionRules
+from policies.health.health import Health
+from policies.health.panic import Panic
+from policies.health.slow_start import SlowStart
+
+MAX_SERVICE_NAME_BYTES: Final = 127
+"""Of a gRPC service in a check: its length is one byte of the message."""
+
+
+class HealthChecksConfig(Section):
+    """Active checks. Without a path or a service they only connect to unreachable endpoints: no path is known to be
+    cheap and meaningful on every worker.
+    """
+
+    path: str | None = Field(
+        default=None,
+        description="path requested from every endpoint. None: only unreachable endpoints are checked, by a connection",
+    )
+    grpc: str | None = Field(
+        default=None,
+        max_length=MAX_SERVICE_NAME_BYTES,
+        description="service whose health is asked for by grpc.health.v1 instead of a path; an empty name asks for "
+        "the worker as a whole",
+    )
+    first_connect: bool = Field(
+        default=True,
+        description="without a path or a service, connect once to an endpoint that no request has used yet, at the "
+        "start and when it is added",
+    )
+    status: int | None = Field(
+        default=None, ge=200, le=599, description="status of a passed check. None: any from 200 to 399"
+    )
+    interval: Seconds = Field(default=5.0, description="seconds between two checks")
+    fast_interval: Seconds = Field(
+        default=2.0,
+        description="seconds between two checks while the state changes or the endpoint is unhealthy; "
+        "default: interval if that is shorter",
+    )
+    timeout: Seconds = Field(
+        default=1.0, description="timeout of a check in seconds, from the connect to the last byte"
+    )
+    rise: int = Field(default=2, ge=1, le=100, description="consecutive passed checks until it is healthy")
+    fall: int = Field(default=3, ge=1, le=100, description="consecutive failed checks until it is unhealthy")
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_path(cls, value: str | None) -> str | None:
+        is_plain = value is None or (value.startswith("/") and value.isascii() and value.isprintable())
+        if not is_plain or (value is not None and " " in value):
+            raise ValueError(f"must begin with / and contain only ASCII without spaces, got '{value}'")
+        return value
+
+    @field_validator("grpc")
+    @classmethod
+    def _is_a_service(cls, value: str | None) -> str | None:
+        if value is not None and not (value.isascii() and (value.isprintable() and " " not in value)):
+            raise ValueError(f"must be the name of a service, ASCII without spaces, got {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.grpc is not None and (self.path is not None or self.status is not None):
+            raise ValueError("grpc: asks by gRPC, so path and status do not apply")
+        if self._has("interval"):
+            self._derive(fast_interval=min(self.fast_interval, self.interval))
+        self._derive(interval=max(self.interval, self.fast_interval))
+        if self.fast_interval > self.interval:
+            raise ValueError(
+                f"fast_interval: must not be longer than interval ({self.interval:g}), got {self.fast_interval:g}"
+            )
+        return self
+
+
+class OutlierDetectionConfig(Section):
+    """Outlier detection: an endpoint that fails live traffic is ejected for a while; never more than half of the pool.
+    0 switches a rule off.
+    """
+
+    failures: int = Field(
+        default=5, ge=0, le=10_000, description="consecutive failures that eject an endpoint. 0: off"
+    )
+    success_rate: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        description="least success rate, as a part of that of the other endpoints. 0: off",
+    )
+    window: Seconds = Field(default=30.0, description="seconds over which the success rate is measured")
+    min_requests: int = Field(
+        default=5, ge=1, description="minimum requests in the window for a success rate"
+    )
+    latency: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="highest latency above the floor, as a multiple of the pool's median. 0: off",
+    )
+    base_time: Seconds = Field(
+        default=30.0, description="seconds of the first ejection; the n-th takes n times as long"
+    )
+    max_time: Seconds = Field(
+        default=300.0, description="seconds of an ejection at most; default: base_time if that is longer"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self._has("max_time"):
+            self._derive(base_time=min(self.base_time, self.max_time))
+        self._derive(max_time=max(self.max_time, self.base_time))
+        return self
+
+    def rules(self) -> EjectionRules:
+        """Return the rules of outlier detection as plain values."""
+        return EjectionRules(**self.model_dump())
+
+
+class PanicConfig(Section):
+    """Panic mode: health is ignored when too few endpoints are healthy."""
+
+    threshold: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="healthy share of the pool below which health is ignored. 0: never",
+    )
+
+
+class SlowStartConfig(Section):
+    """Slow start: a new or returned endpoint gets its share gradually.
+
+    Off by default: a pool that has lost a worker needs the next one at once, and nothing indicates that it is cold.
+    """
+
+    window: float = Field(
+        default=0.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="duration of the slow start in seconds. 0: off",
+    )
+    minimum: float = Field(default=0.1, gt=0, le=1, description="share of its weight at the start")
+
+
+def health_of(
+    outlier_detection: OutlierDetectionConfig, panic: PanicConfig, slow_start: SlowStartConfig, rng: Random
+) -> Health:
+    """Return the health mechanisms that these tables configure."""
+    return Health(
+        rng,
+        ejection=outlier_detection.rules(),
+        panic=Panic(panic.threshold),
+        slow_start=SlowStart(slow_start.window, slow_start.minimum),
+    )

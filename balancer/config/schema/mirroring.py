@@ -1,0 +1,41 @@
+"""The key `mirror` of a route: copies of a share of its requests go to another pool."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from balancer.config.schema.section import Name, Section
+
+Method = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z-]{0,31}$")]
+
+
+class MirrorConfig(Section):
+    """A mirror: its pool, and which requests are copied to it."""
+
+    pool: Name = Field(description="pool that gets the copies, other than that of the route")
+    share: float = Field(gt=0, le=1, description="share of the requests that are copied, drawn for each")
+    methods: tuple[Method, ...] = Field(
+        default=("GET", "HEAD", "OPTIONS"),
+        min_length=1,
+        description="methods of requests that are copied; a copy of an unsafe one has its effects a second time",
+    )
+    body: int = Field(
+        default=65_536,
+        ge=0,
+        le=1 << 26,
+        description="maximum bytes of a body that is copied; a request with a longer one is not copied",
+    )
+    max_in_flight: int = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="maximum copies at a time, per process; further requests are not copied",
+    )
+
+    @model_validator(mode="after")
+    def _may_be_copied(self) -> Self:
+        if "CONNECT" in self.methods:
+            raise ValueError("methods: CONNECT opens a tunnel, which cannot be copied")
+        return self

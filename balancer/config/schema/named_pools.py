@@ -1,0 +1,132 @@
+"""The tables [pools.NAME] of the configuration: named pools of endpoints, for the routes.
+
+A named pool has the keys that concern its endpoints. A key that it does not give has the value of the top level, so
+`[timeouts]` holds for all pools and `[pools.api.timeouts]` for one; endpoints and discovery are never inherited.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from balancer.config.schema.buffering import BufferingConfig
+from balancer.config.schema.discovery import DiscoveryConfig, check_unique
+from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
+from balancer.config.schema.health import (
+    HealthChecksConfig,
+    OutlierDetectionConfig,
+    PanicConfig,
+    SlowStartConfig,
+)
+from balancer.config.schema.key import KeyConfig
+from balancer.config.schema.load_probes import LoadProbesConfig
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.config.schema.pool import PoolConfig
+from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
+from balancer.config.schema.retries import HedgingConfig, RetryConfig
+from balancer.config.schema.section import Name, Section
+from balancer.config.schema.sections import LimitsConfig, TimeoutsConfig
+from balancer.config.schema.sticky import StickyConfig
+from balancer.config.sources import policy_table
+
+OWN: Final = ("endpoints", "discovery")
+"""Keys that a named pool does not inherit."""
+
+EXCLUDED: Final = {
+    "health_checks.grpc": ("health_checks.path", "health_checks.status"),
+    "health_checks.path": ("health_checks.grpc",),
+    "health_checks.status": ("health_checks.grpc",),
+    "sticky.cookie": ("sticky.header", "key.by", "key.name"),
+    "sticky.header": ("sticky.cookie", "key.by", "key.name"),
+    "key.by": ("key.name", "sticky.cookie", "sticky.header"),
+}
+"""Keys that a pool does not inherit if it gives the key before them, which they do not go with."""
+
+OF_CONNECTIONS: Final = {
+    "timeouts": ("head", "request_idle", "keep_alive", "linger", "shutdown"),
+    "limits": ("head", "fields", "target", "buffer", "clients"),
+    "buffering": ("total",),
+    "queue": ("timeout_header", "start_header", "start_timeout"),
+}
+"""Keys of these tables that concern client connections, whose requests may go to any pool."""
+
+
+class PoolSettings(Section):
+    """What one pool of endpoints is configured with."""
+
+    home_region: Name | None = Field(default=None, description="region of this balancer and its clients")
+    policy: PolicySpec = PolicySpec()
+    retries: int = Field(
+        default=2, ge=0, le=10, description="maximum retries of a request, where a retry is safe"
+    )
+    endpoints: tuple[EndpointConfig, ...] = ()
+    discovery: DiscoveryConfig = DiscoveryConfig()
+    upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    retry: RetryConfig = RetryConfig()
+    hedging: HedgingConfig = HedgingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    buffering: BufferingConfig = BufferingConfig()
+    queue: QueueConfig = QueueConfig()
+    concurrency: ConcurrencyConfig = ConcurrencyConfig()
+    pool: PoolConfig = PoolConfig()
+    health_checks: HealthChecksConfig = HealthChecksConfig()
+    load_probes: LoadProbesConfig = LoadProbesConfig()
+    outlier_detection: OutlierDetectionConfig = OutlierDetectionConfig()
+    panic: PanicConfig = PanicConfig()
+    slow_start: SlowStartConfig = SlowStartConfig()
+    sticky: StickyConfig = StickyConfig()
+    key: KeyConfig = KeyConfig()
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        check_unique(self.endpoints)
+        if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
+            raise ValueError("key.by: give [sticky], which has its own key, or [key], not both")
+        return self
+
+    @property
+    def has_endpoints(self) -> bool:
+        """Whether endpoints or a source of them are configured."""
+        return bool(self.endpoints) or self.discovery.is_configured
+
+
+def with_inherited(document: Any) -> Any:
+    """Return a document in which each named pool has the keys of the top level that it does not give itself.
+
+    Raises ValueError for a key of a pool that concerns client connections.
+    """
+    pools = document.get("pools") if isinstance(document, dict) else None
+    if not isinstance(pools, dict):
+        return document
+    shared = {key: document[key] for key in PoolSettings.model_fields if key in document and key not in OWN}
+    return document | {"pools": {name: _pool(str(name), pool, shared) for name, pool in pools.items()}}
+
+
+def _pool(name: str, pool: Any, shared: dict[str, Any]) -> Any:
+    if not isinstance(pool, dict):
+        return pool
+    for table, keys in OF_CONNECTIONS.items():
+        given = pool.get(table)
+        for key in keys:
+            if isinstance(given, dict) and key in given:
+                raise ValueError(
+                    f"pools.{name}.{table}.{key}: concerns client connections, which all pools share; set {table}.{key}"
+                )
+    own = pool | {"policy": policy_table(pool["policy"])} if "policy" in pool else pool
+    places = {f"{table}.{key}" for table, value in own.items() if isinstance(value, dict) for key in value}
+    excluded = {other for place in places & EXCLUDED.keys() for other in EXCLUDED[place]}
+    whole = {
+        table: {key: each for key, each in value.items() if f"{table}.{key}" not in excluded}
+        if isinstance(value, dict)
+        else value
+        for table, value in shared.items()
+    }
+    for key, value in own.items():
+        below = whole.get(key)
+        is_other_policy = key == "policy" and isinstance(value, dict) and "name" in value
+        if isinstance(value, dict) and isinstance(below, dict) and not is_other_policy:
+            value = below | value
+        whole[key] = value
+    return whole

@@ -1,0 +1,77 @@
+"""The table [pool] of the configuration: upstream connection pools."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from balancer.config.schema.pool_limits import IdleTimeoutRules, PoolLimits
+from balancer.config.schema.section import Seconds, Section
+
+HEARTBEAT_PRECONNECT = 2
+"""Spare connections if a heartbeat is configured and their number is not: with little traffic, all but a few requests
+in a thousand find one."""
+
+
+class PoolConfig(Section):
+    """Connection pool of each endpoint: idle time, age, preconnect, heartbeat and backoff."""
+
+    idle_timeout: Seconds = Field(
+        default=30.0,
+        description="maximum seconds that an idle connection is kept; the worker's own idle timeout is estimated",
+    )
+    risk: float = Field(
+        default=0.01,
+        ge=0,
+        le=0.5,
+        description="accepted chance that the worker has closed a reused connection, a tenth of it for requests that "
+        "must not be repeated; 0: nothing is estimated, and `idle_timeout` must stay below the worker's",
+    )
+    max_age: Seconds = Field(
+        default=300.0, description="seconds after which a connection is not reused, less up to 10 %"
+    )
+    max_requests: int | None = Field(
+        default=None, ge=1, description="requests on one connection, less up to 10 %. None: no limit"
+    )
+    preconnect: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="spare connections to each endpoint that are kept open; 0: none; default: 2 with a heartbeat",
+    )
+    heartbeat: str | None = Field(
+        default=None,
+        pattern=r"^/[!-~]*$",
+        description="path of a request that keeps spare connections alive. None: they are replaced before they expire",
+    )
+    heartbeat_method: Literal["HEAD", "GET"] = Field(default="HEAD", description="method of the heartbeat")
+    max_backoff: float = Field(
+        default=1.0,
+        ge=0,
+        le=60,
+        description="longest pause in seconds between connects after repeated failures. 0: no pause",
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.heartbeat is not None:
+            self._derive(preconnect=HEARTBEAT_PRECONNECT)
+        if self.heartbeat is not None and not self.preconnect:
+            raise ValueError("heartbeat: applies to spare connections only, and preconnect is 0")
+        return self
+
+    def limits(self, connect_timeout: float, seed: int | None) -> PoolLimits:
+        """Return the limits of the connection pools; `connect_timeout` is in seconds."""
+        return PoolLimits(
+            idle=self.idle_timeout,
+            max_age=self.max_age,
+            connect_timeout=connect_timeout,
+            requests=self.max_requests,
+            idle_timeout=IdleTimeoutRules(self.risk, self.risk / 10),
+            warm=self.preconnect,
+            heartbeat=self.heartbeat,
+            heartbeat_method=self.heartbeat_method,
+            backoff=self.max_backoff,
+            seed=seed,
+        )

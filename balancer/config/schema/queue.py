@@ -1,0 +1,126 @@
+"""The tables [queue], [admission] and [concurrency] of the configuration: behaviour under overload."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from balancer.config.schema.section import Name, Seconds, Section
+from policies.endpoint.concurrency_limit import ConcurrencyRules
+
+FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=128)]
+
+
+class QueueConfig(Section):
+    """Wait queue while every endpoint is full; `limits.queue` and `timeouts.queue` bound it."""
+
+    order: Literal["fifo", "adaptive"] = Field(
+        default="fifo", description="adaptive: last in, first out while the queue does not empty"
+    )
+    timeout_header: FieldName | None = Field(
+        default=None, description="field with the client's timeout in milliseconds"
+    )
+    start_header: FieldName | None = Field(
+        default=None,
+        description="field with the time at which the first proxy received the request; from trusted_proxies only",
+    )
+    start_timeout: Seconds = Field(
+        default=30.0,
+        description="with start_header: timeout of that proxy in seconds; 30 for Heroku's router",
+    )
+
+
+class LevelConfig(Section):
+    """One priority level, with the loads at which its requests are shed."""
+
+    name: Name = Field(description="value of admission.header, case-insensitive")
+    queue: float = Field(
+        default=1.0, gt=0, le=1, description="fill level of the queue at which the level is rejected"
+    )
+    in_flight: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="used share of the endpoints' limits at which the level is rejected",
+    )
+
+
+DEFAULT_LEVELS = (
+    LevelConfig(name="critical"),
+    LevelConfig(name="normal", queue=0.75),
+    LevelConfig(name="bulk", queue=0.25),
+)
+
+
+class AdmissionConfig(Section):
+    """Admission control: requests of low priority levels are rejected first."""
+
+    header: FieldName | None = Field(
+        default=None, description="field with the priority level of a request. None: off"
+    )
+    trust: Literal["proxies", "all"] = Field(
+        default="proxies", description="clients from which the field is accepted: trusted_proxies, or all"
+    )
+    default: Name = Field(
+        default="normal",
+        description="level of requests that state none; default: the middle one where none is normal",
+    )
+    levels: tuple[LevelConfig, ...] = Field(
+        default=DEFAULT_LEVELS, min_length=1, max_length=8, description="priority levels, the highest first"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        names = [level.name.lower() for level in self.levels]
+        if self.default not in names:
+            self._derive(default=self.levels[len(self.levels) // 2].name)
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise ValueError(f"levels.{at}.name: '{name}' is used twice; every level has its own")
+        if self.default.lower() not in names:
+            raise ValueError(f"default: must be one of the levels, {', '.join(names)}, got '{self.default}'")
+        return self
+
+    def by_name(self) -> dict[str, int]:
+        """Return level numbers by lower-cased name; 0 is the highest."""
+        return {level.name.lower(): number for number, level in enumerate(self.levels)}
+
+
+class ConcurrencyConfig(Section):
+    """Adaptive concurrency limit of each endpoint, derived from its latency."""
+
+    adaptive: bool = Field(default=False, description="derive limits from latency. false: max_in_flight only")
+    initial: int = Field(default=20, ge=1, le=100_000, description="requests in flight at the start")
+    minimum: int = Field(
+        default=4, ge=1, le=100_000, description="requests in flight that are always allowed"
+    )
+    maximum: int = Field(
+        default=1000, ge=1, le=100_000, description="highest limit; max_in_flight applies too"
+    )
+    tolerance: float = Field(
+        default=1.5, gt=1, le=10, description="accepted latency as a multiple of the latency without queueing"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self._has("maximum"):
+            self._derive(initial=min(self.initial, self.maximum))
+        if self._has("minimum"):
+            self._derive(initial=max(self.initial, self.minimum))
+        self._derive(
+            minimum=min(self.minimum, self.initial, self.maximum), maximum=max(self.initial, self.maximum)
+        )
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum: must not be above maximum ({self.maximum}), got {self.minimum}")
+        if not self.minimum <= self.initial <= self.maximum:
+            raise ValueError(
+                f"initial: must be between minimum and maximum, {self.minimum}–{self.maximum}, got {self.initial}"
+            )
+        return self
+
+    def rules(self) -> ConcurrencyRules | None:
+        """Return the rules of the adaptive limit as plain values; None if it is off."""
+        if not self.adaptive:
+            return None
+        return ConcurrencyRules(self.initial, self.minimum, self.maximum, self.tolerance)

@@ -1,0 +1,93 @@
+"""The tables [[rate_limits]] of the configuration: how many requests of one client, key or field value are admitted in
+a period."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from balancer.config.schema.section import Name, Section
+from balancer.config.schema.sticky import Token
+
+if TYPE_CHECKING:
+    from balancer.config.loading import Settings
+    from balancer.config.schema.named_pools import PoolSettings
+
+
+class RateLimitConfig(Section):
+    """A rate limit. It applies to the routes that name it, or to all requests with `everywhere`."""
+
+    name: Name = Field(description="unique name, shown to clients in the RateLimit fields")
+    requests: int = Field(
+        ge=1, le=1_000_000_000, description="requests that are admitted within `period`, in the long run"
+    )
+    period: int = Field(default=1, ge=1, le=86_400, description="whole seconds")
+    burst: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="requests that are admitted at once after a pause. None: `requests`",
+    )
+    by: Literal["client", "key", "header", "all"] = Field(
+        default="client",
+        description="whose requests are counted together: those of one client address (of IPv6 one /64), of one "
+        "request key of [key] or sticky.header, with one value of a field, or all. Requests without key or field count "
+        "by client",
+    )
+    header: Token | None = Field(default=None, description='name of the field of by = "header"')
+    everywhere: bool = Field(
+        default=False, description="apply the limit to all requests, beside that of their route"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.by == "header" and self.header is None:
+            raise ValueError('header: is required with by = "header": which field')
+        if self.by != "header" and self.header is not None:
+            raise ValueError('header: applies only to by = "header"')
+        return self
+
+    @property
+    def tokens(self) -> int:
+        """Capacity of its buckets."""
+        return self.requests if self.burst is None else self.burst
+
+    @property
+    def identity(self) -> bytes:
+        """What its buckets are found by. It changes with everything that gives their levels another meaning."""
+        parts = (self.name, self.requests, self.period, self.tokens, self.by, (self.header or "").lower())
+        return "|".join(map(str, parts)).encode() + b"|"
+
+
+def check_rate_limits(settings: Settings) -> None:
+    """Check names and references. Raises ValueError for the first one that is wrong."""
+    known: list[str] = []
+    for at, limit in enumerate(settings.rate_limits):
+        if limit.name in known:
+            raise ValueError(f"rate_limits.{at}.name: '{limit.name}' is there twice")
+        known.append(limit.name)
+        if limit.by == "key" and not any(_has_key(pool) for pool in (settings, *settings.pools.values())):
+            raise ValueError(
+                f'rate_limits.{at}.by: "key" needs a request key: give [key] or sticky.header; a sticky cookie names '
+                "an endpoint, not a client"
+            )
+    for at, route in enumerate(settings.routes):
+        if route.rate_limit is not None and route.rate_limit not in known:
+            raise ValueError(
+                f"routes.{at}.rate_limit: must be one of {', '.join(known) or 'none'}, got '{route.rate_limit}'"
+            )
+
+
+def _has_key(pool: PoolSettings) -> bool:
+    """Return whether requests of the pool have a key that tells clients apart."""
+    return pool.key.by is not None or pool.sticky.header is not None
+
+
+def unused_rate_limits(settings: Settings) -> Iterator[str]:
+    """Yield a line for each limit that applies to no request."""
+    named = {route.rate_limit for route in settings.routes}
+    for limit in settings.rate_limits:
+        if not limit.everywhere and limit.name not in named:
+            yield f"rate limit {limit.name}: applies to no request; name it in a route, or set everywhere = true"

@@ -1,0 +1,315 @@
+"""The tables [[routes]] of the configuration: which requests go to which pool, are redirected or answered at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv6Address
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from balancer.config.schema.mirroring import Method, MirrorConfig
+from balancer.config.schema.section import Name, Section
+from balancer.syntax.printable import with_digits
+from balancer.syntax.urls import host_in, normalized
+
+DEFAULT: Final = "default"
+"""Name of the pool of the top level in routes, status, metrics and commands."""
+
+RESERVED: Final = "/-/"
+"""Paths of the admin interface, which no route gets."""
+
+LABEL: Final = re.compile(r"[a-z0-9_-]{1,63}")
+"""A label of a host name, which neither begins nor ends with a hyphen."""
+
+
+def _host(host: str) -> str:
+    host = host.lower().removesuffix(".")
+    labels = host.removeprefix("*.").split(".")
+    is_name = len(host) <= 253 and all(
+        LABEL.fullmatch(label) and label.strip("-") == label for label in labels
+    )
+    if not (is_name or is_ipv6(host)):
+        raise ValueError(
+            f"must be a name such as example.org or *.example.org, without a port, got '{host:.60}'"
+        )
+    return host if is_name else host_in(host.encode()).decode()
+
+
+def is_ipv6(host: str) -> bool:
+    """Return whether the host is an IPv6 address in brackets."""
+    try:
+        return host.startswith("[") and host.endswith("]") and bool(IPv6Address(host[1:-1]))
+    except ValueError:
+        return False
+
+
+def _path(path: str) -> str:
+    wanted = normalized(path.encode()).decode()
+    if wanted != path:
+        raise ValueError(
+            f"must be normalized, '{wanted:.60}': that is what paths of requests are compared as"
+        )
+    return path
+
+
+Host = Annotated[str, AfterValidator(_host)]
+Path = Annotated[str, StringConstraints(pattern=r"^/[!-\"$->@-~]*$", max_length=2048), AfterValidator(_path)]
+FieldName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~*-]+$", max_length=128, to_lower=True)
+]
+FieldValue = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,1022}[!-~])?$")]
+
+HOP_BY_HOP: Final = frozenset(
+    ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host")
+)
+"""Fields that a route cannot ask for: those of one connection, and Host, which has a key of its own."""
+
+
+class RedirectConfig(Section):
+    """A redirect to another scheme or host; path and query stay. Requests that ask for both already do not match."""
+
+    scheme: Literal["http", "https"] | None = Field(
+        default=None, description="scheme of the new URL. None: that of the request"
+    )
+    host: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(:[0-9]{1,5})?$")] | None = Field(
+        default=None,
+        description="host of the new URL, with a port if it is not the scheme's. None: that of the request, without "
+        "its port where the scheme changes",
+    )
+    status: Literal[301, 302, 303, 307, 308] = Field(default=308, description="status of the response")
+
+    @model_validator(mode="after")
+    def _leads_elsewhere(self) -> Self:
+        if self.scheme is None and self.host is None:
+            raise ValueError("scheme, host: give one of them or both")
+        return self
+
+
+class AnswerConfig(Section):
+    """A fixed response."""
+
+    status: int = Field(default=200, ge=200, le=599, description="status of the response")
+    body: str = Field(default="", max_length=65_536, description="body of the response, in UTF-8")
+    content_type: FieldValue = Field(
+        default="text/plain; charset=utf-8", description="Content-Type of the response, if it has a body"
+    )
+
+    @model_validator(mode="after")
+    def _may_have_a_body(self) -> Self:
+        if self.body and self.status in (204, 205, 304):
+            raise ValueError(f"body: a response with status {self.status} has none")
+        return self
+
+
+class RouteConfig(Section):
+    """A route: conditions, which must all hold, and what is done with requests that meet them.
+
+    Of all routes that match, the most specific one is taken, whatever their order: first by host (exact, then the
+    longest suffix, then any), then by path (exact, then the longest prefix), then by the number of fields in `headers`,
+    then one with `methods`, then one with `scheme`.
+    """
+
+    host: Host | None = Field(
+        default=None, description="exact name, or *.suffix for all names below the suffix. None: any"
+    )
+    path: Path | None = Field(default=None, description="the exact path")
+    prefix: Path | None = Field(
+        default=None,
+        description="beginning of the path, in whole segments: /v1 is that of /v1 and /v1/users, not of /v10",
+    )
+    methods: tuple[Method, ...] = Field(default=(), description="methods; empty: any")
+    headers: dict[FieldName, FieldValue] = Field(
+        default={}, description="values of request fields; '*' for any value"
+    )
+    scheme: Literal["http", "https"] | None = Field(
+        default=None, description="scheme that the client used, also before a trusted proxy. None: any"
+    )
+    pool: Name | None = Field(
+        default=None, description="pool that gets the request; default: that of the top level"
+    )
+    rate_limit: Name | None = Field(default=None, description="rate limit of its requests, by name")
+    strip_prefix: bool = Field(default=False, description="remove `prefix` from the path")
+    replace_prefix: Path | None = Field(default=None, description="what replaces `prefix` in the path")
+    redirect: RedirectConfig | None = None
+    answer: AnswerConfig | None = None
+    mirror: MirrorConfig | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        targets = [key for key in ("pool", "redirect", "answer") if getattr(self, key) is not None]
+        if len(targets) != 1:
+            raise ValueError(
+                f"pool: give one of pool, redirect and answer, got {' and '.join(targets) or 'none'}"
+            )
+        if self.path is not None and self.prefix is not None:
+            raise ValueError("prefix: give path or prefix, not both")
+        if len(set(self.methods)) < len(self.methods):
+            raise ValueError("methods: a method is there twice")
+        hop = HOP_BY_HOP.intersection(self.headers)
+        if hop:
+            raise ValueError(f"headers.{min(hop)}: cannot be a condition; a host is given by 'host'")
+        if self.strip_prefix and self.replace_prefix is not None:
+            raise ValueError("replace_prefix: give strip_prefix or replace_prefix, not both")
+        if (self.strip_prefix or self.replace_prefix is not None) and (
+            self.prefix is None or self.pool is None
+        ):
+            key = "strip_prefix" if self.strip_prefix else "replace_prefix"
+            raise ValueError(f"{key}: needs prefix and pool")
+        if self.redirect is not None:
+            self._check_redirect(self.redirect)
+        if self.mirror is not None and self.pool in (None, self.mirror.pool):
+            raise ValueError("mirror.pool: needs pool, and must be another one")
+        return self
+
+    def _check_redirect(self, redirect: RedirectConfig) -> None:
+        """Check that some request of this route is not where the redirect leads. Raises ValueError."""
+        is_there = redirect.host is None or self.host == host_in(redirect.host.encode()).decode()
+        if is_there and redirect.scheme in (None, self.scheme):
+            asked = redirect.host or f"the scheme {redirect.scheme}"
+            raise ValueError(f"redirect: all requests of this route already ask for {asked}")
+
+    @property
+    def place(self) -> tuple[str | None, str | None, str | None]:
+        """Host and path in a form that can be compared."""
+        return self.host, self.path, (self.prefix or "").removesuffix("/") if self.path is None else None
+
+    @property
+    def conditions(self) -> tuple[Any, ...]:
+        """The conditions in a form that can be compared."""
+        return (*self.place, frozenset(self.methods), frozenset(self.headers.items()), self.scheme)
+
+    def rank(self) -> tuple[Any, ...]:
+        """Return a key that sorts the most specific route first."""
+        host, path, prefix = self.place
+        return (
+            host is None, (host or "").startswith("*"), -len(host or ""), path is None, -len(path or prefix or ""),
+            -len(self.headers), not self.methods, self.scheme is None,
+        )  # fmt: skip
+
+    @property
+    def target(self) -> str:
+        """What is done with its requests, as `balancer check` lists it."""
+        return self._target + (f", rate limit {self.rate_limit}" if self.rate_limit is not None else "")
+
+    @property
+    def _target(self) -> str:
+        if self.redirect is not None:
+            return f"redirect {self.redirect.status} to {self.redirect.scheme or '*'}://{self.redirect.host or '*'}"
+        if self.answer is not None:
+            return f"answer {self.answer.status}"
+        rewritten = "/" if self.strip_prefix else self.replace_prefix
+        parts = [f"pool {self.pool}"]
+        if rewritten is not None:
+            parts.append(f"prefix replaced by {rewritten}")
+        if self.mirror is not None:
+            parts.append(f"mirrored to pool {self.mirror.pool}, share {with_digits(self.mirror.share, 3)}")
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        """The conditions as `balancer check` lists them."""
+        path = self.path or (self.prefix or "").removesuffix("/") + "/*"
+        url = f"{self.scheme or '*'}://{self.host or '*'}{path}"
+        parts = [url, ",".join(self.methods), *(f"{name}={value}" for name, value in self.headers.items())]
+        return " ".join(part for part in parts if part)
+
+
+def check_routes(routes: Sequence[RouteConfig], pools: Mapping[str, Any], *, has_default: bool) -> None:
+    """Check the routes as a whole. Raises ValueError for one that names no pool or that another one makes ambiguous."""
+    known = [*pools, *([DEFAULT] if has_default else [])]
+    if DEFAULT in pools:
+        raise ValueError(f"pools.{DEFAULT}: is the name of the pool of the top level")
+    for at, route in enumerate(routes):
+        if route.pool is not None and route.pool not in known:
+            raise ValueError(
+                f"routes.{at}.pool: must be one of {', '.join(known) or 'none'}, got '{route.pool}'"
+            )
+        if route.mirror is not None and route.mirror.pool not in known:
+            raise ValueError(
+                f"routes.{at}.mirror.pool: must be one of {', '.join(known) or 'none'}, got '{route.mirror.pool}'"
+            )
+    for places in by_place(routes):
+        for number, at in enumerate(places):
+            for earlier in places[:number]:
+                if routes[at].conditions == routes[earlier].conditions:
+                    raise ValueError(f"routes.{at}: has the conditions of routes.{earlier}, {routes[at]}")
+                if _is_ambiguous(routes[earlier], routes[at]):
+                    raise ValueError(
+                        f"routes.{at}: and routes.{earlier} are as specific as each other, and a request may match "
+                        f"both: {routes[earlier]} and {routes[at]}; add a condition to one"
+                    )
+
+
+def by_place(routes: Sequence[RouteConfig]) -> Iterable[list[int]]:
+    """Return the indexes of the routes that have the same host and path."""
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for at, route in enumerate(routes):
+        places.setdefault(route.place, []).append(at)
+    return places.values()
+
+
+def _is_ambiguous(one: RouteConfig, other: RouteConfig) -> bool:
+    """Return whether two routes for the same host and path have the same rank and a request may match both."""
+    if len(one.headers) != len(other.headers):
+        return False
+    if bool(one.methods) != bool(other.methods) or (one.methods and not {*one.methods} & {*other.methods}):
+        return False
+    if (one.scheme is None) != (other.scheme is None) or one.scheme != other.scheme:
+        return False
+    same = one.headers.keys() & other.headers.keys()
+    return all(
+        one.headers[name] == other.headers[name] or "*" in (one.headers[name], other.headers[name])
+        for name in same
+    )
+
+
+def listed(routes: Sequence[RouteConfig], *, has_default: bool) -> Iterator[str]:
+    """Yield a line for each route, the most specific first, as requests are compared with them."""
+    if not routes:
+        return
+    lines = [(str(route), route.target) for route in sorted(routes, key=RouteConfig.rank)]
+    lines.append(("anything else", f"pool {DEFAULT}" if has_default else "404"))
+    width = max(len(conditions) for conditions, _ in lines)
+    yield "routes, the most specific first:"
+    for conditions, target in lines:
+        yield f"  {conditions:<{width}}  {target}"
+
+
+def warnings_about(
+    routes: Sequence[RouteConfig], pools: Mapping[str, Any], allowed: Sequence[str]
+) -> list[str]:
+    """Return a line for each route or mirror that no request can match, and for each pool that no route names."""
+    lines = []
+    for at, route in enumerate(routes):
+        path = route.path or route.prefix or "/"
+        if path.startswith(RESERVED):
+            lines.append(
+                f"routes.{at}: matches no request: paths under {RESERVED} are those of the admin interface"
+            )
+        refused = [
+            method for method in route.methods if method in ("CONNECT", "TRACE") and method not in allowed
+        ]
+        if route.methods and len(refused) == len(route.methods):
+            lines.append(f"routes.{at}: matches no request: {', '.join(refused)} is refused; see http.allow")
+    for places in by_place(routes):
+        for at in places:
+            both = [each for each in places if _differs_by_scheme(routes[each], routes[at])]
+            if len(both) == 2:
+                lines.append(
+                    f"routes.{at}: matches no request: routes.{both[0]} and routes.{both[1]} take both schemes"
+                )
+    for at, route in enumerate(routes):
+        if route.mirror is not None and route.methods and not {*route.methods} & {*route.mirror.methods}:
+            lines.append(f"routes.{at}.mirror: copies nothing: none of its methods is one of the route's")
+    used = {route.pool for route in routes} | {
+        route.mirror.pool for route in routes if route.mirror is not None
+    }
+    lines += [f"pools.{name}: no route leads to it" for name in pools if name not in used]
+    return lines
+
+
+def _differs_by_scheme(more: RouteConfig, less: RouteConfig) -> bool:
+    """Return whether one of two routes for the same host and path has a scheme, and nothing else differs."""
+    is_same = more.headers == less.headers and {*more.methods} == {*less.methods}
+    return is_same and less.scheme is None and more.scheme is not None

@@ -1,0 +1,72 @@
+"""The table [tracing] of the configuration: W3C Trace Context, and the export of OpenTelemetry spans."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from balancer.config.schema.section import Name, Section
+
+DEFAULT_PATH = "/v1/traces"
+"""Path of OTLP over HTTP where the configured endpoint has none (OTLP specification)."""
+
+
+class TracingConfig(Section):
+    """Propagation of traceparent and tracestate; off unless enabled or an endpoint is given."""
+
+    enabled: bool = Field(
+        default=False,
+        description="propagate traceparent and tracestate to workers; default: true if endpoint is given",
+    )
+    trust: Literal["proxies", "all"] = Field(
+        default="proxies",
+        description="clients whose traces are continued: trusted_proxies, or all; others begin a new trace",
+    )
+    sample: float = Field(
+        default=0.01, ge=0, le=1, description="share of the traces begun here that are sampled"
+    )
+    endpoint: str | None = Field(
+        default=None,
+        description="http://host:port of an OpenTelemetry collector that takes OTLP over HTTP. None: no export",
+    )
+    service: Name = Field(default="steelyard", description="service.name of the exported spans")
+    queue: int = Field(
+        default=4_096, ge=1, le=1_000_000, description="maximum spans waiting for export; more are dropped"
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_collector(cls, endpoint: str | None) -> str | None:
+        if endpoint is None:
+            return None
+        try:
+            parts = urlsplit(endpoint)
+            is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_good = False
+        if not is_good or parts.query or parts.fragment or "@" in parts.netloc or not endpoint.isprintable():
+            raise ValueError("must be http://host:port or https://host:port, with or without a path")
+        if not _has_exporter():
+            raise ValueError(
+                "needs OpenTelemetry, which is not installed: pip install '.[otel]' in the checkout"
+            )
+        return endpoint if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{DEFAULT_PATH}"
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self._has("endpoint") and self.endpoint is not None:
+            self._derive(enabled=True)
+            if not self.enabled:
+                raise ValueError("endpoint: needs enabled = true")
+        return self
+
+
+def _has_exporter() -> bool:
+    """Return whether the packages of the extra are installed, without importing more than their namespaces."""
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False

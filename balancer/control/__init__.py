@@ -1,0 +1,1 @@
+"""Control plane: reloads, named pools, and the admin socket with its pages."""

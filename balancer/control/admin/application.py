@@ -1,0 +1,345 @@
+"""The admin interface: an aiohttp application for every request whose path begins with /-/.
+
+It reads and changes the state of the proxy and is never in the path of a forwarded request. Requests arrive on a Unix
+socket, on a TCP address of its own and, with the token, on the traffic port: Heroku gives a process only one port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import HttpVersion11, web
+
+from balancer.config.problems import ConfigError
+from balancer.control.admin.access import Entrance, has_token, is_admitted
+from balancer.control.admin.channel import ENTRANCE, Channel, is_from_sibling
+from balancer.control.admin.channel import Handler as Route
+from balancer.control.admin.connection import AdminConnection
+from balancer.control.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
+from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, Connection
+from balancer.control.admin.health import PANIC, SERVING, readiness
+from balancer.control.admin.live_routes import LiveRoutes
+from balancer.control.admin.merge import merged_metrics, merged_status
+from balancer.control.admin.metrics import metrics_text
+from balancer.control.admin.page.routes import PageRoutes
+from balancer.control.admin.policy_order import ORDER_LIMIT, files_in, reload_order
+from balancer.control.admin.policy_routes import PolicyRoutes
+from balancer.control.admin.pools import FRONT, pool_of
+from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
+from balancer.control.admin.sockets import AdminSockets
+from balancer.control.admin.status import process_status, proxy_status, reload_status
+from balancer.errors import UnknownPool
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
+
+if TYPE_CHECKING:
+    from balancer.control.control_plane import ControlPlane
+    from balancer.control.reload import Reloads
+
+DRAIN_TIME = 1.0
+"""Seconds for which aiohttp continues to read after a response that did not wait for the request's body."""
+
+CLIENT_LIMIT = 64
+"""Limit of connections to `admin.listen` that are not admitted yet; further ones are reset."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AdminApplication:
+    """The admin application, with one aiohttp runner per entrance, and its listening sockets."""
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        reloads: Reloads,
+        token: bytes | None = None,
+        channel: Channel | None = None,
+        sockets: AdminSockets | None = None,
+    ) -> None:
+        self._control_plane = control_plane
+        self._proxy = control_plane.proxy
+        self._reloads = reloads
+        self.token = token
+        self._channel = channel
+        self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
+        self._policy = PolicyRoutes(channel)
+        self._page = PageRoutes(control_plane, channel)
+        self._sockets = sockets or AdminSockets()
+        self._servers: list[asyncio.AbstractServer] = []
+        self._clients: dict[AdminConnection, None] = {}  # in order of arrival
+        self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
+
+    def _runner(self, entrance: Entrance) -> web.AppRunner:
+        limit = ORDER_LIMIT if entrance is Entrance.PROCESS else BODY_LIMIT
+        app = web.Application(middlewares=[self._guard], client_max_size=limit)
+        app[ENTRANCE] = entrance
+        app[FRONT] = self._control_plane
+        app.add_routes(self._routes())
+        return web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, auto_decompress=False, lingering_time=DRAIN_TIME
+        )
+
+    def _routes(self) -> list[web.RouteDef]:
+        reload: Route = self._reload
+        routes = [
+            *self._probes(),
+            web.get("/-/status", self._status),
+            web.get("/-/metrics", self._metrics),
+        ]
+        if self._channel is not None and self._orders is not None:
+            reload = self._channel.everywhere(reload, self._reload_order)
+            routes.append(web.get(ORDERS, self._orders.tell))
+        return [
+            *routes,
+            web.post("/-/reload", reload),
+            *self._policy.routes(),
+            *EndpointRoutes(self._channel).routes(),
+            *LiveRoutes(self._channel).routes(),
+            *self._page.routes(),
+        ]
+
+    def _probes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/-/live", self._live),
+            *(web.get(path.decode(), self._ready) for path in sorted(READY)),
+        ]
+
+    async def start(self) -> None:
+        """Start listening; one of several processes first applies the runtime overrides of its siblings."""
+        for runner in self._runners.values():
+            await runner.setup()
+        if self._channel is not None and self._orders is not None:
+            async with self._channel.turn():
+                await self._channel.start(self._runners[Entrance.PROCESS])
+                await self._orders.catch_up()
+        loop, sockets = asyncio.get_running_loop(), self._sockets
+        if sockets.unix is not None:
+            server = self._runners[Entrance.SOCKET].server
+            keeps_file: dict[str, Any] = {}
+            if sys.version_info >= (3, 13) and isinstance(
+                loop, asyncio.SelectorEventLoop
+            ):  # uvloop never removes the file
+                keeps_file["cleanup_socket"] = False
+            self._servers.append(
+                await loop.create_unix_server(_factory(server), sock=sockets.unix, **keeps_file)
+            )
+        if sockets.tcp is not None:
+            self._servers.append(
+                await loop.create_server(lambda: AdminConnection(self._proxy, self), sock=sockets.tcp)
+            )
+
+    async def reload_everywhere(self) -> list[str]:
+        """Reload the configuration here and then in the sibling processes; return what those have refused.
+
+        Raises `ConfigError` if it is refused here, and then nothing has changed anywhere.
+        """
+        channel = self._channel
+        assert channel is not None  # one of several processes
+        async with channel.turn():
+            await self._reloads.run()
+            answers = await channel.ask("POST", "/-/reload", reload_order(self._control_plane))
+        return [
+            f"process {answer.process + 1} keeps the configuration that it has: {answer.problem}"
+            for answer in answers
+            if answer.status >= 400
+        ]
+
+    def close(self) -> None:
+        """Stop accepting connections; open ones stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._sockets.close()
+
+    async def stop(self) -> None:
+        """Stop accepting connections, finish open requests and close."""
+        self.close()
+        self._page.close()
+        for runner in self._runners.values():
+            await runner.cleanup()
+        if self._channel is not None:
+            self._channel.stop()
+
+    def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
+        """Answer `request`, a whole HTTP message admitted by its head, on `transport`, and close it."""
+        server = self._runners[Entrance.TRAFFIC].server
+        if server is None:
+            transport.close()
+            return
+        protocol = server()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(request)
+
+    # --- requests on client connections
+
+    def exchange(self, connection: Connection, request: Request) -> AdminExchange:
+        """Return the handler of an admin request on the traffic port."""
+        return AdminExchange(connection, self, request, Entrance.TRAFFIC)
+
+    def exchange_on_listener(self, connection: Connection, request: Request) -> AdminExchange:
+        """Return the handler of a request on the admin listener."""
+        return AdminExchange(connection, self, request, Entrance.LISTEN)
+
+    # --- access
+
+    def admits(self, head: bytes, entrance: Entrance) -> bool:
+        """Return whether a request on a client connection is admitted, by its head."""
+        return is_admitted(head, entrance, self.token)
+
+    def enter(self, client: AdminConnection) -> bool:
+        """Register one more connection to `admin.listen`; at the limit the oldest that waits for its client gives way.
+        Return False if none does.
+        """
+        if len(self._clients) >= CLIENT_LIMIT:
+            oldest = next((each for each in self._clients if each.is_waiting), None)
+            if oldest is None:
+                return False
+            self.leave(oldest)
+            oldest.abort()
+        self._clients[client] = None
+        return True
+
+    def leave(self, client: AdminConnection) -> None:
+        """Remove a connection that closed, or was admitted and handed over."""
+        self._clients.pop(client, None)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer 404 to every request that is not admitted."""
+        began_at = self._proxy.now()
+        try:
+            pool_of(request)
+        except UnknownPool as error:
+            handler = partial(unknown_pool, str(error))
+        if not self._may(request):
+            handler = not_found
+        elif "Content-Encoding" in request.headers:
+            handler = unsupported_encoding
+        try:
+            if self._orders is not None:
+                await self._orders.admit(request)
+            response = await handler(request)
+        except web.HTTPException as error:
+            self._log(admin_entry(request, error, began_at, self._proxy.now()), request)
+            raise
+        self._log(admin_entry(request, response, began_at, self._proxy.now()), request)
+        return response
+
+    def _may(self, request: web.Request) -> bool:
+        if self.token is None or request.app[ENTRANCE] is not Entrance.SOCKET:
+            return True  # from a sibling process, or already admitted by its head
+        given = request.headers.getall("Authorization", [])
+        return has_token([value.encode("utf-8", "surrogateescape") for value in given], self.token)
+
+    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
+        """Log a request on the traffic port that was answered without the application."""
+        now = self._proxy.now()
+        self._log(Entry(
+            now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
+            request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, 0,
+        ))  # fmt: skip
+
+    def _log(self, entry: Entry, request: web.Request | None = None) -> None:
+        log = self._proxy.access_log
+        if request is not None and is_from_sibling(request):
+            return
+        if log is not None and log.logs_admin and log.takes(entry.status, None):
+            log.add(entry)
+
+    # --- routes
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some endpoint may answer, and the balancer is not draining."""
+        return self.readiness in (SERVING, PANIC)
+
+    @property
+    def readiness(self) -> str:
+        """Readiness in words that name no endpoint and no number: everybody may ask for it."""
+        return readiness(self._control_plane)
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """Answer an admitted request with the counts of endpoints by condition, too."""
+        health = (await self._whole_status(request))["health"]
+        return web.json_response(health, status=200 if health["healthy"] else 503)
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.json_response({"live": True})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._whole_status(request))
+
+    async def _whole_status(self, request: web.Request) -> dict[str, Any]:
+        """Return the status of all processes; to a sibling that of this process."""
+        if self._channel is None:
+            return proxy_status(self._control_plane)
+        own = process_status(self._control_plane)
+        if is_from_sibling(request):
+            return own
+        documents = [own, *map(json.loads, await self._channel.gather("/-/status"))]
+        return merged_status(documents, self._channel.processes, os.getppid())
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, content_type = metrics_text(self._control_plane)
+        if self._channel is not None and not is_from_sibling(request):
+            texts = [body, *await self._channel.gather(request.path)]
+            body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _reload_order(self, request: web.Request) -> bytes:
+        return reload_order(self._control_plane)
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """Reload the whole configuration, as on SIGHUP; no body. A sibling sends its policy with the files."""
+        try:
+            if is_from_sibling(request):
+                await self._reloads.run(files_in(await json_of(request)))
+            else:
+                await self._reloads.run()
+        except Refused as error:
+            return problem(error.status, str(error))
+        except ConfigError as error:
+            return web.json_response({"error": str(error)}, status=422)
+        return web.json_response(reload_status(self._control_plane))
+
+
+def _factory(server: web.Server | None) -> web.Server:
+    assert server is not None  # its runner is set up
+    return server
+
+
+async def not_found(request: web.Request) -> web.StreamResponse:
+    """Answer a request that is not admitted."""
+    return web.Response(status=404, text="404: Not Found")
+
+
+async def unknown_pool(line: str, request: web.Request) -> web.StreamResponse:
+    """Answer a request about a pool that does not exist."""
+    return problem(404, line)
+
+
+async def unsupported_encoding(request: web.Request) -> web.StreamResponse:
+    """Reject a compressed body: a megabyte may decompress to a gigabyte."""
+    return problem(415, "Content-Encoding: an admin request's body must be plain JSON")
+
+
+def admin_entry(
+    request: web.Request, response: web.StreamResponse, began_at: float, ended_at: float
+) -> Entry:
+    """Return the access log entry of an admin request, without the phases of a forwarded one."""
+    host = b"\r\nHost: %b\r\n" % request.host.encode("latin-1", "replace")
+    target = request.raw_path.encode("latin-1", "replace")[:TARGET_LIMIT]
+    client = Client((request.remote or "unknown").encode(), b"", request.scheme.encode())
+    return Entry(
+        ended_at, None, response.status, request.method.encode(), target, b"", host,
+        request.version < HttpVersion11, client, None, 0, NOT_CONNECTED, (0.0, began_at), 0.0, 0.0, None,
+        request.content_length or 0, response.content_length or 0,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Client of a running balancer's admin interface: over its Unix socket if there is one, else over HTTP with the
+token.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from balancer.control.admin.socket_path import found_socket
+from balancer.syntax.printable import one_line
+
+UNIX_SCHEME = "unix:"
+
+TIMEOUT = 10.0
+"""Timeout of the response in seconds."""
+
+
+LARGEST = 64 << 20
+"""Size limit of the response in bytes."""
+
+
+class AdminError(Exception):
+    """An admin request failed; the message is one line."""
+
+
+class Unreachable(AdminError):
+    """There is no response, or it is not from an admin interface."""
+
+
+class AdminClient:
+    """Client of the admin interface at `url`: the URL that the balancer serves, or unix:/path of its admin socket."""
+
+    def __init__(self, url: str, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        self.url = url.rstrip("/")
+        self.path = url.removeprefix(UNIX_SCHEME) if url.startswith(UNIX_SCHEME) else found_socket(url)
+        self._token = token
+        self._timeout = timeout
+
+    def document(self, method: str, target: str, body: Any = None) -> Any:
+        """Return the JSON document of the response. Raises `AdminError` if it is an error or not JSON."""
+        status, text = self.request(method, target, body)
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            document = None
+            if 200 <= status < 300:
+                raise Unreachable(one_line(f"no answer from {self.url}: no JSON: {error}")) from None
+        if 200 <= status < 300:
+            return document
+        if isinstance(document, dict) and isinstance(document.get("error"), str):
+            raise AdminError(one_line(document["error"]))
+        if status == 404:
+            raise Unreachable(
+                f"no control plane at {self.url}: its admin socket was not found on this machine, and it takes "
+                "admin requests elsewhere only with its token; see --token"
+            )
+        raise Unreachable(f"{self.url} answers {status}")
+
+    def request(self, method: str, target: str, body: Any = None) -> tuple[int, bytes]:
+        """Send a request for `target` with `body` as JSON; return status and body of the response. Raises
+        `Unreachable`.
+        """
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection = self._connection()
+            try:
+                connection.request(method, target, data, headers)
+                answer = connection.getresponse()
+                text = answer.read(LARGEST + 1)
+                if len(text) > LARGEST:
+                    raise ValueError(f"more than {LARGEST >> 20} MiB")
+                return answer.status, text
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unreachable(one_line(f"no answer from {self.url}: {problem}")) from None
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.path is not None:
+            return UnixConnection(self.path, self._timeout)
+        parts = urlsplit(self.url)
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=self._timeout, context=context
+            )
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError("must be http://host:port, https://host:port or unix:/path")
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._timeout)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP connection over the Unix socket at `path`."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket. Raises OSError."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def target_of(path: str, pool: str | None) -> str:
+    """Return the target of an admin request about a pool; None is the one without a name."""
+    if pool is None:
+        return path
+    return f"{path}{'&' if '?' in path else '?'}pool={quote(pool, safe='')}"

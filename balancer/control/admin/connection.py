@@ -1,0 +1,61 @@
+"""Connection to `admin.listen`: a client connection with its limits and timeouts that takes only admin requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.dispatch import ADMIN_PREFIX
+from balancer.errors import RequestRejected
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_reader import RequestReader
+
+if TYPE_CHECKING:
+    from balancer.control.admin.application import AdminApplication
+    from balancer.exchange.proxy import Proxy
+
+
+class AdminConnection(DownstreamConnection):
+    """A client connection to `admin.listen`; of more than `application.CLIENT_LIMIT` the oldest one that waits for its
+    client is reset. Before its first byte `timeouts.head` applies.
+    """
+
+    __slots__ = ("_application",)
+
+    def __init__(self, proxy: Proxy, application: AdminApplication) -> None:
+        super().__init__(proxy, application.exchange_on_listener)
+        self._application = application
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._application.enter(self):
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._application.leave(self)
+        super().connection_lost(error)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next step is its client's: no request of it is being answered."""
+        return self._answering is None
+
+    def check(self, now: float) -> None:
+        is_silent = not (self._is_begun or self.transport.is_closing()) and not (
+            self._reader is not None and self._reader.head
+        )
+        if is_silent and now - self.idle_since > self._proxy.timeouts.head:
+            self.abort()
+        else:
+            super().check(now)
+
+    def detach(self) -> asyncio.Transport:
+        """Return the transport for another protocol and stop counting this connection."""
+        self._application.leave(self)
+        return super().detach()
+
+    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
+        if not request.target.startswith(ADMIN_PREFIX):
+            raise RequestRejected(404, "not_found", "only admin requests are taken here")
+        super()._begin(proxy, request, reader)

@@ -1,0 +1,138 @@
+"""`balancer endpoints …`: list and change the endpoints of a running balancer over its admin interface."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from balancer.control.admin.health import panic_text
+from balancer.control.admin.options import BalancerClient, connection_options
+from balancer.control.admin.renamed_commands import CommandGroup
+
+PATH = "/-/endpoints"
+
+RENAMED = {"up": "ready", "down": "maintenance"}
+"""New names of commands by old ones."""
+
+EPILOG = """\b
+Examples:
+  balancer endpoints list
+  balancer endpoints add emea-3 http://10.0.0.7:8080 --region emea
+  balancer endpoints drain emea-1
+  balancer endpoints ready emea-1
+  balancer endpoints weight emea-2 0.5
+  balancer endpoints --url https://balancer.example.org --token … remove emea-1
+"""
+
+
+@click.group(
+    "endpoints",
+    cls=CommandGroup,
+    renamed=RENAMED,
+    epilog=EPILOG,
+    short_help="List and change the endpoints of a running balancer.",
+)
+@connection_options
+@click.option("--pool", metavar="NAME", help="Named pool; default: the one without a name.")
+@click.pass_context
+def endpoints(context: click.Context, url: str, token: str | None, pool: str | None) -> None:
+    """List and change the endpoints of a running balancer; no request is lost."""
+    context.obj = BalancerClient(url, token, pool)
+
+
+@endpoints.command("list", short_help="List the endpoints with their state.")
+@click.pass_obj
+def list_command(balancer: BalancerClient) -> None:
+    """List each endpoint with its condition, weight, requests in flight and source."""
+    found = balancer.ask("GET", PATH)
+    balancer.show(
+        lambda: [
+            *filter(None, (panic_text(found),)),
+            *lines_of(found["endpoints"]),
+            *map(leaving_line, found["leaving"]),
+        ]
+    )
+
+
+def leaving_line(each: dict[str, Any]) -> str:
+    """Format a removed endpoint that still has requests in flight."""
+    return f"{each['id']:<24} leaving     in flight {each['in_flight']:<5} {each['address']}"
+
+
+def lines_of(endpoints: list[dict[str, Any]]) -> list[str]:
+    """Format endpoints as lines with aligned columns."""
+    width = max((len(each["condition_text"]) for each in endpoints), default=0)
+    return [line_of(each, width) for each in endpoints]
+
+
+def line_of(each: dict[str, Any], width: int = 0) -> str:
+    """Format one endpoint as a line; `width` is that of the condition."""
+    text = each["condition_text"].ljust(max(11, width))
+    return (
+        f"{each['id']:<24} {text} in flight {each['in_flight']:<5} weight {each['weight']:<6g} "
+        f"{each['region']:<10} {each['address']} ({each['source']})"
+    )
+
+
+@endpoints.command("add", short_help="Add an endpoint.")
+@click.argument("name")
+@click.argument("address")
+@click.option("--region", help="Default: default.")
+@click.option("--weight", type=float, help="Weight relative to the other endpoints; default: 1.")
+@click.option("--max-in-flight", type=int, help="Limit of requests in flight; default: none.")
+@click.pass_obj
+def add_command(balancer: BalancerClient, /, name: str, address: str, **options: Any) -> None:
+    """Add an endpoint; it stays until it is removed or the balancer stops."""
+    given = {key: value for key, value in options.items() if value is not None}
+    found = balancer.ask("POST", PATH, {"id": name, "address": address, **given})
+    balancer.show(lambda: [line_of(found)])
+
+
+@endpoints.command("remove")
+@click.argument("name")
+@click.pass_obj
+def remove_command(balancer: BalancerClient, name: str) -> None:
+    """Remove an endpoint; its requests in flight finish."""
+    found = balancer.ask("DELETE", f"{PATH}/{quote(name, safe='')}")
+    balancer.show(lambda: [f"{found['id']:<24} removed     in flight {found['in_flight']}"])
+
+
+def change(balancer: BalancerClient, name: str, **keys: Any) -> None:
+    """Send the change of one endpoint and print the result."""
+    found = balancer.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
+    balancer.show(lambda: [line_of(found)])
+
+
+@endpoints.command("drain")
+@click.argument("name")
+@click.pass_obj
+def drain_command(balancer: BalancerClient, name: str) -> None:
+    """Drain an endpoint: no new requests; those in flight finish."""
+    change(balancer, name, state="drain")
+
+
+@endpoints.command("maintenance", short_help="Drain an endpoint and close its idle connections.")
+@click.argument("name")
+@click.pass_obj
+def maintenance_command(balancer: BalancerClient, name: str) -> None:
+    """Set an endpoint to maintenance: like drain, and its idle connections are closed at once."""
+    change(balancer, name, state="maintenance")
+
+
+@endpoints.command("ready")
+@click.argument("name")
+@click.pass_obj
+def ready_command(balancer: BalancerClient, name: str) -> None:
+    """Set an endpoint to ready: it gets requests again."""
+    change(balancer, name, state="ready")
+
+
+@endpoints.command("weight", short_help="Set an endpoint's weight until the next reload.")
+@click.argument("name")
+@click.argument("weight", type=float)
+@click.pass_obj
+def weight_command(balancer: BalancerClient, name: str, weight: float) -> None:
+    """Set an endpoint's weight relative to the others, until the next reload."""
+    change(balancer, name, weight=weight)

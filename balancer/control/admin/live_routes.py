@@ -1,0 +1,97 @@
+"""/-/record, /-/explain and /-/latency: inspect live traffic on demand.
+
+An inspection has a time limit or is stopped here; while it is off it costs a request nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from aiohttp import web
+from pydantic import Field
+
+from balancer.config.schema.section import Seconds, Section
+from balancer.control.admin.channel import Channel
+from balancer.control.admin.endpoint_routes import Refused, alone, body_of, problem
+from balancer.control.admin.pools import pool_of
+from balancer.control.admin.status import latency_status
+from balancer.errors import LogFailed, RecordingRefused
+
+
+class RecordRequest(Section):
+    """Body of POST /-/record."""
+
+    seconds: Seconds | None = Field(default=None, description="until it ends by itself. None: by DELETE")
+
+
+class ExplainRequest(Section):
+    """Body of POST /-/explain."""
+
+    seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=60.0, description="until it ends by itself"
+    )
+    keep: int = Field(default=100, ge=1, le=1000, description="last picks that are kept")
+
+
+class LiveRoutes:
+    """Routes that record, explain and measure the traffic of a proxy."""
+
+    def __init__(self, channel: Channel | None = None) -> None:
+        self._channel = channel
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """Return the routes. With several processes each change is carried out, and each answer merged, over all of
+        them.
+        """
+        ask, tell = alone, alone
+        if self._channel is not None:
+            ask, tell = self._channel.whole, self._channel.everywhere
+        return [
+            web.get("/-/explain", ask(self._explain)),
+            web.post("/-/explain", tell(self._start_explaining)),
+            web.delete("/-/explain", tell(self._stop_explaining)),
+            web.get("/-/latency", ask(self._latency)),
+            web.get("/-/record", ask(self._record)),
+            web.post("/-/record", tell(self._start_recording)),
+            web.delete("/-/record", tell(self._stop_recording)),
+        ]
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """Return the last explained picks; they are kept after the end until explaining starts again."""
+        return web.json_response(pool_of(request).explanations.document())
+
+    async def _start_explaining(self, request: web.Request) -> web.Response:
+        """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
+        try:
+            order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
+        except Refused as error:
+            return problem(error.status, str(error))
+        pool_of(request).explanations.start(order.seconds, order.keep)
+        return web.json_response(pool_of(request).explanations.status(), status=201)
+
+    async def _stop_explaining(self, request: web.Request) -> web.Response:
+        pool_of(request).explanations.stop()
+        return web.json_response(pool_of(request).explanations.status())
+
+    async def _latency(self, request: web.Request) -> web.Response:
+        """Return every bucket of every histogram, for a client that computes the difference of two readings."""
+        return web.json_response(latency_status(pool_of(request)))
+
+    async def _record(self, request: web.Request) -> web.Response:
+        return web.json_response(pool_of(request).recording.status())
+
+    async def _start_recording(self, request: web.Request) -> web.Response:
+        """Body: `seconds`, or nothing."""
+        try:
+            order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
+            pool_of(request).recording.start(order.seconds)
+        except (Refused, RecordingRefused) as error:
+            return problem(error.status, str(error))
+        except LogFailed as error:
+            return problem(409, str(error))
+        return web.json_response(pool_of(request).recording.status(), status=201)
+
+    async def _stop_recording(self, request: web.Request) -> web.Response:
+        pool_of(request).recording.stop()
+        return web.json_response(pool_of(request).recording.status())

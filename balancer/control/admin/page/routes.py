@@ -1,0 +1,86 @@
+"""Routes of the live page: the document, the stream of snapshots, and the policies to choose from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from balancer.control.admin.channel import Channel, is_from_sibling
+from balancer.control.admin.client import target_of
+from balancer.control.admin.page.document import page
+from balancer.control.admin.page.policies_report import policies_report
+from balancer.control.admin.page.sample import process_sample
+from balancer.control.admin.page.sampler import Sampler
+from balancer.control.admin.page.streaming import EventStreams
+from balancer.control.admin.pools import pool_of
+
+if TYPE_CHECKING:
+    from balancer.control.control_plane import ControlPlane
+
+SAMPLE = "/-/sample"
+"""Path at which a sibling process answers with its sample."""
+
+
+class PageRoutes:
+    """Routes of the live page; one sampler for all viewers of a pool in this process."""
+
+    def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
+        self._control_plane = control_plane
+        self._channel = channel
+        self._samplers: WeakKeyDictionary[ControlPlane, Sampler] = WeakKeyDictionary()  # by pool
+        self.streams = EventStreams()
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/-/", self._page),
+            web.get("/-/stream", self._stream, allow_head=False),
+            web.get("/-/policies", self._policies),
+            web.get(SAMPLE, self._sample),
+        ]
+
+    def close(self) -> None:
+        """End all streams at once, also those whose viewer does not read."""
+        for sampler in self._samplers.values():
+            sampler.close()
+        self.streams.close()
+
+    async def _page(self, request: web.Request) -> web.Response:
+        body, fields = page()
+        return web.Response(body=body, content_type="text/html", charset="utf-8", headers=fields)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Send events until the viewer leaves or the process ends."""
+        return await self.streams.respond(request, self.sampler(pool_of(request)).events())
+
+    def sampler(self, pool: ControlPlane) -> Sampler:
+        """Return the sampler of a pool."""
+        if pool not in self._samplers:
+            self._samplers[pool] = Sampler(partial(self._samples, pool.proxy.name))
+        return self._samplers[pool]
+
+    async def _policies(self, request: web.Request) -> web.Response:
+        return web.json_response(await asyncio.to_thread(policies_report))
+
+    async def _sample(self, request: web.Request) -> web.Response:
+        """Answer a sibling process."""
+        if not is_from_sibling(request):
+            raise web.HTTPNotFound
+        return web.json_response(await process_sample(pool_of(request), self._control_plane))
+
+    async def _samples(self, name: str) -> Sequence[dict[str, Any]]:
+        """Return the samples of the pool of all processes; none if a reload has removed it."""
+        pool = self._control_plane.named.get(name) if name else self._control_plane
+        if pool is None:
+            return []
+        own = process_sample(pool, self._control_plane)
+        if self._channel is None:
+            return [await own]
+        answers = await self._channel.gather(target_of(SAMPLE, name or None))
+        return [await own, *map(json.loads, answers)]

@@ -1,0 +1,101 @@
+"""What one process contributes to a snapshot of the live page: the keys of /-/status that the page shows.
+
+Values come from the functions of /-/status, so the page and the status cannot differ. `/-/status` itself is three times
+as expensive: it lists names, routes and single connections, which the page does not show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from balancer.config.schema.routes import DEFAULT
+from balancer.control.admin.health import endpoint_condition
+from balancer.control.admin.policy_report import process_policy_status
+from balancer.control.admin.routes_report import events_status
+from balancer.control.admin.status import (
+    clients_status,
+    ejection_status,
+    panic_status,
+    process_counts,
+    reload_status,
+    shared_status,
+)
+
+if TYPE_CHECKING:
+    from balancer.control.control_plane import ControlPlane
+    from balancer.exchange.explaining import Explanations
+    from policies.endpoint.state import EndpointState
+
+PICKS = 8
+"""Explained picks that the page shows, the newest."""
+
+SLICE = 32
+"""Endpoints that are read without a break; requests are served between two slices."""
+
+
+async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> dict[str, Any]:
+    """Return this process's sample of a pool; `front` is the control plane of the pool without a name.
+
+    Latency is in raw buckets, which grow only, as in /-/latency.
+    """
+    proxy, explanations = control_plane.proxy, control_plane.explanations
+    endpoints = []
+    for number, state in enumerate(list(proxy.router.states), 1):
+        if state.id in proxy.pools.by_id:  # else it was removed during a break
+            endpoints.append(endpoint_sample(control_plane, state))
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
+    return {
+        "at": proxy.now(),
+        **process_counts(control_plane),
+        **clients_status(front.proxy),
+        "named": [DEFAULT, *front.named] if front.named else [],
+        "tunnels": {"open": len(proxy.tunnels), "opened": proxy.tunnels.opened},
+        "reload": reload_status(front),
+        "policy": process_policy_status(control_plane),
+        "panic": panic_status(proxy),
+        "shared": shared_status(control_plane),
+        "explaining": explanations.status(),
+        "picks": recent_picks(explanations, proxy.now()),
+        "events": events_status(proxy),
+        "endpoints": endpoints,
+    }
+
+
+def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+    """Return one endpoint with its raw buckets."""
+    proxy = control_plane.proxy
+    endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
+    return {
+        "id": endpoint.id,
+        "address": endpoint.address,
+        "region": endpoint.region,
+        "weight": endpoint.weight,
+        "max_in_flight": endpoint.max_in_flight,
+        "state": state.admin_state.value,
+        "limit": int(state.limit) if state.limit < inf else None,
+        "available": state.available,
+        "healthy": state.passes_checks,
+        "reachable": state.is_reachable and not state.record.is_unreachable,
+        "share": round(state.share, 3),
+        **endpoint_condition(control_plane, state),
+        "ejection": ejection_status(proxy, state),
+        "in_flight": state.in_flight_here,
+        "connections": {
+            "idle": pool.idle,
+            "leased": pool.leased,
+            "opening": pool.opening,
+            "opened": pool.counts.opened,
+        },
+        "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+        "buckets": list(state.histogram.counts),
+    }
+
+
+def recent_picks(explanations: Explanations, now: float) -> list[dict[str, Any]]:
+    """Return the last explained picks, newest first; `age` in seconds."""
+    recent = islice(reversed(explanations.trace.recent), PICKS)
+    return [{"age": round(now - pick.now, 3), **pick.as_dict()} for pick in recent]

@@ -1,0 +1,111 @@
+"""/-/policy: show, check and replace the policy.
+
+With several processes, the one that gets the request reads the policy's files and sends their contents to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from balancer.config.problems import first_problem
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.control.admin.access import Entrance
+from balancer.control.admin.channel import ENTRANCE, Channel, Handler, is_from_sibling
+from balancer.control.admin.endpoint_routes import Refused, json_of, problem
+from balancer.control.admin.policy_order import encoded, spec_in
+from balancer.control.admin.policy_report import policy_status, process_policy_status
+from balancer.control.admin.pools import pool_of
+from policies.errors import PoliciesError
+from policies.loading.reference import references_in
+
+FILES_REFUSED = (
+    "a file or module can be named on the admin socket only; over TCP only one that the configuration or a "
+    "request on the socket has named before"
+)
+
+
+class PolicyRoutes:
+    """Routes of /-/policy for one process."""
+
+    def __init__(self, channel: Channel | None = None) -> None:
+        self._channel = channel
+        self._files_named: set[str] = set()
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """Return the routes. With several processes a change is carried out, and each answer merged, over all of
+        them.
+        """
+        show: Handler = self._show
+        replace: Handler = self._replace
+        if self._channel is not None:
+            show = self._channel.whole(show)
+            replace = self._channel.everywhere(replace, self.order)
+
+        async def put(request: web.Request) -> web.Response:
+            return await (self._check if "check" in request.query else replace)(request)
+
+        return [web.get("/-/policy", show), web.put("/-/policy", put)]
+
+    async def order(self, request: web.Request) -> bytes:
+        """Return the policy in force with its files, as the body of a sibling's request."""
+        return encoded(pool_of(request).policy)
+
+    async def _show(self, request: web.Request) -> web.Response:
+        return self._answer(request)
+
+    def _answer(self, request: web.Request) -> web.Response:
+        status = policy_status if self._channel is None else process_policy_status
+        return web.json_response(status(pool_of(request)))
+
+    async def _check(self, request: web.Request) -> web.Response:
+        """Body as for PUT. Only validates it, in this process."""
+        return await self._carried_out(request, is_applied=False)
+
+    async def _replace(self, request: web.Request) -> web.Response:
+        """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration."""
+        return await self._carried_out(request, is_applied=True)
+
+    async def _carried_out(self, request: web.Request, *, is_applied: bool) -> web.Response:
+        try:
+            spec = self._spec(request, await json_of(request))
+            await asyncio.to_thread(spec.make, Random(0))  # the code of a file may take its time
+            if is_applied:
+                pool_of(request).apply_policy(spec)
+        except Refused as error:
+            return problem(error.status, f"policy: {error}")
+        except ValidationError as error:
+            return problem(422, first_problem(error, PolicySpec))
+        except PoliciesError as error:
+            return problem(422, str(error))
+        return self._answer(request)
+
+    def _spec(self, request: web.Request, document: Any) -> PolicySpec:
+        """Return the specification in a request. Raises `Refused` if it may not load the files that it names."""
+        if is_from_sibling(request):
+            spec = spec_in(document)
+            self._files_named.update(references_in(spec.spec))
+            return spec
+        spec = PolicySpec.model_validate(document)
+        if not self._may_load(request, spec):
+            raise Refused(403, FILES_REFUSED)
+        return spec
+
+    def _may_load(self, request: web.Request, spec: PolicySpec) -> bool:
+        """Return whether a request may load the files and modules that its policy names, as their code is executed.
+
+        On the admin socket it may name any. Over TCP, where other users of the machine and remote holders of the token
+        are admitted, only those that the configuration or a request on the socket has named before.
+        """
+        pool = pool_of(request)
+        policies = (pool.config.policy.spec, pool.policy.spec)
+        self._files_named.update(name for policy in policies for name in references_in(policy))
+        named = references_in(spec.spec)
+        if request.app[ENTRANCE] is Entrance.SOCKET:
+            self._files_named.update(named)
+        return self._files_named.issuperset(named)

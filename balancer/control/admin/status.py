@@ -1,0 +1,312 @@
+"""/-/status as plain JSON values, read at request time from counters that the data path keeps anyway."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import version
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from balancer.build import build, http2_library
+from balancer.control.admin.buffering_report import buffering_status
+from balancer.control.admin.connections_report import connections_status
+from balancer.control.admin.health import endpoint_condition, health_of, readiness
+from balancer.control.admin.http2_report import grpc_status, http2_status
+from balancer.control.admin.mirroring_report import mirrors_status
+from balancer.control.admin.policy_report import policy_status, process_policy_status, raw, summary
+from balancer.control.admin.queue_report import concurrency_status, level_status, queue_status
+from balancer.control.admin.rate_limits_report import rate_limits_status
+from balancer.control.admin.routes_report import events_status, names_status, route_status, watch_status
+from policies.stats.load import RATIO, SHORTEST
+
+if TYPE_CHECKING:
+    from balancer.control.control_plane import ControlPlane
+    from balancer.exchange.proxy import Proxy
+    from policies.endpoint.state import EndpointState
+
+
+@cache
+def package_version() -> str:
+    """Return the version of the installed package; reading it takes a millisecond."""
+    return version("steelyard")
+
+
+def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the fields that status and live page share: the process and its counts."""
+    proxy = control_plane.proxy
+    counts = proxy.counts
+    return {
+        "version": package_version(),
+        "build": build(),
+        "http2_library": http2_library(),
+        "pid": os.getpid(),
+        "uptime": round(proxy.now() - proxy.started_at, 3),
+        "draining": proxy.is_draining,
+        "readiness": readiness(control_plane),
+        **clients_status(proxy),
+        "queued": len(proxy.queue),
+        "queue": queue_status(proxy),
+        "levels": level_status(proxy),
+        "requests": counts.requests,
+        "retried": counts.retried,
+        "retries_denied": proxy.retries.budget.denied,
+        "hedging": hedging_status(proxy),
+        "buffering": buffering_status(proxy),
+        "abandoned": counts.abandoned,
+        "errors": dict(counts.errors),
+    }
+
+
+def clients_status(proxy: Proxy) -> dict[str, Any]:
+    """Return the counts of client connections, which only the proxy of the pool without a name has."""
+    counts = proxy.counts
+    return {
+        "clients": len(proxy.downstreams),
+        "in_flight": proxy.in_flight if not proxy.name else proxy.router.in_flight,
+        "connections": counts.connections,
+        "failed_arrivals": counts.failed_arrivals,
+        "pending_bytes": proxy.usages.budget.kept,
+        "http2": http2_status(proxy),
+        "grpc": grpc_status(proxy),
+    }
+
+
+OF_PROCESS = frozenset((
+    *("version", "build", "http2_library", "pid", "uptime", "draining", "access_log", "tracing", "reload"),
+    *("clients", "connections", "failed_arrivals", "pending_bytes", "http2", "grpc", "rate_limits", "buffering"),
+))  # fmt: skip
+"""Keys of the status that concern the process; the others are those of a pool, too."""
+
+TOTALS = ("queued", "requests", "retried", "retries_denied", "abandoned")
+"""Keys whose value at the top of the status is that of all pools together; `errors` and `responses` are, too."""
+
+
+def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the document of /-/status. Durations are in seconds.
+
+    With named pools it has the status of each, and the counts of requests at its top are of all pools together.
+    """
+    return _with_pools(control_plane, pool_status) | mirrors_status(control_plane.mirrors)
+
+
+def _with_pools(
+    control_plane: ControlPlane, status: Callable[[ControlPlane], dict[str, Any]]
+) -> dict[str, Any]:
+    document = status(control_plane)
+    if control_plane.named:
+        pools = [named_status(name, status(pool)) for name, pool in control_plane.named.items()]
+        for key in TOTALS:
+            document[key] += sum(pool[key] for pool in pools)
+        for key in ("errors", "responses"):
+            document[key] = dict(sum((Counter(each[key]) for each in (document, *pools)), Counter[str]()))
+        document["pools"] = pools
+    return document | {"health": health_of(document)}
+
+
+def named_status(name: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a named pool without what concerns the process."""
+    own = {key: value for key, value in document.items() if key not in OF_PROCESS}
+    return {"name": name, **own, "health": health_of(document)}
+
+
+def pool_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status of one pool, with that of the process if it is the one without a name."""
+    proxy = control_plane.proxy
+    return {
+        **process_counts(control_plane),
+        "responses": responses_status(proxy),
+        "rate_limits": rate_limits_status(control_plane.rate_limits),
+        "tunnels": {
+            "open": len(proxy.tunnels),
+            "opened": proxy.tunnels.opened,
+            "bytes_in": proxy.tunnels.bytes_in,
+            "bytes_out": proxy.tunnels.bytes_out,
+        },
+        "access_log": log_status(proxy),
+        "tracing": tracing_status(proxy),
+        "recording": control_plane.recording.status(),
+        "explaining": control_plane.explanations.status(),
+        "reload": reload_status(control_plane),
+        "policy": policy_status(control_plane),
+        "load_probes": asdict(control_plane.load_probes.counts)
+        | {"under_way": len(control_plane.load_probes.under_way)},
+        "panic": panic_status(proxy),
+        "shared": shared_status(control_plane),
+        "sticky": asdict(control_plane.sticky_counts) if control_plane.stickiness is not None else None,
+        "endpoints": [endpoint_status(control_plane, state) for state in proxy.router.states],
+        "leaving": leaving_status(control_plane),
+        "names": names_status(proxy),
+        "route_watch": watch_status(proxy),
+        "events": events_status(proxy),
+        "discovery": [
+            {
+                "source": source.source,
+                "endpoints": control_plane.registry.count(source.source),
+                "problem": source.problem,
+            }
+            for source in control_plane.discovery.sources
+        ],
+    }
+
+
+def responses_status(proxy: Proxy) -> dict[str, int]:
+    """Return the final responses that clients were sent, by status."""
+    return {str(status): number for status, number in enumerate(proxy.counts.responses) if number}
+
+
+def shared_status(control_plane: ControlPlane) -> dict[str, Any] | None:
+    """Return the store shared with other units and what they report; None if nothing is shared."""
+    shared = control_plane.shared
+    return None if shared is None else shared.status()
+
+
+def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
+    """Return removed endpoints that still have requests in flight."""
+    return [
+        {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight_here}
+        for state in control_plane.registry.leaving
+    ]
+
+
+def log_status(proxy: Proxy) -> dict[str, int] | None:
+    """Return the entries of the access log, by result; None if it is off."""
+    log = proxy.access_log
+    return {"waiting": log.waiting, **asdict(log.counts)} if log is not None else None
+
+
+def tracing_status(proxy: Proxy) -> dict[str, Any] | None:
+    """Return the spans by result, and whether the last export succeeded; None if none are exported."""
+    spans = proxy.tracing.spans if proxy.tracing is not None else None
+    if spans is None:
+        return None
+    return {"waiting": spans.waiting, **asdict(spans.counts), "exporting": spans.is_good}
+
+
+def hedging_status(proxy: Proxy) -> dict[str, Any] | None:
+    """Return hedged requests and the reasons against other hedges; None if hedging is off."""
+    if proxy.hedges is None:
+        return None
+    hedging = proxy.hedges.hedging
+    return {
+        "hedged": proxy.counts.hedged,
+        "won": proxy.counts.hedges_won,
+        "denied": hedging.denied,
+        "withheld": hedging.withheld,
+        "late_after": hedging.usual,
+        "losers": len(proxy.hedges.losers),
+    }
+
+
+def reload_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the number of reloads, the problem of the last one, and the keys that take effect only at the next
+    start.
+    """
+    return asdict(control_plane.reload_counts)
+
+
+def panic_status(proxy: Proxy) -> dict[str, Any]:
+    """Return where panic mode is active, how often it began, and the requests routed in it."""
+    panic = proxy.router.health.panic
+    return {
+        "everywhere": panic.is_everywhere,
+        "regions": sorted(panic.regions),
+        "times": panic.times,
+        "requests": panic.requests(proxy.router.routed),
+    }
+
+
+def ejection_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
+    """Return whether outlier detection has ejected the endpoint, the seconds left, the last cause, and the count."""
+    record = state.record
+    left = None if record.until is None else round(max(0.0, record.until - proxy.now()), 3)
+    cause = None if record.cause is None else record.cause.value
+    return {"ejected": state.is_ejected, "seconds_left": left, "cause": cause, "times": record.count}
+
+
+def checks_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+    """Return the active checks since the start, and the fault of the last failed one."""
+    check = control_plane.checks.by_id.get(state.id)
+    if check is None:
+        return {"passed": 0, "failed": 0, "last_fault": None}
+    found = check.state
+    return {"passed": found.passed, "failed": found.failed, "last_fault": found.last_fault}
+
+
+def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+    """Return one endpoint: identity, admin state, health, load, connections, outcomes, latency of successes. `share` is
+    less than 1 during a slow start.
+    """
+    proxy = control_plane.proxy
+    endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
+    return {
+        "id": endpoint.id,
+        "address": endpoint.address,
+        "transport": pool.transport,
+        "region": endpoint.region,
+        "weight": endpoint.weight,
+        "max_in_flight": endpoint.max_in_flight,
+        "source": control_plane.registry.member(endpoint.id).source,
+        "concurrency": concurrency_status(state),
+        "state": state.admin_state.value,
+        **endpoint_condition(control_plane, state),
+        "available": state.available,
+        "healthy": state.passes_checks,
+        "reachable": state.is_reachable and not state.record.is_unreachable,
+        "share": round(state.share, 3),
+        "ejection": ejection_status(proxy, state),
+        "checks": checks_status(control_plane, state),
+        "in_flight": state.in_flight_here,
+        "limit": int(state.limit) if state.limit < inf else None,
+        "connections": connections_status(pool, proxy.now()),
+        "route": route_status(pool.route),
+        "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+        "latency": summary(state.histogram),
+    }
+
+
+def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return /-/latency: integer counts since the start, which only grow.
+
+    Bucket 0 holds latencies up to `shortest` seconds; the upper bound of each further bucket is `ratio` times the one
+    before, and the last bucket has all longer ones.
+    """
+    proxy = control_plane.proxy
+    pools = [{"name": name, **latency_status(pool)} for name, pool in control_plane.named.items()]
+    return ({"pools": pools} if pools else {}) | {
+        "shortest": SHORTEST,
+        "ratio": RATIO,
+        "requests": proxy.counts.requests,
+        "errors": dict(proxy.counts.errors),
+        "policy": process_policy_status(control_plane),
+        "endpoints": [
+            {
+                "id": state.id,
+                "buckets": state.histogram.counts,
+                "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+            }
+            for state in proxy.router.states
+        ],
+    }
+
+
+def process_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
+    return _with_pools(control_plane, process_pool_status) | mirrors_status(control_plane.mirrors, raw)
+
+
+def process_pool_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status of one pool with raw histograms."""
+    states = control_plane.proxy.router.states
+    return pool_status(control_plane) | {
+        "endpoints": [process_endpoint_status(control_plane, state) for state in states],
+        "policy": process_policy_status(control_plane),
+    }
+
+
+def process_endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+    """Return an endpoint's status with its raw histogram."""
+    return endpoint_status(control_plane, state) | {"latency": raw(state.histogram)}

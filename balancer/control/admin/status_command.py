@@ -1,0 +1,179 @@
+"""`balancer status` and `balancer admin`: show a running balancer, and send it any admin request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from time import monotonic, sleep
+from typing import Any
+
+import click
+
+from balancer.control.admin.mirroring_report import mirror_lines
+from balancer.control.admin.options import BalancerClient, connection_options
+from balancer.control.admin.status_table import endpoint_table
+from balancer.syntax.printable import printable
+from policies.loading.reference import label_of
+
+EVERY = 1.0
+"""Seconds between two tables of --watch."""
+
+WINDOW = 10
+"""Readings of --watch over which rates and percentiles are taken: a p99 of one second has too few samples."""
+
+CLEAR = "\x1b[H\x1b[2J"
+
+
+@click.command("status", short_help="Show the state of a running balancer.")
+@connection_options
+@click.option("--watch", "is_watching", is_flag=True, help="Show it anew every second until Ctrl-C.")
+@click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
+def status(url: str, token: str | None, is_watching: bool, is_json: bool) -> None:
+    """Show the state of a running balancer: its policy, requests, errors and endpoints.
+
+    Shares, rates, percentiles and errors are since the start; with --watch those of the last ten seconds.
+
+    \b
+    Examples:
+      balancer status
+      balancer status --watch
+      balancer status --url http://127.0.0.1:9000 --json
+    """
+    client = BalancerClient(url, token)
+    if is_watching:
+        watch(client, is_json)
+        return
+    document = client.ask("GET", "/-/status")
+    if is_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    now = client.ask("GET", "/-/latency") if "policy" in document else None
+    client.show(lambda: lines_of(document, now))
+
+
+def watch(client: BalancerClient, is_json: bool) -> None:
+    """Show the status every second; on a terminal each table replaces the last. A lost balancer is waited for."""
+    readings: deque[tuple[float, dict[str, Any]]] = deque(maxlen=WINDOW + 1)
+    is_first = True
+    while True:
+        try:
+            document = client.ask("GET", "/-/status")
+            now = client.ask("GET", "/-/latency") if "policy" in document else None
+        except click.ClickException as error:
+            if is_first:
+                raise
+            click.echo(error.format_message(), err=True)
+        else:
+            is_first = False
+            if is_json:
+                click.echo(json.dumps(document))
+            else:
+                show_next(client, document, now, readings)
+            sys.stdout.flush()
+        sleep(EVERY)
+
+
+def show_next(
+    client: BalancerClient,
+    document: dict[str, Any],
+    now: dict[str, Any] | None,
+    readings: deque[tuple[float, dict[str, Any]]],
+) -> None:
+    """Print the next table of --watch, over the time since the oldest reading, and keep `now` among them."""
+    before, seconds = None, None
+    if now is not None:
+        if readings:
+            began, before = readings[0]
+            seconds = monotonic() - began
+        readings.append((monotonic(), now))
+    if sys.stdout.isatty():
+        click.echo(CLEAR, nl=False)
+    client.show(lambda: [*lines_of(document, now, before, seconds), ""])
+
+
+def lines_of(
+    document: dict[str, Any],
+    now: dict[str, Any] | None = None,
+    before: dict[str, Any] | None = None,
+    seconds: float | None = None,
+) -> list[str]:
+    """Format the status of a balancer or a sidecar for a terminal. `now` and `before` are readings of /-/latency,
+    `seconds` apart; without them the columns of requests are since the start.
+    """
+    state = "draining, up" if document["draining"] else "up"
+    lines = [
+        f"steelyard {document['version']} ({document['build']}) {state} for {document['uptime']:.0f} s",
+        f"clients {document['clients']}, {counts_line(document)}",
+    ]
+    if "policy" in document:
+        lines += policy_lines(document["policy"])
+        lines.append(document["health"]["summary"])
+        if now is not None and (document["endpoints"] or "pools" not in document):
+            lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]
+    for pool in document.get("pools", ()):
+        lines += ["", f"pool {pool['name']}: {counts_line(pool)}", *policy_lines(pool["policy"])]
+        lines.append(pool["health"]["summary"])
+        counts, earlier = (
+            next((each for each in (of or {}).get("pools", ()) if each["name"] == pool["name"]), None)
+            for of in (now, before)
+        )
+        if counts is not None:
+            lines += ["", *endpoint_table(pool, counts, earlier, seconds or document["uptime"])]
+    for mirror in document.get("mirrors", ()):
+        lines += ["", *mirror_lines(mirror)]
+    for origin in document.get("origins", ()):
+        lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
+    return lines
+
+
+def counts_line(document: dict[str, Any]) -> str:
+    """Format the counts of requests of a balancer or of one of its pools."""
+    errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
+    return (
+        f"in flight {document['in_flight']}, queued {document.get('queued', 0)}, "
+        f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {errors}"
+    )
+
+
+def policy_lines(policy: dict[str, Any]) -> list[str]:
+    """Format a policy with its files and faults."""
+    fault = f", last fault: {policy['last_fault']}" if policy["last_fault"] else ""
+    lines = [f"policy {label_of(policy['name'])}, fallback picks {policy['fallback_picks']}{fault}"]
+    lines += [
+        f"  {file['path']}, version {file['version']}, loaded {file['loaded']}"
+        for file in policy.get("files", ())
+    ]
+    if policy.get("differs"):
+        lines.append("  processes have different policies or versions; reload to make them equal")
+    return lines
+
+
+@click.command("admin", short_help="Send an admin request to a running balancer.")
+@click.argument("method", type=click.Choice(["get", "put", "post", "patch", "delete"], case_sensitive=False))
+@click.argument("path")
+@click.argument("body", required=False)
+@connection_options
+def admin(method: str, path: str, body: str | None, url: str, token: str | None) -> None:
+    """Send an admin request to a running balancer and print the response; exit 1 if it is refused.
+
+    PATH is what follows /-/ and BODY is JSON; text that is not JSON is sent as a string.
+
+    \b
+    Examples:
+      balancer admin get metrics
+      balancer admin put policy '{"name": "latency-weighted", "explore": 0.05}'
+      balancer admin post reload
+    """
+    document: Any = None
+    if body is not None:
+        try:
+            document = json.loads(body)
+        except ValueError:
+            document = body
+    code, text = BalancerClient(url, token).text(
+        method.upper(), f"/-/{path.removeprefix('/-/').lstrip('/')}", document
+    )
+    click.echo(printable(text.rstrip("\n")))
+    if not 200 <= code < 300:
+        sys.exit(1)

@@ -1,0 +1,338 @@
+"""Control plane of one process: applies configuration and commands to the proxy, and observes it.
+
+It owns what no request passes through: the configuration in force, the endpoint registry and its sources, active checks
+and load probes, access log and recording, explanations. A request never waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING
+
+from balancer.cluster.active_checks import CheckPlan, Checks
+from balancer.cluster.discovery.discovery import Discovery, RemoteSource
+from balancer.cluster.registry import EndpointRegistry, without_reuse
+from balancer.cluster.state_log import StateLog
+from balancer.config.problems import in_pool
+from balancer.config.schema.routes import DEFAULT
+from balancer.config.schema.transports import transports_of
+from balancer.errors import UnknownPool
+from balancer.exchange.explaining import Explanations
+from balancer.log.journal import journal_of
+from balancer.mirroring.mirror import Mirrors
+from balancer.rate_limits.configured import RateLimits
+from balancer.recording.recording import Recording
+from balancer.sharing.shared_counters import key_of
+from balancer.tls.contexts import UpstreamTls
+from balancer.upstream.load_probes import LoadProbes
+from policies.facts import Endpoint
+from policies.health.active_checks import CheckRules
+from policies.insight.canary import Canary
+from policies.insight.shadow import Shadow, Shadowed
+from policies.policy import Policy
+from policies.routing.affinity import StickyCounts
+from policies.routing.doubted import Doubted
+
+if TYPE_CHECKING:
+    from balancer.config.schema.policy_spec import PolicySpec
+    from balancer.config.schema.sticky import StickyConfig
+    from balancer.exchange.affinity import Stickiness
+    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.log.access_log import AccessLog
+    from balancer.recording.recorder import Recorder
+    from balancer.sharing.exchange import Exchange
+    from policies.clock import Clock
+
+
+@dataclass(slots=True)
+class ReloadCounts:
+    """Reload totals since the start.
+
+    `problem` is the error of the last reload, None if it succeeded; `waiting` are the changed keys that take effect
+    only at the next start.
+    """
+
+    done: int = 0
+    refused: int = 0
+    problem: str | None = None
+    waiting: tuple[str, ...] = ()
+
+
+class ControlPlane:
+    """Configuration, membership and observation of one `proxy`.
+
+    `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
+    and `policy_loaded_at` is when it was put in force. `recorder` is None unless a recording runs, `shared` unless
+    knowledge is shared with other units, and `sweep_siblings` unless this is one of several processes. `named` are the
+    control planes of the named pools, by name, if this one is that of the pool without a name, which also has the
+    `rate_limits` and the `mirrors` of all routes.
+    """
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        clock: Clock,
+        rng: Random,
+        config: RuntimeConfig,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        self.proxy = proxy
+        self.config = config
+        self.policy = config.policy
+        proxy.policy = config.policy.label
+        self.policy_loaded_at = datetime.now(UTC)
+        self.reload_counts = ReloadCounts()
+        self.sticky_counts = StickyCounts()
+        self.stickiness: Stickiness | None = None
+        self.shadows: tuple[Shadow, ...] = ()
+        self.recorder: Recorder | None = None
+        self.shared: Exchange | None = None
+        self.sweep_siblings: Callable[[float], None] | None = None
+        self.named: dict[str, ControlPlane] = {}
+        self.rate_limits = RateLimits(proxy.now, proxy.trusts)
+        self.mirrors = Mirrors()
+        self._rng = rng
+        self._inner = proxy.router.policy
+        self._sticky: StickyConfig | None = None
+        self._update_shadows()
+        self.set_access_log(access_log)
+        proxy.pools.transports = transports_of(config.endpoints)
+        proxy.pools.without_reuse = without_reuse(config.endpoints)
+        proxy.pools.replace([state.endpoint for state in proxy.router.states])
+        self._link_pools()
+        self.checks = Checks(proxy.router, proxy.pools, check_plan(config))
+        self._doubted = Doubted(proxy.router)
+        self.state_log = StateLog(proxy.router, proxy.pools, self.checks)
+        self.state_log.policy_key = policy_key(self.policy)
+        self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
+        self.registry = EndpointRegistry(self, config)
+        self.discovery = Discovery(self.registry)
+        self.recording = Recording(self, clock)
+        self.explanations = Explanations(proxy.router, clock.now)
+        self._apply(config)
+
+    def pool(self, name: str | None) -> ControlPlane:
+        """Return the control plane of a pool; of None or `DEFAULT` this one. Raises `UnknownPool`."""
+        if name is None or name == DEFAULT:
+            return self
+        try:
+            return self.named[name]
+        except KeyError:
+            known = ", ".join((DEFAULT, *self.named))
+            raise UnknownPool(f"pool: must be one of {known}, got '{name:.60}'") from None
+
+    # --- configuration
+
+    def reload(self, config: RuntimeConfig) -> list[RemoteSource]:
+        """Apply a runtime configuration with its endpoints and policy, here and to the named pools that it keeps.
+
+        Returns the sources to close. Raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything changes in
+        any pool.
+        """
+        kept = [(pool, config.named[name]) for name, pool in self.named.items() if name in config.named]
+        changes = [pool._prepared(one) for pool, one in ((self, config), *kept)]
+        gone, *_ = [apply() for apply in changes]
+        return gone
+
+    def _prepared(self, config: RuntimeConfig) -> Callable[[], list[RemoteSource]]:
+        """Create what a runtime configuration needs. Returns a function that applies it and does not fail.
+
+        Raises `TlsProblem`, `ConfigError` or `PoliciesError`.
+        """
+        spec = config.policy
+        policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
+        with in_pool(self.proxy.name):
+            sources = self.discovery.prepared(config.discovery, config.upstream_tls_config)
+        self.registry.warm(config, sources.found or ())
+
+        def apply() -> list[RemoteSource]:
+            self.config = config  # first: endpoints get its TLS contexts
+            if policy is not None:
+                self._put_in_force(spec, policy)
+            gone = self.discovery.apply(sources)
+            self.apply(config)
+            self.registry.apply(config)
+            return gone
+
+        return apply
+
+    def apply(self, config: RuntimeConfig) -> None:
+        """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
+        loaded."""
+        self.config = config
+        self.proxy.apply(config)
+        self._apply(config)
+
+    def _apply(self, config: RuntimeConfig) -> None:
+        router = self.proxy.router
+        self.checks.apply(check_plan(config))
+        self.load_probes.apply(config.probe_plan)
+        router.apply_health(config.health)
+        router.apply_concurrency(config.concurrency)
+        self.recording.apply(config.record)
+        self.proxy.explaining = self.explanations.apply(config.explain)
+        self.stickiness = config.stickiness
+        if config.sticky != self._sticky:
+            self._sticky = config.sticky
+            self._use(self._inner)
+        router.apply_in_flight_limit(config.limits.in_flight)  # last: waiting requests may be sent at once
+
+    def apply_policy(self, spec: PolicySpec) -> None:
+        """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
+        self._put_in_force(spec, spec.make(self._rng))
+
+    def _put_in_force(self, spec: PolicySpec, policy: Policy) -> None:
+        self._use(policy)
+        self.policy = spec
+        self.proxy.policy = spec.label
+        self.state_log.policy_key = policy_key(spec)
+        self.policy_loaded_at = datetime.now(UTC)
+        access_log = self.proxy.access_log
+        if access_log is not None:
+            access_log.policy_changed(self.proxy.now(), spec.label, self.proxy.name)
+        if self.recorder is not None:
+            self.recorder.policy_changed(self.proxy.now(), {"name": spec.name, **spec.options})
+
+    def _use(self, policy: Policy) -> None:
+        self._inner = policy
+        self._update_shadows()
+        stickiness = self.stickiness
+        self.proxy.router.set_policy(
+            policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
+        )
+        self._update_observers()
+
+    def _update_shadows(self) -> None:
+        policy = self._inner
+        self.shadows = policy.shadows if isinstance(policy, Shadowed) else ()
+        live = policy.live if isinstance(policy, Shadowed) else policy
+        self.proxy.canary = live if isinstance(live, Canary) else None
+
+    # --- observers
+
+    def set_access_log(self, log: AccessLog | None) -> None:
+        """Set the access log; None turns it off."""
+        self.proxy.access_log = log
+        if log is not None and self.proxy.name:
+            log.policy_changed(self.proxy.now(), self.policy.label, self.proxy.name)
+        self._update_observers()
+
+    def set_recorder(self, recorder: Recorder | None) -> None:
+        """Set the recorder; None ends the recording."""
+        self.recorder = recorder
+        self._update_observers()
+
+    def _update_observers(self) -> None:
+        proxy = self.proxy
+        proxy.journal = journal_of(proxy.access_log, self.recorder)
+        proxy.reads_load = self.recorder is not None or hasattr(self._inner, "observe")
+
+    def _measure_doubted(self) -> None:
+        """Measure the round trip to endpoints that the policy begins to doubt, where a connection may be opened."""
+        pools = self.proxy.pools
+        for state in self._doubted.look():
+            if pools.room != 0:
+                pools.by_id[state.id].open_ahead()
+
+    async def start(self) -> None:
+        """Look up the endpoints once."""
+        await self.discovery.start(self.proxy.now())
+
+    def begin(self) -> None:
+        """Begin what runs in the background: the route watch, active checks, sharing with other units."""
+        now = self.proxy.now()
+        self.proxy.pools.routes.sweep(now)
+        self.checks.sweep(now)
+        if self.shared is not None:
+            self.shared.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in flight, waiting, being received or tunnelled."""
+        proxy = self.proxy
+        return not (proxy.router.in_flight or len(proxy.queue) or proxy.receiving or len(proxy.tunnels))
+
+    def sweep(self, now: float) -> None:
+        """Run periodic work; called with every sweep of the data path."""
+        if self.sweep_siblings is not None:
+            self.sweep_siblings(now)
+        self.checks.sweep(now)
+        self._measure_doubted()
+        self.state_log.sweep(now)
+        self.discovery.tick(now)
+        self.load_probes.sweep(now)
+        self.recording.tick(now)
+        self.explanations.tick(now)
+        if self.shared is not None:
+            self.shared.sweep(now)
+
+    async def stop(self) -> None:
+        """Close what is waiting, tunnelled or hedged, and stop everything that runs in the background."""
+        proxy = self.proxy
+        proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
+        proxy.tunnels.abort()
+        if proxy.hedges is not None:
+            proxy.hedges.close()
+        self.checks.stop()
+        self.load_probes.stop()
+        if self.shared is not None:
+            await self.shared.stop()
+        await self.discovery.stop()
+        await proxy.pools.close()
+        self.recording.close()
+
+    def release(self) -> None:
+        """Let go of what is large, belongs to others or refers back to this, after `stop`: then nothing of the pool
+        waits for the garbage collector, which would hold up all requests."""
+        self.config = replace(self.config, upstream_tls=UpstreamTls())
+        self.proxy.pools.release()
+        self.proxy.access_log = self.proxy.journal = None
+        self.proxy.tracing = self.proxy.hedges = None
+        self.proxy.router.release()
+        del self.registry, self.discovery, self.recording
+
+    # --- endpoints
+
+    def replace_endpoints(self, endpoints: list[Endpoint]) -> None:
+        """Replace the endpoints; requests in flight at removed ones finish."""
+        self.proxy.pools.replace(endpoints)  # first: the router sends waiting requests at once
+        self.proxy.router.replace(endpoints)
+        self._link_pools()
+        self.checks.update()
+
+    def put_endpoint(self, endpoint: Endpoint) -> None:
+        """Add or change one endpoint, without a scan of the others."""
+        pools, router = self.proxy.pools, self.proxy.router
+        pools.put(endpoint)  # first: the router sends waiting requests at once
+        router.put(endpoint)
+        router.find(endpoint.id).connections = pools.by_id[endpoint.id]
+        self.checks.update_one(endpoint.id, endpoint.address)
+
+    def drop_endpoint(self, endpoint_id: str) -> None:
+        """Remove one endpoint; its requests in flight finish."""
+        self.proxy.pools.drop(endpoint_id)
+        self.proxy.router.drop(endpoint_id)
+        self.checks.update_one(endpoint_id, None)
+
+    def _link_pools(self) -> None:
+        for state in self.proxy.router.states:
+            state.connections = self.proxy.pools.by_id[state.id]
+
+
+def policy_key(spec: PolicySpec) -> int:
+    """Return a key of the policy and the version of its files, the same in every process and never 0."""
+    return key_of(json.dumps([spec.spec, spec.library.versions], sort_keys=True))
+
+
+def check_plan(config: RuntimeConfig) -> CheckPlan:
+    """Return the parameters of the active checks."""
+    checks = config.health_checks
+    rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
+    return CheckPlan(
+        checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect, checks.grpc
+    )

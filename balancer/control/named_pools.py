@@ -1,0 +1,155 @@
+"""The named pools of one process: a control plane and a proxy for each, behind the connections of another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from balancer.config.problems import in_pool
+from balancer.config.schema.routes import DEFAULT
+from balancer.exchange.request_key import client_address
+from balancer.routes.route import Route
+from balancer.routes.table import RouteTable
+
+if TYPE_CHECKING:
+    from balancer.config.schema.routes import RouteConfig
+    from balancer.control.control_plane import ControlPlane
+    from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.http.h1.request_head import KeyOf
+
+Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
+"""Builds the control plane of a named pool."""
+
+
+class NamedPools:
+    """Adds and removes the named pools behind `front`, the control plane of the pool without a name, which reloads
+    those that stay, and applies the `routes` that lead to them, with their rate limits and mirrors.
+
+    A removed pool keeps its endpoints for the requests that it has, and is closed when they have ended.
+    """
+
+    def __init__(self, front: ControlPlane, build: Build) -> None:
+        self.routes = RouteTable()
+        self._front = front
+        self._build = build
+        self._leaving: list[ControlPlane] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def every(self) -> list[ControlPlane]:
+        """The control planes of all named pools, and of removed ones with requests in flight."""
+        return [*self._front.named.values(), *self._leaving]
+
+    async def prepare(self, config: RuntimeConfig) -> dict[str, ControlPlane]:
+        """Return the control planes of new pools, with their endpoints looked up, not in force yet.
+
+        Raises `ConfigError`, `TlsProblem`, `PoliciesError` or `LogFailed`.
+        """
+        new: dict[str, ControlPlane] = {}
+        try:
+            for name, one in config.named.items():
+                if name not in self._front.named:
+                    with in_pool(name):
+                        new[name] = pool = self._build(name, one)
+                        pool.discovery.apply(pool.discovery.prepared(one.discovery, one.upstream_tls_config))
+            async with asyncio.TaskGroup() as lookups:
+                for pool in new.values():
+                    lookups.create_task(pool.start())
+        except BaseException:
+            await self.discard(new)
+            raise
+        return new
+
+    async def discard(self, new: dict[str, ControlPlane]) -> None:
+        """Close what `prepare` has returned, for a configuration that is not applied."""
+        for pool in new.values():
+            await _close(pool)
+
+    def apply(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
+        """Apply the routes of a configuration, add its pools that are `new`, as `prepare` has returned them, and remove
+        those that it does not have.
+
+        Call it after `ControlPlane.reload`, which applies the configuration of the pools that stay.
+        """
+        front = self._front
+        before = front.named
+        front.named = {name: before[name] if name in before else new[name] for name in config.named}
+        for removed in (pool for name, pool in before.items() if name not in config.named):
+            removed.discovery.forget_sources()
+            removed.recording.stop()
+            self._leaving.append(removed)
+        self._apply_routes(config)
+        if front.named or self._leaving:
+            self.share()
+
+    def _apply_routes(self, config: RuntimeConfig) -> None:
+        front, limits = self._front, self._front.rate_limits
+        pools = {DEFAULT: front} | front.named
+        proxies = {name: pool.proxy for name, pool in pools.items()}
+        front.mirrors.apply(config.routes, proxies, config.seed)
+        limits.apply(config.rate_limits)
+        front.proxy.limiter = limits.limiter(None, _key_of(config))
+        routes: list[tuple[RouteConfig, Route]] = []
+        for route in config.routes:
+            pool = pools[route.pool] if route.pool is not None else None
+            limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
+            mirror = front.mirrors.by_route.get(route.conditions)
+            routes.append((route, Route(route, pool.proxy if pool is not None else None, limiter, mirror)))
+        has_default = bool(config.endpoints) or config.discovery.is_configured
+        self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
+
+    def share(self) -> None:
+        """Share the front's access log, tracing and time, decisions about connections, limit of descriptors, and bound
+        on buffers."""
+        front, every = self._front.proxy, self.every
+        front.named = tuple(one.proxy for one in every)
+        group = [front.pools, *(one.proxy.pools for one in every)]
+        for one in every:
+            proxy = one.proxy
+            proxy.keeps_alive, proxy.is_draining = front.keeps_alive, front.is_draining
+            proxy.cached_time, proxy.date_line = front.cached_time, front.date_line
+            proxy.tracing = front.tracing
+            proxy.share_buffers(front)
+            if proxy.access_log is not front.access_log:
+                one.set_access_log(front.access_log)
+        for pools in group:
+            pools.group = group
+
+    def sweep(self, now: float) -> None:
+        """Run periodic work, and drop removed pools whose requests have ended."""
+        self._front.mirrors.sweep(now)
+        for one in self.every:
+            one.sweep(now)
+        ended = [one for one in self._leaving if one.is_idle]
+        if ended:
+            self._leaving = [one for one in self._leaving if one not in ended]
+            for one in ended:
+                if one.proxy.access_log is not None and one.proxy.name not in self._front.named:
+                    one.proxy.access_log.pool_removed(now, one.proxy.name)
+                task = asyncio.get_running_loop().create_task(_close(one))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            self.share()
+
+    async def stop(self) -> None:
+        """Abandon all copies, and stop all named pools."""
+        self._front.mirrors.stop()
+        for one in self.every:
+            await one.stop()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+async def _close(pool: ControlPlane) -> None:
+    """Stop a pool that is not used any more, and free its rows in the memory that processes share."""
+    pool.replace_endpoints([])
+    await pool.stop()
+    pool.release()
+
+
+def _key_of(config: RuntimeConfig) -> KeyOf | None:
+    """Return the request key of a pool that rate limits may use, None if they count by client: a sticky cookie names an
+    endpoint, and a client can choose the address that is its key."""
+    is_cookie = config.sticky is not None and config.sticky.cookie is not None
+    return None if is_cookie or config.key_of is client_address else config.key_of

@@ -1,0 +1,102 @@
+"""Reload of the configuration: read and validated in a thread, like at the start, before anything changes.
+
+The caller then looks up the endpoints of new pools and applies the result in one step, whose first part creates all
+that may still fail. An invalid configuration changes nothing; the problem is kept for the status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from balancer.config.loading import Settings
+from balancer.config.problems import ConfigError
+from balancer.control.control_plane import ControlPlane
+from balancer.errors import LogFailed
+from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
+from balancer.log.output import LogOutput
+from balancer.tls.contexts import TlsProblem
+from balancer.tracing.configured import load
+from policies.errors import PoliciesError
+from policies.loading.source import Source
+
+FIXED = ("listen", "processes", "seed", "admin.socket", "admin.listen", "shared")
+"""Keys that take effect only at the start."""
+
+Read = Callable[[Sequence[Source]], Settings]
+"""Function that returns the current configuration. Its argument are files of policies whose contents are used instead
+of those on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A valid configuration, ready to apply. `output` is the open access log output if its configuration changed."""
+
+    settings: Settings
+    config: RuntimeConfig
+    output: LogOutput | None
+
+
+class Reloads:
+    """Serialized reloads: `read` returns the current configuration, `put_in_force` applies it.
+
+    `settings` are those of the start, which fixed keys are compared with.
+    """
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        settings: Settings,
+        read: Read,
+        put_in_force: Callable[[Prepared], Awaitable[None]],
+    ) -> None:
+        self._control_plane = control_plane
+        self._started_with = settings
+        self._log = settings.log
+        self._read = read
+        self._put_in_force = put_in_force
+        self._turn = asyncio.Lock()
+
+    async def run(self, files: Sequence[Source] = ()) -> None:
+        """Reload the configuration, with `files` of policies as a sibling process has read them. Raises `ConfigError`,
+        and then nothing has changed.
+        """
+        async with self._turn:
+            counts = self._control_plane.reload_counts
+            try:
+                settings = await self._run(files)
+            except (ConfigError, TlsProblem, LogFailed, PoliciesError) as error:
+                counts.refused += 1
+                counts.problem = str(error)
+                raise ConfigError(str(error)) from None
+            self._log = settings.log
+            counts.done += 1
+            counts.problem = None
+            counts.waiting = self._waiting(settings)
+
+    async def _run(self, files: Sequence[Source]) -> Settings:
+        prepared = await asyncio.to_thread(self._prepare, files)
+        try:
+            await self._put_in_force(prepared)
+        except Exception:
+            if prepared.output is not None:
+                prepared.output.close()
+            raise
+        return prepared.settings
+
+    def _prepare(self, files: Sequence[Source]) -> Prepared:
+        settings = self._read(files)
+        config = runtime_config_of(settings)
+        load(config.tracing)
+        for name, one in {"": config, **config.named}.items():
+            pool = self._control_plane if not name else self._control_plane.named.get(name)
+            if pool is not None:
+                pool.registry.warm(one)  # here, in a thread, because it takes long
+        is_new = settings.log.access != "off" and settings.log != self._log
+        return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
+
+    def _waiting(self, settings: Settings) -> tuple[str, ...]:
+        old, new = self._started_with, settings
+        return tuple(key for key in FIXED if attrgetter(key)(new) != attrgetter(key)(old))

@@ -1,0 +1,77 @@
+"""An RPC on a client's stream: its deadline, how it ends, and its status for the log."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from balancer.errors import RequestOverdue
+from balancer.http.grpc.own_errors import code_of
+from balancer.http.grpc.status import FAILURE_NAMES, NAMES
+from balancer.http.grpc.timeout import timeout_in, with_timeout
+
+if TYPE_CHECKING:
+    from balancer.errors import ForwardingError
+
+_CONTENT_TYPE: Final = b"application/grpc"
+
+LEAST_WAIT: Final = 0.005
+"""Seconds of waiting from which on the worker gets a shorter timeout than the client has stated."""
+
+
+def has_grpc_type(fields: tuple[tuple[bytes, bytes], ...]) -> bool:
+    """Return whether a request's fields (names in lower case) have the content type of gRPC; gRPC-Web has another."""
+    for name, value in fields:
+        if name == b"content-type" and value.startswith(_CONTENT_TYPE):
+            return value[len(_CONTENT_TYPE) :][:1] in (b"", b"+", b";")
+    return False
+
+
+class GrpcCall:
+    """An RPC. `deadline` is the instant at which its client stops waiting, `inf` without one; `has_begun`: the client
+    has got a head with messages to follow; `fault` is the error that ended the last attempt; `status` its name, "-"
+    while there is none.
+
+    `counts` are the numbers of RPCs by status code.
+    """
+
+    __slots__ = ("_counts", "_started_at", "deadline", "fault", "has_begun", "status")
+
+    def __init__(self, counts: list[int], now: float) -> None:
+        self._counts = counts
+        self._started_at = now
+        self.deadline = inf
+        self.fault: ForwardingError | None = None
+        self.has_begun = False
+        self.status = "-"
+
+    def read_timeout(self, head: bytes) -> None:
+        """Set the deadline that a request's head states. Raises `RequestRejected`."""
+        timeout = timeout_in(head)
+        if timeout is not None:
+            self.deadline = self._started_at + timeout
+
+    def shortened(self, head: bytes, now: float) -> bytes:
+        """Return the head for a worker with the timeout that is left."""
+        if self.deadline == inf or now - self._started_at < LEAST_WAIT:
+            return head
+        return with_timeout(head, self.deadline - now)
+
+    def overdue(self) -> RequestOverdue:
+        """Return the error of an RPC whose deadline has passed."""
+        return RequestOverdue(f"not answered within the client's {self.deadline - self._started_at:.6g} s")
+
+    def ended(self, code: int) -> None:
+        """Note the status that the client gets, once."""
+        if self.status == "-":
+            self.status = NAMES[code]
+            self._counts[code] += 1
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the status is one that HTTP has as 5xx."""
+        return self.status in FAILURE_NAMES
+
+    def failed(self, error: ForwardingError) -> None:
+        """Note that the client gets an error of the balancer."""
+        self.ended(code_of(error))

@@ -1,0 +1,55 @@
+"""Messages of the health checking protocol grpc.health.v1, encoded by hand: each has one field. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from balancer.http.grpc.status import NAMES, NOT_FOUND, UNIMPLEMENTED, message_in, status_in
+
+PATH: Final = "/grpc.health.v1.Health/Check"
+
+_STATES: Final = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+
+_OF_FIELD_1: Final = 0x08
+_STRING_1: Final = 0x0A
+"""Tags of field 1: `status` of HealthCheckResponse, a number, and `service` of HealthCheckRequest, a string."""
+
+
+def check_request(authority: str, service: str, sender: str) -> bytes:
+    """Return a Check request, in HTTP/1.1; `service` "" asks for the server as a whole."""
+    name = service.encode("ascii")
+    message = bytes((_STRING_1, len(name))) + name if name else b""
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: {authority}\r\nTE: trailers\r\nConnection: TE\r\n"
+        f"Content-Type: application/grpc\r\nUser-Agent: steelyard-{sender}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def check_fault(service: str, status: int, fields: bytes, body: bytes) -> str | None:
+    """Return the fault in the response to a Check, None if the service is SERVING. `fields` are those of its head and
+    of its trailers."""
+    code = status_in(fields)
+    if status != 200 or code is None:
+        return f"status {status} without grpc-status: not a gRPC server"
+    if code == UNIMPLEMENTED:
+        return "UNIMPLEMENTED: the worker has no service grpc.health.v1.Health"
+    if code == NOT_FOUND:
+        return f"NOT_FOUND: the worker's health service does not know '{service}'"
+    if code:
+        return f"{NAMES[code]}: {message_in(fields)}"
+    state = _state_in(body)
+    return None if state == "SERVING" else state
+
+
+def _state_in(body: bytes) -> str:
+    """Return the name of the serving status in a response of one message."""
+    message = body[5:]
+    if len(body) < 5 or body[0] or int.from_bytes(body[1:5], "big") != len(message):
+        return "not an uncompressed message of grpc.health.v1"
+    if not message:
+        return _STATES[0]
+    if message[0] != _OF_FIELD_1 or len(message) < 2 or message[1] >= len(_STATES):
+        return "not a HealthCheckResponse"
+    return _STATES[message[1]]

@@ -1,0 +1,258 @@
+"""Body framing: find the end of a message body, and remove its framing.
+
+Strict, for requests and responses alike. A sender and a receiver that disagree on the end of a message allow request
+smuggling, so nothing is repaired: a chunk that deviates from RFC 9112 § 7.1 makes the message malformed. The forwarded
+body is framed anew.
+
+    piece = body.feed(data)     bytes of the body: those of many chunks in one read are one piece
+    body.is_ended, body.rest    the body is complete; the bytes that follow it
+    body.trailers               a block of fields (`fields.py`), b"" without any
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from balancer.errors import BodyTooLarge, MalformedBody
+from balancer.http.h1.fields import Framing
+
+# Groups are repeated within `(?>…)`: before CPython 3.11.5, `(…)*+` also takes what a failing iteration has matched.
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+_OPEN_QUOTES: Final = rb'"(?>(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*)'
+_EXTENSION: Final = rb'[ \t]*+;[ \t]*+%b(?>(?:[ \t]*+=[ \t]*+(?:%b|%b"))?)' % (_TOKEN, _TOKEN, _OPEN_QUOTES)
+_OPEN_EXTENSION: Final = rb"[ \t]*+(?:;[ \t]*+(?:%b[ \t]*+(?:=[ \t]*+(?:%b\\?)?)?)?)?" % (
+    _TOKEN,
+    _OPEN_QUOTES,
+)
+
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?>(?:%b)*)" % _EXTENSION)
+"""Fifteen hexadecimal digits are an exabyte; sixteen would overflow a signed 64-bit integer."""
+
+_SIZE_BEGINS: Final = re.compile(rb"(?:[0-9A-Fa-f]{1,15}+(?:%b)*(?:\r|%b))?" % (_EXTENSION, _OPEN_EXTENSION))
+"""All legal prefixes of such a line and of its CRLF: any other input is rejected without waiting for more."""
+
+_TRAILERS: Final = re.compile(rb"(?>(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)+)" % _TOKEN)
+_NAME_RUN: Final = re.compile(_TOKEN)
+_VALUE_RUN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]++")
+
+SMALL: Final = 512
+"""Bytes of a chunk below which it counts as small: it costs one to four microseconds, whatever it brings."""
+
+UNLIMITED: Final = 1 << 62
+
+SIZE_LINE_LIMIT: Final = 1024
+"""Bytes of a chunk's size and extensions (RFC 9112 § 7.1.1 asks for some limit)."""
+
+_SIZE, _DATA, _DATA_END, _LINE, _NAME, _VALUE, _LINE_LF, _LAST_LF = range(8)
+"""Parser state: what comes next. From `_LINE` on it is the trailer section; `_LINE` is the start of a line."""
+
+_CR: Final = 0x0D
+_LF: Final = 0x0A
+_COLON: Final = 0x3A
+_BEHIND: Final = {
+    _NAME: (_COLON, _VALUE),
+    _VALUE: (_CR, _LINE_LF),
+    _LINE_LF: (_LF, _LINE),
+    _LAST_LF: (_LF, _LINE),
+}
+"""For each part, the byte that must follow it and the next state."""
+
+
+class Body:
+    """Body that ends when the connection closes (RFC 9112 § 6.3, case 8); base of the other framings.
+
+    `parts_left`: chunks of less than `SMALL` bytes that may be parsed, which the owner sets. `is_late`: bytes behind
+    them have been kept, for the next `feed`.
+    """
+
+    def __init__(self) -> None:
+        self.is_ended = False
+        self.rest = b""
+        self.trailers = b""
+        self.parts_left = UNLIMITED
+        self.is_late = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the bytes of the body in `data`. Raises `MalformedBody`, `BodyTooLarge`."""
+        return data
+
+
+class SizedBody(Body):
+    """Body with the length given by Content-Length."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._left = size
+        self.is_ended = not size
+
+    def feed(self, data: bytes) -> bytes:
+        size = len(data)
+        if size < self._left:
+            self._left -= size
+            return data
+        left, self._left = self._left, 0
+        self.is_ended = True
+        if size == left:
+            return data
+        self.rest = data[left:]
+        return data[:left]
+
+
+class ChunkedBody(Body):
+    """Body in chunked framing (RFC 9112 § 7.1).
+
+    At most `limit` bytes, and `trailers_limit` trailers of `trailer_limit` bytes together.
+    """
+
+    def __init__(
+        self, limit: int | None = None, trailer_limit: int = 32_768, trailers_limit: int = 100
+    ) -> None:
+        super().__init__()
+        self._limit = limit
+        self._trailer_limit = trailer_limit
+        self._trailers_limit = trailers_limit
+        self._state = _SIZE
+        self._left = 0  # bytes left of the chunk
+        self._total = 0
+        self._data = b""  # from `_at` on, what has not been parsed
+        self._at = 0
+        self._lines = bytearray()  # bytes of the trailer section so far
+        self._trailers_begun = 0
+
+    def feed(self, data: bytes) -> bytes:
+        pieces: list[bytes] = []
+        if data:
+            self._data = self._data[self._at :] + data if self._data else data
+            self._at = 0
+        self.is_late = False
+        while (self.parts_left > 0 or self._state != _SIZE) and not self.is_ended and self._step(pieces):
+            pass
+        if self.is_ended:
+            self.rest, self._data = self._data[self._at :], b""
+        elif self.parts_left <= 0 and self._state == _SIZE and self._at < len(self._data):
+            self.is_late = True
+        else:
+            self._data, self._at = self._data[self._at :], 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _step(self, pieces: list[bytes]) -> bool:
+        """Parse one line or piece. Returns False if more bytes are needed."""
+        if self._state == _DATA:
+            return self._take_data(pieces)
+        if self._state == _SIZE:
+            return self._take_size()
+        if self._state == _DATA_END:
+            return self._take_data_end()
+        return self._take_trailers()
+
+    def _take_size(self) -> bool:
+        end = self._data.find(b"\r\n", self._at)
+        line = self._data[self._at : end] if end >= 0 else self._data[self._at :]
+        if len(line) > SIZE_LINE_LIMIT:
+            raise MalformedBody(f"a chunk's size line has more than {SIZE_LINE_LIMIT} bytes")
+        match = (_SIZE_LINE if end >= 0 else _SIZE_BEGINS).fullmatch(line)
+        if match is None:
+            raise MalformedBody("a chunk's size is not hexadecimal, or its extension not legal")
+        if end < 0:
+            return False
+        self._left = int(match[1], 16)
+        self._total += self._left
+        if 0 < self._left < SMALL:
+            self.parts_left -= 1
+        if self._limit is not None and self._total > self._limit:
+            raise BodyTooLarge(f"at most {self._limit} bytes of body")
+        self._at = end + 2
+        self._state = _DATA if self._left else _LINE
+        return True
+
+    def _take_data(self, pieces: list[bytes]) -> bool:
+        data = self._data
+        piece = data[self._at : self._at + self._left] if self._at or self._left < len(data) else data
+        if not piece:
+            return False
+        pieces.append(piece)
+        self._at += len(piece)
+        self._left -= len(piece)
+        if not self._left:
+            self._state = _DATA_END
+        return True
+
+    def _take_data_end(self) -> bool:
+        end = self._data[self._at : self._at + 2]
+        if end != b"\r\n":
+            if b"\r\n".startswith(end):
+                return False
+            raise MalformedBody("a chunk is longer than its size")
+        self._at += 2
+        self._state = _SIZE
+        return True
+
+    def _take_trailers(self) -> bool:
+        """Parse all received data of the trailer section. Data of earlier reads is not scanned again."""
+        begin = self._at
+        while self._at < len(self._data) and not self.is_ended:
+            if self._state != _LINE or not self._take_lines():
+                self._take_trailer_part()
+        self._lines += self._data[begin : self._at]
+        size = len(self._lines) - (2 if self.is_ended else self._state == _LAST_LF)
+        if size > self._trailer_limit:
+            raise MalformedBody(f"more than {self._trailer_limit} bytes of trailers")
+        if self.is_ended and size > 0:
+            self.trailers = b"\r\n" + bytes(self._lines[:size])
+        return False
+
+    def _take_lines(self) -> bool:
+        """Parse the complete lines that come next, the empty line included. Returns whether there were any."""
+        data, begin = self._data, self._at
+        lines = _TRAILERS.match(data, begin)
+        at = begin if lines is None else lines.end()
+        self._count_trailers(data.count(b"\n", begin, at))
+        if data.startswith(b"\r\n", at):
+            at += 2
+            self.is_ended = True
+        self._at = at
+        return at > begin
+
+    def _count_trailers(self, more: int) -> None:
+        self._trailers_begun += more
+        if self._trailers_begun > self._trailers_limit:
+            raise MalformedBody(f"more than {self._trailers_limit} trailers")
+
+    def _take_trailer_part(self) -> None:
+        """Parse a trailer's name, value or LF, as far as it has come, and the byte behind it."""
+        data, at, state = self._data, self._at, self._state
+        if state == _LINE:
+            if data[at] == _CR:
+                state, self._at = _LAST_LF, at + 1
+            else:
+                if _end_of_run(_NAME_RUN, data, at) == at:  # a folded line begins without a name, too
+                    raise MalformedBody("a trailer's name is not a token")
+                self._count_trailers(1)
+                state = _NAME
+            self._state = state
+            return
+        if state == _NAME:
+            at = _end_of_run(_NAME_RUN, data, at)
+        elif state == _VALUE:
+            at = _end_of_run(_VALUE_RUN, data, at)
+        if at < len(data):
+            byte, self._state = _BEHIND[state]
+            if data[at] != byte:
+                raise MalformedBody("a trailer is not name, colon, value and CRLF")
+            at += 1
+            self.is_ended = state == _LAST_LF
+        self._at = at
+
+
+def _end_of_run(run: re.Pattern[bytes], data: bytes, at: int) -> int:
+    """Return the end of the possibly empty run of bytes that begins at `at`."""
+    match = run.match(data, at)
+    return at if match is None else match.end()
+
+
+def body_of(framing: Framing, length: int) -> Body:
+    """Return a reader for the body of a message that has one."""
+    if framing is Framing.LENGTH:
+        return SizedBody(length)
+    return ChunkedBody() if framing is Framing.CHUNKED else Body()

@@ -1,0 +1,82 @@
+"""Client of a downstream connection: attributes that all requests of one connection share.
+
+All but `read_size` are computed once, when the connection opens.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from balancer.config.schema.limits import READ
+from balancer.http.h1.internal_fields import InternalFields
+from balancer.http.h1.request_hints import HintFields
+from balancer.tracing.tracing import Tracing
+
+NO_METHODS: Final[frozenset[bytes]] = frozenset()
+
+HTTP11: Final = b"1.1"
+HTTP2: Final = b"2"
+
+OWN_NAME: Final = b"steelyard-%b" % os.urandom(6).hex().encode()
+"""Name in Via by which a request that returns is recognised: random, since host and port are internal. The processes of
+one balancer share it, as they are forked; another balancer has another one."""
+
+
+class Client:
+    """Attributes that all requests of one downstream connection share.
+
+    `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https", `version` that of
+    HTTP as in Via (RFC 9110 § 7.6.3), `own_name` the balancer's name there; `is_trusted`: its forwarding fields are
+    believed. `fields` are the fields added to its requests, up to the host's name. `internal` are field names that are
+    removed from its requests; `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are the methods it may
+    use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are enabled; `tracing`
+    is set while the trace context is propagated. `read_size` is the number of bytes per read of a long response to it
+    (`next_size`).
+    """
+
+    def __init__(
+        self,
+        address: bytes,
+        authority: bytes,
+        proto: bytes = b"http",
+        is_trusted: bool = False,
+        internal: InternalFields | None = None,
+        adds_forwarded: bool = False,
+        allowed: frozenset[bytes] = NO_METHODS,
+        stated: HintFields | None = None,
+        tracing: Tracing | None = None,
+        version: bytes = HTTP11,
+        own_name: bytes = OWN_NAME,
+    ) -> None:
+        self.address = address
+        self.authority = authority
+        self.proto = proto
+        self.is_trusted = is_trusted
+        self.internal = internal
+        self.adds_forwarded = adds_forwarded
+        self.allowed = allowed
+        self.stated = stated
+        self.tracing = tracing
+        self.version = version
+        self.own_name = own_name
+        self.fields = forwarding(address, proto, version, own_name)
+        self.host_found = (
+            b"\r"  # last Host seen, lower-cased as in a search; initially a value no request can have
+        )
+        self.read_size = READ
+        self.host = b""  # the same host as written
+
+    def forwarded(self, host: bytes) -> bytes:
+        """Return the Forwarded line with one element (RFC 7239 § 4)."""
+        node = b'"[%b]"' % self.address if b":" in self.address else self.address
+        return b'Forwarded: for=%b;proto=%b;host="%b"\r\n' % (node, self.proto, host)
+
+
+def forwarding(addresses: bytes, proto: bytes, version: bytes, own_name: bytes) -> bytes:
+    return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: %b %b\r\nX-Forwarded-Host: " % (
+        addresses,
+        proto,
+        version,
+        own_name,
+    )

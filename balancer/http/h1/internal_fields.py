@@ -1,0 +1,50 @@
+"""Internal fields: removed from requests of clients and from responses to them.
+
+Almost no field is internal, so a miss must cost next to nothing. All names form one expression, and the existing pass
+over a request's fields searches for them. Repeated heads are cached with their result (`request_head.py`,
+`response_head.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from balancer.http.h1.fields import SPECIAL, any_of, lines_of
+from balancer.syntax.field_names import in_cgi
+
+
+class InternalFields:
+    """A set of internal field names, in any case; one that ends in `*` is a prefix.
+
+    In requests, names that a worker may confuse with them match as well (`in_cgi`). `special` finds the lines of these
+    and of all other parsed request fields in a lower-cased block; `find_special` is its `findall`.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = [name.lower() for name in names]
+        self._whole = frozenset(in_cgi(name.encode()) for name in listed)
+        self._beginnings = tuple(in_cgi(name[:-1].encode()) for name in listed if name.endswith("*"))
+        self._next = re.compile(rb"\n(?=%b:)" % any_of(listed)).search
+        self.special = lines_of(any_of((*SPECIAL, *listed), as_in_cgi=True))
+        self.find_special = self.special.findall
+
+    def has(self, name: bytes) -> bool:
+        """Return whether a request field's lower-cased name is internal."""
+        name = in_cgi(name)
+        return name in self._whole or name.startswith(self._beginnings)
+
+    def without(self, block: bytes) -> bytes:
+        """Return a response's `block` without internal fields."""
+        lower = block.lower()
+        match = self._next(lower)
+        if match is None:
+            return block
+        kept, at = [], 0
+        while match is not None:
+            start = match.start()  # the LF before the line; the line's CRLF is removed with the preceding one
+            kept.append(block[at : start - 1])
+            at = lower.index(b"\r", start)
+            match = self._next(lower, at)
+        kept.append(block[at:])
+        return b"".join(kept)

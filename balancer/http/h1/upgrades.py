@@ -1,0 +1,68 @@
+"""Upgrade (RFC 9110 § 7.8): the protocols that a request offers, and whether the response accepts one.
+
+Pure functions on heads. An offer of HTTP/2 (h2c) or another HTTP version is never passed on: its requests would reach a
+worker unvalidated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from balancer.http.h1.request_head import Request
+    from balancer.http.h1.response_head import Response
+
+PASSED_ON_STATUSES = frozenset((101, 426))
+"""Status codes whose Upgrade field is passed on to the client (RFC 9110 §§ 15.2.2, 15.5.22)."""
+
+HTTPS_OWN = (b"h2c", b"http/")
+
+_find_upgrade = re.compile(rb"\nUpgrade: ([^\r]*)")  # as written by `restated`
+
+_AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%-]+):[0-9]{1,5}")
+
+
+def protocols(values: list[bytes]) -> list[bytes]:
+    """Return the protocol names in Upgrade values (RFC 9110 § 7.8)."""
+    names = (name.strip() for value in values for name in value.split(b","))
+    return [name for name in names if name]
+
+
+def offered(values: Mapping[bytes, list[bytes]], options: list[bytes]) -> bytes:
+    """Return the Upgrade value to pass on for a request with these fields and Connection options; b"" for none."""
+    if b"upgrade" not in options or b"upgrade" not in values:
+        return b""
+    names = protocols(values[b"upgrade"])
+    return b", ".join([name for name in names if not name.lower().startswith(HTTPS_OWN)])
+
+
+def fields(upgrade: bytes) -> bytes:
+    """Return the Connection and Upgrade lines; Upgrade is always named in Connection."""
+    return b"Connection: Upgrade\r\nUpgrade: %b\r\n" % upgrade if upgrade else b""
+
+
+def restated(status: int, values: Mapping[bytes, list[bytes]], options: list[bytes], block: bytes) -> bytes:
+    """Return a response's `block` with its Upgrade lines restored, if the status passes them on; they were cut
+    before."""
+    if status not in PASSED_ON_STATUSES or b"upgrade" not in options or b"upgrade" not in values:
+        return block
+    return b"\r\n" + fields(b", ".join(values[b"upgrade"])) + block[2:]
+
+
+def is_authority(target: bytes) -> bool:
+    """Return whether `target` is host:port, the only target of CONNECT (RFC 9112 § 3.2.3)."""
+    return _AUTHORITY.fullmatch(target) is not None
+
+
+def is_taken(request: Request, response: Response) -> bool:
+    """Return whether the connection switches protocols.
+
+    It does after 2xx to CONNECT (RFC 9110 § 9.3.6), and after a 101 that names only offered protocols (§ 7.8).
+    """
+    if response.status != 101:
+        return request.method == b"CONNECT"
+    line = _find_upgrade.search(response.block)
+    chosen = {name.lower() for name in protocols([line[1]] if line else [])}
+    return bool(chosen) and chosen <= {name.lower() for name in protocols([request.fields.upgrade])}

@@ -1,0 +1,1 @@
+from balancer.http.h2.pure_session import Session as Session

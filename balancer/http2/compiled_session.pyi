@@ -1,1 +1,0 @@
-from balancer.http2.pure_session import Session as Session

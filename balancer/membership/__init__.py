@@ -1,1 +1,0 @@
-"""Endpoint registry: endpoints from the configuration, commands and discovery, and their active checks."""

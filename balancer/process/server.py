@@ -1,0 +1,371 @@
+"""Server of one process: build, listen, reload, drain.
+
+It only assembles; each part is implemented in its own module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from balancer.cluster.discovery.discovery import RemoteSource
+from balancer.cluster.sibling_conditions import SiblingConditions
+from balancer.config.loading import Settings
+from balancer.config.schema.listen import ListenAddress
+from balancer.config.schema.sections import LogConfig
+from balancer.config.schema.tracing import TracingConfig
+from balancer.control.admin.application import AdminApplication
+from balancer.control.admin.channel import Channel
+from balancer.control.control_plane import ControlPlane
+from balancer.control.named_pools import NamedPools
+from balancer.control.reload import Prepared, Read, Reloads
+from balancer.downstream.acceptor import Acceptor
+from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection_balance import ConnectionBalance
+from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
+from balancer.downstream.http2.connection import Http2Connection
+from balancer.downstream.preamble import HandshakingConnections
+from balancer.downstream.timeouts import SLICE, Sweep
+from balancer.exchange.client_connection import ClientConnection
+from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
+from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
+from balancer.http.h2.limits import Limits as Http2Limits
+from balancer.log.access_log import AccessLog, wall_offset
+from balancer.log.formats import FORMATS
+from balancer.log.output import LogOutput, complain
+from balancer.process.listening import listening
+from balancer.process.member import Member
+from balancer.sharing.configured import exchange_of
+from balancer.sharing.siblings import Siblings
+from balancer.tls.contexts import ServerHandshake, ServerTls
+from balancer.tracing.configured import tracing_of
+from policies.clock import Clock, MonotonicClock
+from policies.routing.router import Router
+
+IDLE_GRACE = 10.0
+"""Seconds for which idle clients stay connected while another server accepts already.
+
+A request in that time is answered with Connection: close; the other clients see the close while nothing is in flight.
+"""
+
+
+def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> ControlPlane:
+    """Build the proxy that `settings` describe, with its control plane, but without named pools."""
+    config = runtime_config_of(settings)
+    access_log, log = None, config.log
+    if log.access != "off":
+        access_log = open_log(log, LogOutput(log.path), clock, config.policy.label, Random(settings.seed))
+    return build_pool(config, clock, upstream_limit, access_log)
+
+
+def build_pool(
+    config: RuntimeConfig,
+    clock: Clock,
+    upstream_limit: int | None = None,
+    access_log: AccessLog | None = None,
+    name: str = "",
+) -> ControlPlane:
+    """Build the proxy and the control plane of one pool."""
+    rng = Random(config.seed)
+    endpoints = [endpoint.endpoint() for endpoint in config.endpoints]
+    router = Router(
+        endpoints, config.policy.make(rng), clock, rng, concurrency=config.concurrency, health=config.health
+    )
+    return ControlPlane(Proxy(router, clock, config, upstream_limit, name), clock, rng, config, access_log)
+
+
+def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
+    """Return an access log as configured by `log`, writing to an open output."""
+    return AccessLog(
+        output,
+        FORMATS[log.access],
+        offset=wall_offset(clock),
+        policy=policy,
+        rng=rng,
+        sample=log.sample,
+        limit=log.queue,
+        logs_admin=log.admin,
+    )
+
+
+class Server:
+    """A proxy with its listening socket, admin interface and sweep.
+
+    `read` loads the current configuration for a reload; `member` identifies the process among several.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        read: Read | None = None,
+        member: Member | None = None,
+    ) -> None:
+        self._clock = clock or MonotonicClock()
+        self._shared = settings.shared, settings.home_region
+        self._allowed = allowance(descriptor_limit(), descriptors_in_use())
+        self.control_plane = build(settings, self._clock, self._allowed.upstreams)
+        self.proxy = self.control_plane.proxy
+        config = self.control_plane.config
+        # The first process reports for all.
+        self._say = complain if member is None or not member.index else _in_silence
+        self._apply_tracing(config.tracing)
+        discovery = self.control_plane.discovery
+        discovery.apply(discovery.prepared(config.discovery, config.upstream_tls_config))
+        self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._apply)
+        channel: Channel | None = None
+        if member is not None:
+            channel = Channel(member.directory, member.index, member.of)
+        self.listening = listening(settings, complain) if member is None else member.listening
+        self._owns_sockets = member is None
+        self._admin = AdminApplication(
+            self.control_plane, self.reloads, config.token, channel, self.listening.admin
+        )
+        self._front = member.front if member is not None else None
+        self.arrivals = HandshakingConnections(
+            self.proxy,
+            self._downstream,
+            self._handshake(config.server_tls),
+            config.proxy_protocol,
+            self._http2,
+        )
+        self._page = None if member is None else member.board.pages[member.index]
+        self._balance = None if member is None else ConnectionBalance(member.board, member.index)
+        self._member = member
+        self._connect_others(self.control_plane)
+        if member is not None:
+            self.control_plane.rate_limits.share(member.buckets, member.index)
+        self.named_pools = NamedPools(self.control_plane, self._build_pool)
+        self._acceptor: Acceptor | None = None
+        self._sweep: Sweep | None = None
+
+    def _build_pool(self, name: str, config: RuntimeConfig) -> ControlPlane:
+        """Return the control plane of a named pool, without its sources of endpoints."""
+        control_plane = build_pool(config, self._clock, self._allowed.upstreams, self.proxy.access_log, name)
+        self._connect_others(control_plane)
+        return control_plane
+
+    def _connect_others(self, control_plane: ControlPlane) -> None:
+        """Let a pool know what sibling processes and other units report about its endpoints."""
+        member, name = self._member, control_plane.proxy.name
+        state_log, router, say = control_plane.state_log, control_plane.proxy.router, self._say
+        if name:
+            control_plane.discovery.say = partial(_of_pool, name, control_plane.discovery.say)
+        state_log.say = partial(_of_pool, name, say) if name else say
+        if member is not None:
+            state_log.siblings = SiblingConditions(member.board, member.index, name)
+            siblings = Siblings(router, member.board, member.index, complain, name)
+            control_plane.sweep_siblings = siblings.sweep
+        directory = None if member is None else str(member.directory)
+        control_plane.shared = exchange_of(self._shared, router, self._clock.now, say, directory, name)
+
+    @property
+    def address(self) -> ListenAddress:
+        """The listening address, with the actual port."""
+        return self.listening.address
+
+    async def start(self) -> None:
+        if self.proxy.access_log is not None:
+            self.proxy.access_log.start()
+        await self.control_plane.start()
+        config = self.control_plane.config
+        self.named_pools.apply(config, await self.named_pools.prepare(config))
+        await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
+        self._publish_grace()
+        self.control_plane.begin()
+        for one in self.named_pools.every:
+            one.begin()
+        self._acceptor = Acceptor(
+            self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._balance
+        )
+        self._sweep = Sweep(self.proxy, self._look)
+        self._sweep.start()
+        self._acceptor.start()
+
+    def _look(self, now: float) -> None:
+        """Run periodic work; called with every sweep."""
+        if self._acceptor is not None:
+            self._acceptor.sweep(now)
+        self.control_plane.sweep(now)
+        self.named_pools.sweep(now)
+
+    def _publish_grace(self) -> None:
+        """Publish the shutdown timeout to the supervisor, which kills a slower process and does not reload
+        configuration."""
+        if self._page is not None:
+            self._page.grace = self.proxy.timeouts.shutdown
+
+    def _handshake(self, tls: ServerTls | None) -> ServerHandshake | None:
+        """Return how a client's handshake begins, None without TLS."""
+        return None if tls is None else tls.handshake(self._front)
+
+    def _downstream(self) -> DownstreamConnection:
+        begin_http2 = None if self.proxy.http2 is None else self._http2
+        return DownstreamConnection(self.proxy, self._admin.exchange, self.named_pools.routes, begin_http2)
+
+    def _http2(self) -> Http2Connection:
+        limits = self.proxy.http2 or Http2Limits()
+        return Http2Connection(self.proxy, limits, self._admin.exchange, self.named_pools.routes)
+
+    @property
+    def _client_limit(self) -> int:
+        """Maximum concurrent clients: the configured limit, or as many as descriptors allow if fewer."""
+        return min(self.proxy.limits.clients or self._allowed.clients, self._allowed.clients)
+
+    # --- reload
+
+    async def reload(self, *, everywhere: bool = False) -> list[str]:
+        """Reload the configuration and all files that it names. Requests in flight finish under the old one.
+
+        With `everywhere` in all processes, this one first; returns what the others have refused. Raises `ConfigError`,
+        and then keeps the current configuration.
+        """
+        if everywhere:
+            return await self._admin.reload_everywhere()
+        await self.reloads.run()
+        return []
+
+    async def _apply(self, prepared: Prepared) -> None:
+        """Look up the endpoints of new pools, then apply a prepared configuration in one step; connected clients are
+        updated after it, in slices."""
+        is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
+        new = await self.named_pools.prepare(prepared.config)
+        try:
+            gone = self._apply_prepared(prepared)
+        except BaseException:
+            await self.named_pools.discard(new)
+            raise
+        self.named_pools.apply(prepared.config, new)
+        if self._sweep is not None:  # else this is part of the start, which begins all pools
+            for one in new.values():
+                one.begin()
+        await self.control_plane.discovery.close(gone)
+        if not is_met_alike:
+            await self._update_clients(list(self.proxy.downstreams))
+
+    def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
+        """Apply a prepared configuration. Returns the sources to close.
+
+        The step that may fail comes first: raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything
+        changes.
+        """
+        control_plane, config = self.control_plane, prepared.config
+        gone = control_plane.reload(config)
+        self._apply_log(config.log, prepared.output)
+        self._apply_tracing(config.tracing)
+        self.arrivals.tls, self.arrivals.proxies = self._handshake(config.server_tls), config.proxy_protocol
+        self._admin.token = config.token
+        self._publish_grace()
+        if self._acceptor is not None:
+            self._acceptor.limit = self._client_limit
+        return gone
+
+    def _apply_log(self, log: LogConfig, output: LogOutput | None) -> None:
+        control_plane = self.control_plane
+        old = self.proxy.access_log
+        if log.access == "off":
+            control_plane.set_access_log(None)
+            if old is not None:
+                old.retire()
+        elif output is None:
+            if old is not None:
+                old.reopen()
+        elif old is not None:
+            old.apply(output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin)
+        else:
+            new = open_log(log, output, self._clock, control_plane.policy.label, Random())
+            control_plane.set_access_log(new)
+            new.start()
+
+    def _apply_tracing(self, config: TracingConfig) -> None:
+        """Apply the tracing; an export that is not used any more ends in a thread."""
+        before = self.proxy.tracing
+        self.proxy.tracing = tracing = tracing_of(
+            config, before, partial(wall_offset, self._clock), self._say
+        )
+        spans = None if before is None else before.spans
+        if spans is not None and (tracing is None or tracing.spans is not spans):
+            asyncio.get_running_loop().run_in_executor(None, spans.stop)
+
+    async def _update_clients(self, downstreams: list[ClientConnection]) -> None:
+        """Update client connections in slices: ten thousand at once would block the loop."""
+        for number, downstream in enumerate(downstreams, 1):
+            downstream.apply()
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+
+    async def stop(self, *, is_patient: bool = False) -> bool:
+        """Stop accepting, finish requests in flight within the grace period, close the rest.
+
+        Idle connections close at once; with `is_patient`, while another server accepts already, after a time in which
+        one more request is answered. Returns whether all requests finished.
+        """
+        proxy, control_plane = self.proxy, self.control_plane
+        grace = proxy.timeouts.shutdown
+        proxy.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
+        for downstream in proxy.downstreams:
+            downstream.idle_since = proxy.now()  # the idle time starts now
+        if self._owns_sockets and not is_patient:
+            self.listening.admin.remove()
+        self._admin.close()
+        if self._acceptor is not None:
+            await self._acceptor.stop()
+        if not is_patient:
+            self.arrivals.stop()
+        is_finished = await self._drained(grace)
+        self.arrivals.stop()
+        proxy.cut()
+        if self._sweep is not None:
+            self._sweep.stop()
+        await self._admin.stop()
+        await self.named_pools.stop()
+        await control_plane.stop()
+        if proxy.access_log is not None:
+            proxy.access_log.stop()
+        if proxy.tracing is not None and proxy.tracing.spans is not None:
+            await asyncio.to_thread(proxy.tracing.spans.stop)
+        return is_finished
+
+    async def _drained(self, grace: float) -> bool:
+        """Close idle connections and wait for the others. Returns False if `grace` seconds were not enough."""
+        proxy = self.proxy
+        all_left = asyncio.Event()
+        proxy.on_client_left = lambda: all_left.set() if self._is_empty else None
+        for downstream in list(proxy.downstreams):
+            downstream.close_if_idle(proxy.now(), proxy.idle_limit)
+        if self._is_empty:
+            return True
+        try:
+            await asyncio.wait_for(all_left.wait(), grace)
+        except TimeoutError:
+            return False
+        return True
+
+    def close_idle(self) -> None:
+        """End the patience of `stop`: idle connections close with the next sweep."""
+        self.proxy.idle_limit = CLOSE_ALL_IDLE
+        self.arrivals.stop()
+
+    @property
+    def _is_empty(self) -> bool:
+        return not (self.proxy.downstreams or len(self.arrivals))
+
+
+def _of_pool(name: str, say: Callable[[str], None], line: str) -> None:
+    """Print a line about a named pool."""
+    say(f"pool {name}: {line}")
+
+
+def _in_silence(line: str) -> None:
+    """Discard a line that another process prints."""
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop if uvloop is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.SelectorEventLoop()
+    return uvloop.new_event_loop()

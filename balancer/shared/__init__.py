@@ -1,1 +1,0 @@
-"""Exchange of load and latencies with other units, through Redis or Valkey."""

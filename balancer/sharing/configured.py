@@ -1,0 +1,49 @@
+"""The exchange that the configuration asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from balancer.sharing.exchange import Exchange, Identity
+from balancer.sharing.shared_counters import key_of
+from policies.routing.units import OtherUnits
+
+if TYPE_CHECKING:
+    from balancer.config.schema.shared import SharedConfig
+    from policies.facts import Region
+    from policies.routing.router import Router
+
+
+def exchange_of(
+    configured: tuple[SharedConfig, Region | None],
+    router: Router,
+    now: Callable[[], float],
+    say: Callable[[str], None],
+    supervisor: str | None = None,
+    pool: str = "",
+) -> Exchange | None:
+    """Return the exchange of one pool, None without a store.
+
+    `configured` is the table [shared] and the home region; `supervisor` is a name that only sibling processes have in
+    common.
+    """
+    config, home_region = configured
+    if config.url is None:
+        return None
+    from balancer.sharing.store import Store  # only here: the import takes a tenth of a second
+
+    sender = SystemRandom().getrandbits(63)
+    unit = sender if supervisor is None else key_of(f"{os.uname().nodename} {supervisor}")
+    identity = Identity(unit, sender, key_of(home_region or ""))
+    return Exchange(
+        OtherUnits(router),
+        Store(config, pool).opened,
+        identity,
+        now,
+        every=config.every,
+        store=config.store,
+        say=say,
+    )

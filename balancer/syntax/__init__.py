@@ -1,0 +1,1 @@
+"""Syntax of small texts: URLs, field names, networks, and what may be printed."""

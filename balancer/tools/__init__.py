@@ -1,0 +1,1 @@
+"""Commands beside the server: the probe of workers, and the sidecar."""

@@ -1,0 +1,166 @@
+"""Admin interface of the sidecar: status and metrics of the sidecar and of each origin.
+
+As in `admin/`, it must not be in the path of a forwarded request. The sidecar is ready even if an origin is
+unreachable: the other origins are still served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from balancer.build import build, http2_library
+from balancer.control.admin.application import AdminApplication
+from balancer.control.admin.health import DRAINING, SERVING
+from balancer.control.admin.merge import merged_metrics
+from balancer.control.admin.metrics import PREFIX, metrics_text
+from balancer.control.admin.routes_report import events_status, names_status, watch_status
+from balancer.control.admin.status import endpoint_status, log_status, reload_status
+
+if TYPE_CHECKING:
+    from balancer.control.admin.sockets import AdminSockets
+    from balancer.control.control_plane import ControlPlane
+    from balancer.control.reload import Reloads
+    from balancer.tools.sidecar.origins import Origin, Origins
+
+
+class SidecarAdmin(AdminApplication):
+    """The admin application of the sidecar."""
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        reloads: Reloads,
+        origins: Origins,
+        token: bytes | None,
+        sockets: AdminSockets | None = None,
+    ) -> None:
+        self._origins = origins
+        super().__init__(control_plane, reloads, token, sockets=sockets)
+
+    def _routes(self) -> list[web.RouteDef]:
+        return [
+            *self._probes(),
+            web.get("/-/status", self._status),
+            web.get("/-/metrics", self._metrics),
+            web.post("/-/reload", self._reload),
+        ]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.readiness == SERVING
+
+    @property
+    def readiness(self) -> str:
+        """Readiness in words."""
+        return DRAINING if self._proxy.is_draining else SERVING
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """Answer readiness, with the reachability of each origin."""
+        origins = {origin.name: is_reachable(origin) for origin in self._origins.all}
+        document = {"ready": self.is_ready, "origins": origins}
+        return web.json_response(document, status=200 if self.is_ready else 503)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(sidecar_status(self._control_plane, self._origins))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        texts = [
+            metrics_text(one)
+            for one in (self._control_plane, *(origin.control_plane for origin in self._origins.all))
+        ]
+        body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in texts])
+        return web.Response(body=body + origin_metrics(self._origins), headers={"Content-Type": texts[0][1]})
+
+
+def is_reachable(origin: Origin) -> bool:
+    """Return whether the latest connection attempts succeeded, or none was made yet."""
+    return all(state.is_reachable and not state.record.is_unreachable for state in origin.proxy.router.states)
+
+
+def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, Any]:
+    """Return the document of /-/status. Durations are in seconds."""
+    front = control_plane.proxy
+    return {
+        "version": version("steelyard"),
+        "build": build(),
+        "http2_library": http2_library(),
+        "pid": os.getpid(),
+        "uptime": round(front.now() - front.started_at, 3),
+        "draining": front.is_draining,
+        "clients": len(front.downstreams),
+        "connections": front.counts.connections,
+        "in_flight": front.in_flight,
+        "requests": sum(origin.proxy.counts.requests for origin in origins.all),
+        "errors": dict(front.counts.errors),
+        "access_log": log_status(front),
+        "reload": reload_status(control_plane),
+        "origins": [origin_status(origin) for origin in origins.all],
+    }
+
+
+def origin_status(origin: Origin) -> dict[str, Any]:
+    """Return one origin: its selectors, counts, and the status of its endpoint."""
+    proxy, counts = origin.proxy, origin.proxy.counts
+    return {
+        "id": origin.name,
+        "url": origin.url,
+        "host": origin.host,
+        "prefix": origin.prefix,
+        "requests": counts.requests,
+        "retried": counts.retried,
+        "abandoned": counts.abandoned,
+        "queued": len(proxy.queue),
+        "errors": dict(counts.errors),
+        "endpoint": next(
+            (endpoint_status(origin.control_plane, state) for state in proxy.router.states), None
+        ),
+        "names": names_status(proxy),
+        "route_watch": watch_status(proxy),
+        "events": events_status(proxy),
+    }
+
+
+def origin_metrics(origins: Origins) -> bytes:
+    """Return the metrics by origin."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(OriginCollector(origins))
+    return generate_latest(registry)
+
+
+class OriginCollector(Collector):
+    """Prometheus collector of the origins."""
+
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: families are read at collection."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters of the origins' proxies."""
+        requests = CounterMetricFamily(
+            f"{PREFIX}_origin_requests", "Requests for an origin", labels=["origin"]
+        )
+        errors = CounterMetricFamily(
+            f"{PREFIX}_origin_errors",
+            "Answers of our own in place of the origin's",
+            labels=["origin", "reason"],
+        )
+        for origin in self._origins.all:
+            counts = origin.proxy.counts
+            requests.add_metric([origin.name], counts.requests)
+            for reason, number in counts.errors.items():
+                errors.add_metric([origin.name, reason], number)
+        yield from (requests, errors)

@@ -1,0 +1,63 @@
+"""Client connection of the sidecar: each request goes to the proxy of its origin.
+
+The connection belongs to the front proxy. The origin is chosen only here, so that `Proxy` needs no notion of origins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.config.schema.sidecar import MARKER
+from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.dispatch import ADMIN_PREFIX
+from balancer.errors import (
+    ConnectFailed,
+    ForwardingError,
+    NoEndpoint,
+    RequestRejected,
+    Unserved,
+)
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_reader import RequestReader
+from balancer.tools.sidecar.heads import Heads
+
+if TYPE_CHECKING:
+    from balancer.downstream.request_handler import AdminExchanges
+    from balancer.exchange.proxy import Proxy
+    from balancer.tools.sidecar.origins import Origins
+
+
+class OriginConnection(DownstreamConnection):
+    """A client connection whose requests are dispatched by origin."""
+
+    __slots__ = ("_origin_heads",)
+
+    def __init__(self, proxy: Proxy, admin_exchange: AdminExchanges, origins: Origins) -> None:
+        super().__init__(proxy, admin_exchange)
+        self._origin_heads = Heads(origins)
+
+    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
+        if not request.target.startswith(ADMIN_PREFIX):
+            origin, request = self._origin_heads.outgoing(request)
+            proxy = origin.proxy
+        super()._begin(proxy, request, reader)
+
+    def write_error(
+        self,
+        error: ForwardingError,
+        request_id: bytes,
+        *,
+        stays: bool,
+        is_head: bool,
+        field: str | None = None,
+    ) -> None:
+        """Send an error with the sidecar's marker field, by which a client decides whether it may ask the origin
+        itself.
+        """
+        marker = f"{MARKER}: {'unsent' if is_unsent(error) else 'maybe-sent'}"
+        super().write_error(error, request_id, stays=stays, is_head=is_head, field=marker)
+
+
+def is_unsent(error: ForwardingError) -> bool:
+    """Return whether no part of the request was sent to an origin."""
+    return isinstance(error, ConnectFailed | NoEndpoint | Unserved | RequestRejected)

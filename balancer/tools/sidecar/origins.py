@@ -1,0 +1,86 @@
+"""Selection of the origin of a request by Host or by path prefix. Pure: no I/O.
+
+A prefix applies only if the Host is this machine: an address, localhost or a configured name. Then it takes precedence
+over an origin with that Host. A request with any other Host, as of a page that a browser loaded under another name (DNS
+rebinding), is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from balancer.errors import RequestRejected
+from balancer.syntax.urls import host_in
+
+if TYPE_CHECKING:
+    from balancer.control.control_plane import ControlPlane
+
+
+class Origin:
+    """An origin and its proxy. `authority` is the Host that it gets."""
+
+    def __init__(
+        self, name: str, url: str, host: str | None, prefix: str | None, control_plane: ControlPlane
+    ) -> None:
+        self.name = name
+        self.url = url
+        self.host = host
+        self.prefix = prefix
+        self.control_plane = control_plane
+        self.proxy = control_plane.proxy
+        self.authority = url.partition("://")[2].encode()
+
+
+class Origins:
+    """All origins of the sidecar, with their selectors."""
+
+    def __init__(self, origins: Iterable[Origin], own_names: Iterable[str] = ()) -> None:
+        self.apply(origins, own_names)
+
+    def apply(self, origins: Iterable[Origin], own_names: Iterable[str]) -> None:
+        """Replace the origins; applies from the next request on."""
+        self.all = list(origins)
+        self._by_host = {origin.host.encode(): origin for origin in self.all if origin.host is not None}
+        prefixes = [(origin.prefix.encode(), origin) for origin in self.all if origin.prefix is not None]
+        self._by_prefix = sorted(prefixes, key=lambda pair: -len(pair[0]))
+        self._own = frozenset(name.encode() for name in (*own_names, "localhost"))
+
+    def choose(self, authority: bytes, target: bytes) -> tuple[Origin, bytes]:
+        """Return the origin and the target for it. Raises `RequestRejected`."""
+        host = host_in(authority).strip(b"[]")
+        is_own, origin = self._is_own(host), self._by_host.get(host)
+        found = self._of_path(target) if is_own else None
+        if (
+            found is not None
+        ):  # takes precedence: an origin on this machine has the Host that prefixes are used with
+            return found
+        if origin is not None:
+            return origin, target
+        if is_own:
+            raise RequestRejected(
+                404, "unknown_path", "no origin here is for this path; see its prefix, or send its Host"
+            )
+        raise RequestRejected(421, "unknown_origin", f"no origin here is for {host.decode('latin-1')}")
+
+    def _of_path(self, target: bytes) -> tuple[Origin, bytes] | None:
+        for prefix, origin in self._by_prefix:
+            if target.startswith(prefix):
+                return origin, target[len(prefix) - 1 :]
+            path, mark, query = target.partition(b"?")
+            if path == prefix[:-1]:
+                return origin, b"/" + mark + query
+        return None
+
+    def _is_own(self, host: bytes) -> bool:
+        return host in self._own or is_address(host)
+
+
+def is_address(host: bytes) -> bool:
+    """Return whether the host is an IP address."""
+    try:
+        ip_address(host.decode("latin-1"))
+    except ValueError:
+        return False
+    return True

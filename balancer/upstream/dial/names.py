@@ -1,0 +1,157 @@
+"""Cache of resolved names, refreshed in the background, so that no request waits for a name that was resolved before.
+
+The sweep starts lookups, at most one at a time per name. A request starts one only for a name that was never resolved
+or whose answer is too old to serve stale; concurrent requests for it share the lookup. Freshness is decided in
+`resolved_name.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from balancer.upstream.dial.lookup import Look, SystemLookup, is_literal
+from balancer.upstream.dial.resolved_name import CachedName, CacheState, NameRules
+from balancer.upstream.dial.resolver import LookupFailed
+
+AT_ONCE = 16
+"""Maximum number of concurrent lookups; with a thousand names at the start, the others queue."""
+
+OnAnswer = Callable[[str, tuple[str, ...], float], None]
+"""Callback for each answer: name, addresses, time in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamesPlan:
+    """Configuration of name lookups. `resolver`: name of the resolver for display. `is_ahead`: whether the sweep
+    refreshes names."""
+
+    rules: NameRules = field(default_factory=NameRules)
+    look: Look = field(default_factory=lambda: SystemLookup(ttl=30.0, timeout=5.0))
+    resolver: str = "system"
+    is_ahead: bool = True
+
+
+@dataclass(slots=True)
+class NameCounts:
+    """Totals since the start. Requests for addresses: `fresh` and `stale` were answered from the cache, `waited` waited
+    for a lookup, `refused` failed at once because of a cached failure. Lookups: `answered` and `failed`."""
+
+    fresh: int = 0
+    stale: int = 0
+    waited: int = 0
+    refused: int = 0
+    answered: int = 0
+    failed: int = 0
+
+
+class Names:
+    """Cache of the names of all endpoints. `now`: clock in seconds."""
+
+    def __init__(self, plan: NamesPlan, now: Callable[[], float], on_answer: OnAnswer | None = None) -> None:
+        self.plan = plan
+        self.counts = NameCounts()
+        self.known: dict[str, CachedName] = {}
+        self._now = now
+        self._on_answer = on_answer
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a lookup is in progress."""
+        return bool(self._tasks)
+
+    def update(self, hosts: Iterable[str]) -> None:
+        """Replace the set of host names; cached names outside it are dropped and their lookups cancelled."""
+        wanted = dict.fromkeys(host for host in hosts if not is_literal(host))
+        self.known = {host: self.known.get(host) or CachedName() for host in wanted}
+        for host in self._tasks.keys() - wanted.keys():
+            self._tasks[host].cancel()
+
+    def add(self, host: str) -> None:
+        """Add the host of an endpoint."""
+        if not is_literal(host):
+            self.known.setdefault(host, CachedName())
+
+    def forget(self, host: str) -> None:
+        """Drop a host that no endpoint uses any more."""
+        self.known.pop(host, None)
+        if host in self._tasks:
+            self._tasks[host].cancel()
+
+    def sweep(self, now: float) -> None:
+        """Start the lookups that are due."""
+        if not self.plan.is_ahead:
+            return
+        for host, known in self.known.items():
+            if known.is_due(now):
+                self._start(host, known)
+
+    async def addresses(self, host: str) -> tuple[str, ...]:
+        """Addresses of `host`, from the cache if possible. Raises `LookupFailed`."""
+        if is_literal(host):
+            return (host,)
+        known = self.known.get(host) or self.known.setdefault(host, CachedName())
+        worth = known.worth(self.plan.rules, self._now())
+        if worth is CacheState.FRESH:
+            self.counts.fresh += 1
+        elif worth is CacheState.STALE:
+            self.counts.stale += 1
+            if not self.plan.is_ahead and known.is_due(self._now()):
+                self._start(host, known)
+        elif worth is CacheState.FAILED:
+            self.counts.refused += 1
+            raise LookupFailed(known.fault or "")
+        else:
+            self.counts.waited += 1
+            await self._answer(host, known)
+        return known.hosts
+
+    async def settled(self) -> None:
+        """Wait for all lookups in progress."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def close(self) -> None:
+        """Cancel all lookups and wait for them to end."""
+        for task in self._tasks.values():
+            task.cancel()
+        await self.settled()
+
+    async def _answer(self, host: str, known: CachedName) -> None:
+        """Wait for a lookup of `host`, starting it if necessary.
+
+        Cancelling the wait does not cancel the lookup, which others may share. The answer is used whatever its TTL.
+        Raises `LookupFailed`.
+        """
+        look = self._start(host, known)
+        await asyncio.wait([look])
+        if look.cancelled() or look.exception() is not None or known.fault is not None:
+            raise LookupFailed(known.fault or f"{host}: the look-up was given up")
+
+    def _start(self, host: str, known: CachedName) -> asyncio.Task[None]:
+        task = self._tasks.get(host)
+        if task is None:
+            task = self._tasks[host] = asyncio.get_running_loop().create_task(self._look(host, known))
+            task.add_done_callback(lambda done: self._ended(host, done))
+        return task
+
+    def _ended(self, host: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(host) is task:
+            del self._tasks[host]
+
+    async def _look(self, host: str, known: CachedName) -> None:
+        plan = self.plan
+        try:
+            async with self._places:
+                found = await plan.look(host)
+        except LookupFailed as error:
+            self.counts.failed += 1
+            known.failed(str(error), plan.rules, self._now())
+            return
+        self.counts.answered += 1
+        known.answered(found.hosts, found.ttl, plan.rules, self._now())
+        if self._on_answer is not None:
+            self._on_answer(host, found.hosts, self._now())

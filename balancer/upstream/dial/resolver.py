@@ -1,0 +1,110 @@
+"""DNS resolver over c-ares (aiodns): A with AAAA, and SRV queries, with TTLs.
+
+Every failure is raised as a one-line `LookupFailed`: a name that does not exist is treated like a server that does not
+answer. Only this module imports the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from balancer.config.schema.discovery import split_server
+
+TRIES = 2
+"""Number of tries per DNS server and query."""
+
+AT_ONCE = 16
+"""Maximum number of concurrent queries; an SRV record may refer to hundreds of names."""
+
+
+class LookupFailed(Exception):
+    """Failed lookup; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """IP addresses of a name, in order, and their TTL in seconds."""
+
+    hosts: tuple[str, ...]
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """SRV record (RFC 2782) with its TTL in seconds."""
+
+    priority: int
+    weight: int
+    port: int
+    target: str
+    ttl: float
+
+
+class Resolver:
+    """DNS resolver that queries `servers`, or those of the system if empty. `timeout`: seconds for all tries together.
+
+    Create one for each lookup and close it: c-ares caches a name without addresses for an hour, whatever its zone says
+    (RFC 2308), so an endpoint set that was empty for a moment would stay empty for as long. Creating one takes 0.2 ms.
+    """
+
+    def __init__(self, servers: tuple[str, ...], timeout: float) -> None:
+        import aiodns  # imported here because only DNS lookups need it
+
+        self._timeout = timeout
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._resolver = aiodns.DNSResolver(
+            [f"[{host}]:{port}" for host, port in map(split_server, servers)] or None,
+            asyncio.get_running_loop(),
+            timeout=timeout / (TRIES + 1),  # the second try waits twice as long
+            tries=TRIES,
+        )
+
+    async def close(self) -> None:
+        """Close the resolver; pending queries fail."""
+        await self._resolver.close()
+
+    async def addresses(self, name: str, *, accept_partial: bool = False) -> Addresses:
+        """Query A and AAAA records. Raises `LookupFailed`.
+
+        It also raises if only one of the two queries fails, unless `accept_partial` is set and the other has records,
+        which suffices for a connect.
+        """
+        answers = await asyncio.gather(self._ask(name, "A"), self._ask(name, "AAAA"), return_exceptions=True)
+        faults = [answer for answer in answers if isinstance(answer, BaseException)]
+        records = [record for answer in answers if not isinstance(answer, BaseException) for record in answer]
+        del answers  # an error that this frame refers to would be a reference cycle
+        if faults and not (accept_partial and records):
+            raise faults.pop(0)
+        hosts = {record.data.addr for record in records if hasattr(record.data, "addr")}
+        if not hosts:
+            raise LookupFailed(f"{name}: has no addresses")
+        return Addresses(tuple(sorted(hosts)), min(record.ttl for record in records))
+
+    async def services(self, name: str) -> list[Service]:
+        """Query SRV records; the list is never empty. Raises `LookupFailed`."""
+        found = [
+            Service(data.priority, data.weight, data.port, data.target, record.ttl)
+            for record in await self._ask(name, "SRV")
+            if hasattr(data := record.data, "target")
+        ]
+        if not found:
+            raise LookupFailed(f"{name}: has no SRV records")
+        return found
+
+    async def _ask(self, name: str, kind: str) -> list[Any]:
+        """Records of an answer, including the aliases (CNAME) that lead to them; empty if there are none. Raises
+        `LookupFailed`."""
+        import pycares
+        from aiodns.error import DNSError
+
+        try:
+            async with asyncio.timeout(self._timeout), self._places:
+                return (await self._resolver.query_dns(name, kind)).answer
+        except TimeoutError:
+            raise LookupFailed(f"{name}: no answer within {self._timeout:g} s") from None
+        except DNSError as error:
+            if error.args[0] in (pycares.errno.ARES_ENODATA, pycares.errno.ARES_ENOTFOUND):
+                return []
+            raise LookupFailed(f"{name}: {error.args[1].lower()}") from None

@@ -1,0 +1,252 @@
+"""Route watch: detects when connects or TLS handshakes become slower, or a name leads to another network.
+
+Every opened connection is observed. Where none is opened for a while, the watch may open one of its own and close it.
+Each change is an event, which is counted, kept for the status and logged in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING
+
+from balancer.errors import ConnectFailed
+from balancer.log.output import complain
+from balancer.syntax.printable import with_digits
+from balancer.upstream.dial.dial import dial
+from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.route_baseline import Baseline, BaselineRules, Change
+from policies.facts import Endpoint
+
+if TYPE_CHECKING:
+    from balancer.upstream.dial.target import Route
+
+MOST_EVENTS = 50
+"""Number of events that are kept for the status."""
+
+AT_ONCE = 8
+"""Maximum number of concurrent connects by the watch."""
+
+NETWORKS = 64
+"""Number of networks remembered per name, the most recent ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPlan:
+    """Configuration of the route watch. `every`: seconds without a connection after which the watch opens one, None:
+    never. `timeout`: connect timeout of the watch in seconds."""
+
+    is_enabled: bool = True
+    rules: BaselineRules = field(default_factory=BaselineRules)
+    every: float | None = None
+    timeout: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Change of a route. `who`: an endpoint id, region or name; `number`: sequence number."""
+
+    number: int
+    at: float
+    what: str
+    who: str
+    text: str
+
+
+class RouteBaselines:
+    """Baselines of one endpoint's TCP connect and TLS handshake."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.trip = Baseline()
+        self.tls = Baseline()
+        self.connected_at: float | None = None  # time of the last connect, by a pool or the watch
+
+    @property
+    def is_departed(self) -> bool:
+        """Whether connects take longer than the baseline."""
+        return self.trip.is_departed
+
+
+class RouteWatch:
+    """Watch of all routes. `say`: writes a line to the log; `now`: clock in seconds."""
+
+    def __init__(
+        self, plan: WatchPlan, now: Callable[[], float], say: Callable[[str], None] = complain
+    ) -> None:
+        self.plan = plan
+        self.say = say
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.counts: Counter[str] = Counter()
+        self.regions_departed: set[str] = set()
+        self.connects = 0
+        self.failed = 0
+        self._now = now
+        self._networks: dict[str, dict[str, None]] = {}  # by name, most recent last
+        self._watched: dict[RouteBaselines, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+
+    def update(self, watched: Iterable[RouteBaselines]) -> None:
+        """Replace all watched routes and judge departed regions again."""
+        self._watched = dict.fromkeys(watched)
+        for region in sorted(self.regions_departed):
+            self._judge_region(region, self._now())
+
+    def add(self, watched: RouteBaselines) -> None:
+        """Watch one more route; judges its region again if departed."""
+        self._watched[watched] = None
+        self._changed(watched.endpoint.region)
+
+    def remove(self, watched: RouteBaselines) -> None:
+        """Stop watching a route; judges its region again if departed."""
+        self._watched.pop(watched, None)
+        self._changed(watched.endpoint.region)
+
+    def _changed(self, region: str) -> None:
+        if region in self.regions_departed:
+            self._judge_region(region, self._now())
+
+    def opened(self, watched: RouteBaselines, phases: Phases, now: float) -> None:
+        """Record the connect phases of an opened connection."""
+        watched.connected_at = now
+        if not self.plan.is_enabled:
+            return
+        who = watched.endpoint.id
+        has_changed = self._observe(watched.trip, phases.trip, "connect", who, now)
+        if phases.handshake > 0:
+            self._observe(watched.tls, phases.handshake, "tls", who, now)
+        if has_changed:
+            self._judge_region(watched.endpoint.region, now)
+
+    def resolved(self, name: str, addresses: tuple[str, ...], now: float) -> None:
+        """Record the addresses of a name; raises an event if none is in a network seen before."""
+        if not self.plan.is_enabled:
+            return
+        known = self._networks.setdefault(name, {})
+        found = dict.fromkeys(network_of(address) for address in addresses)
+        if known and not any(network in known for network in found):
+            before = ", ".join(list(known)[-3:])
+            self._raise("network", name, f"it leads to {', '.join(found)} now, and led to {before}", now)
+        for network in found:
+            known.pop(network, None)
+            known[network] = None
+        while len(known) > NETWORKS:
+            del known[next(iter(known))]
+
+    @property
+    def under_way(self) -> int:
+        """Number of connects by the watch in progress."""
+        return len(self._tasks)
+
+    def sweep(self, routes: Iterable[Route], now: float, room: int | None = None) -> None:
+        """Connect to endpoints without a recent connection, with at most `room` connections; None: unlimited.
+
+        The watch never closes an idle connection to make room.
+        """
+        every = self.plan.every
+        if every is None or self._is_stopped or not self.plan.is_enabled:
+            return
+        most = AT_ONCE if room is None else min(AT_ONCE, self.under_way + room)
+        for route in routes:
+            if self.under_way >= most:
+                return
+            watched = route.watched
+            if route.is_down:
+                continue
+            if watched.connected_at is None or now - watched.connected_at >= every:
+                self._start_connect(route, now)
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Cancel the watch's connects and start no more; returns the tasks to wait for."""
+        self._is_stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def close(self) -> None:
+        """Stop the watch, and wait for its connects to end."""
+        tasks = self.stop()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # --- connects by the watch
+
+    def _start_connect(self, route: Route, now: float) -> None:
+        route.watched.connected_at = now
+        self.connects += 1
+        task = asyncio.get_running_loop().create_task(self._connect(route))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, route: Route) -> None:
+        """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
+        try:
+            visit, _ = await dial(ProbeConnection, route.host, route.port, self.plan.timeout, None, route)
+        except ConnectFailed:
+            self.failed += 1
+        else:
+            visit.leave()
+
+    # --- events
+
+    def _observe(self, baseline: Baseline, seconds: float, what: str, who: str, now: float) -> bool:
+        norm = baseline.norm or 0.0
+        change = baseline.observe(seconds, self.plan.rules, now)
+        if change is not None:
+            self._raise(f"{what}_{change.value}", who, _told(what, change, seconds, norm), now)
+        return change is not None
+
+    def _judge_region(self, region: str, now: float) -> None:
+        """Mark a region as departed if all of its endpoints are, and there are several: the common path is then the
+        cause."""
+        trips = [each.trip for each in self._watched if each.endpoint.region == region]
+        known = [trip for trip in trips if trip.norm is not None]
+        is_away = len(known) > 1 and all(trip.is_departed for trip in known)
+        if is_away and region not in self.regions_departed:
+            self.regions_departed.add(region)
+            self._raise(
+                "region_departed", region, f"connecting takes longer to all {len(known)} endpoints", now
+            )
+        elif region in self.regions_departed and not any(trip.is_departed for trip in known):
+            self.regions_departed.discard(region)
+            self._raise("region_returned", region, "connecting takes as long as it did", now)
+
+    def _raise(self, what: str, who: str, text: str, now: float) -> None:
+        self.counts[what] += 1
+        self.events.append(Event(sum(self.counts.values()), now, what, who, text))
+        self.say(f"watch: {who}: {text}")
+
+
+class ProbeConnection(asyncio.Protocol):
+    """Connection of the watch, which sends no request."""
+
+    _transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def leave(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def network_of(address: str) -> str:
+    """The /24 or /48 network of an address: the usual size of an assignment, and the smallest that is routed on its
+    own."""
+    bare = address.partition("%")[0]
+    return str(ip_network(f"{bare}/{48 if ip_address(bare).version == 6 else 24}", strict=False))
+
+
+def _told(what: str, change: Change, seconds: float, norm: float) -> str:
+    subject = "connecting" if what == "connect" else "its TLS handshake"
+    now, usual = f"{with_digits(seconds * 1000, 3)} ms", f"{with_digits(norm * 1000, 3)} ms"
+    if change is Change.DEPARTED:
+        return f"{subject} takes {now} now, and took {usual}"
+    if change is Change.RETURNED:
+        return f"{subject} takes {now}, as usual again"
+    return f"{subject} has taken {now} for so long that it is usual now"

@@ -1,0 +1,391 @@
+"""HTTP/1.1 upstream connection: sends one request at a time and parses its response into events.
+
+A response's end is reported only after the whole read has been parsed. Bytes beyond the end therefore never reach the
+next response: they make the connection not reusable before it can be leased again (RFC 9112 § 6.3).
+
+llhttp validates every byte of a head, except of one that is equal to the last. A response that is complete in one read
+and of known length is fed to it in one piece. Other bodies are parsed by `http1/body.py`, and the next response then
+gets a new llhttp parser.
+
+It implements `UpstreamRequest`, and `request.py` describes the events. Once a response has ended, `is_reusable` says
+whether another request may be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import httptools
+
+from balancer.config.schema.pool_limits import UNBOUNDED
+from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
+from balancer.http.h1.body import Body, body_of
+from balancer.http.h1.fields import END_OF_HEAD, Framing
+from balancer.http.h1.keep_alive import keep_alive_timeout
+from balancer.http.h1.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
+from balancer.http.h1.response_head import Response as Response  # re-exported for implementations of a sink
+from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
+from balancer.upstream.dial.dial import dial
+from balancer.upstream.dial.phases import NOTHING
+from balancer.upstream.library.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
+from balancer.upstream.request import ResponseSink, UpstreamRequest
+
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.dial.target import Route
+
+FEW: Final = 2 * FIELDS_LIMIT
+"""Head size in bytes below which the limits on its size need no check."""
+
+LENGTH: Final = Framing.LENGTH
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+
+NO_KEEP_ALIVE_YET: Final = -1.0
+"""Value of `announced` before the first response."""
+
+
+class ConnectionOwner(Protocol):
+    """Owner of a connection, usually its pool: takes it back when idle and is notified when it closes."""
+
+    def give_back(self, upstream: UpstreamConnection) -> None: ...
+    def connection_closed(self, upstream: UpstreamConnection) -> None: ...
+
+
+class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
+    """HTTP/1.1 connection to a worker, which serves one request at a time.
+
+    `is_reusable`: whether another request may follow, once a response has ended. `closed_by`: which side closed it,
+    valid once `is_closed`. `has_died`: it closed with a request in flight and before any byte of the response.
+    `announced`: keep-alive timeout in seconds that the worker states, 0: none. `phases`: its connect phases.
+    `read_size`: maximum bytes of one read, 0: it has carried no body that spans several reads.
+
+    Set by the owner: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those
+    `granted`; `reused_after`, its idle time in seconds when last leased from `IdleConnections`, and
+    `reused_idle_since`, the start of that idle time.
+    """
+
+    __slots__ = (
+        "_body",
+        "_bounded",
+        "_has_odd_response",
+        "_has_sent_interim",
+        "_head",
+        "_heads",
+        "_interims",
+        "_is_head_request",
+        "_owner",
+        "_parser",
+        "_poll",
+        "_reading_paused",
+        "_response",
+        "_rest",
+        "_sink",
+        "_valid",
+        "announced",
+        "closed_by",
+        "granted",
+        "has_died",
+        "is_counted",
+        "is_reusable",
+        "opened_at",
+        "requests_left",
+        "retire_at",
+        "reused_after",
+        "reused_idle_since",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._sink: ResponseSink | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._valid: Response | None = None  # the last head that came with its whole body
+        self._head = b""  # incomplete head
+        self._heads = ResponseHeads()
+        self._response: Response | None = None  # its head is complete, its body is not
+        self._body: Body | None = None  # parser of that body
+        self._rest = b""  # bytes behind the head being reported
+        self._is_head_request = self._has_odd_response = self._reading_paused = False
+        self._interims = 0  # responses to this request before its final one
+        self._has_sent_interim = False  # by an interim response: then `has_died` stays false
+        self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # created on first use
+        self.is_reusable = True
+        self.is_closed = self.is_counted = False
+        self.read_size = 0
+        self._bounded: BoundedReader | None = None
+        self.opened_at = self.idle_since = 0.0
+        self.phases = NOTHING
+        self.closed_by = US
+        self.has_died = False
+        self.announced = NO_KEEP_ALIVE_YET
+        self.retire_at = float("inf")
+        self.granted: int = UNBOUNDED
+        self.requests_left: int = UNBOUNDED
+        self.reused_after = self.reused_idle_since = 0.0
+
+    # --- towards the worker
+
+    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
+        """Begin a request; its response goes to `sink`."""
+        self._sink = sink
+        self._is_head_request = method == b"HEAD"
+        self._has_odd_response = method in (b"HEAD", b"CONNECT")
+        self.is_reusable = False  # until the response has ended
+        self._interims = 0
+        self.write(head)
+
+    def hand_over(self, sink: ResponseSink) -> None:
+        """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
+        self._sink = sink
+
+    def release(self) -> None:
+        """End the request and give the connection back to its owner, which checks whether it can be reused."""
+        if self._reading_paused:
+            self.resume_reading()
+        self._owner.give_back(self)
+
+    def close(self) -> None:
+        """Close the connection at once; its sink gets no further events."""
+        self._sink = None
+        if not self.is_closed:
+            self._mark_closed()
+            self.transport.abort()
+
+    def detach(self) -> bytes:
+        """Hand the connection over to a tunnel; returns the bytes that followed the head that began it.
+
+        Must be called by the sink while that head is reported. The connection counts as leased until `connection_lost`.
+        """
+        self._sink = None
+        return self._rest
+
+    def is_quiet(self) -> bool:
+        """Whether the kernel has nothing to read for this connection: no close and no unsolicited bytes."""
+        if self._poll is None:
+            if not hasattr(select, "poll"):  # Windows
+                return True
+            waiting = select.poll()
+            waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = waiting.poll
+        return not self._poll(0)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of the request in the write buffer."""
+        return self.transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        """Stop reading: the receiver of the response cannot keep up."""
+        if not self._reading_paused and not self.is_closed:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._reading_paused and not self.is_closed:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write  # directly, which saves a call
+
+    def data_received(self, data: bytes) -> None:
+        if self._sink is None:
+            self.closed_by = ERROR
+            self.close()  # unsolicited bytes
+            return
+        try:
+            if self._body is None:
+                self._read_head(data)
+            else:
+                self._read_body(data)
+        except MalformedResponse as error:
+            self._fail(error)
+        except MalformedBody as error:
+            self._fail(MalformedResponse(str(error)))
+
+    def eof_received(self) -> None:
+        """Handle a FIN, which may end a body of unknown length; a reset, reported by `connection_lost`, never does."""
+        response = self._response
+        is_end = response is not None and response.framing is UNTIL_CLOSE
+        self._lost("the worker closed the connection", WORKER, is_end=is_end)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_closed:
+            self._lost(str(error) if error else "the connection closed", ended_by(error))
+
+    def pause_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_paused()
+
+    def resume_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_resumed()
+
+    def set_read_size(self, size: int) -> None:
+        """Read at most `size` bytes at once from now on."""
+        self.read_size = size
+        if size >= LONGEST_READ:
+            self._bounded = None
+            unbounded(self.transport, self)
+            return
+        if self._bounded is None:
+            self._bounded = bounded(self.transport, self)
+        self._bounded.size = size
+
+    # --- parsing responses
+
+    def _read_head(self, data: bytes) -> None:
+        while True:  # once, unless there are interim responses
+            head = self._head + data if self._head else data
+            end = head.find(END_OF_HEAD) + 4
+            if (end if end >= 4 else len(head)) > FEW:
+                bound_size(head[:end] if end >= 4 else head)
+            if end < 4:
+                self._validate(data)
+                self._head = head
+                return
+            size = len(head)
+            response: Response | None = None
+            if head is data:  # the common case: one complete response and nothing else
+                response = self._heads.incoming(head[: end - 2])
+                if (
+                    response.framing is LENGTH
+                    and end + response.length == size
+                    and not (self._has_odd_response or response.is_bodiless)
+                ):
+                    if response is not self._valid:  # else llhttp has seen the same head
+                        self._validate(data)
+                        self._valid = response
+                    sink, self._sink = self._sink, None
+                    self.is_reusable = response.keep_alive
+                    if sink is not None:
+                        sink.response_whole(response, data[end:])
+                    return
+            self._head = b""
+            self._validate(data[: len(data) - (size - end)] if end < size else data)
+            data = self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
+            if not data:
+                return
+
+    def _validate(self, data: bytes) -> None:
+        """Validate bytes of a head with llhttp. Raises `MalformedResponse`."""
+        parser = self._parser
+        if parser is None:
+            self._parser = parser = httptools.HttpResponseParser(self)
+            if self.announced == NO_KEEP_ALIVE_YET:
+                self.announced = keep_alive_timeout(data)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._parser = None
+        except httptools.HttpParserError as error:
+            raise MalformedResponse(str(error)) from None
+
+    def _start(self, response: Response, rest: bytes) -> bytes:
+        """Report a final or interim head that is followed by `rest`.
+
+        Returns the bytes still to be parsed: the next head, behind an interim one. Raises `MalformedResponse`.
+        """
+        sink = self._sink
+        self._rest = rest
+        if response.status < 200:
+            self._has_sent_interim = True
+            self._interims += 1
+            if self._interims > INTERIM_LIMIT:
+                raise MalformedResponse(f"more than {INTERIM_LIMIT} interim responses")
+            if sink is not None:
+                sink.response_started(response)
+            self._rest = b""
+            return rest if self._sink is not None else b""
+        self._response = response
+        if sink is not None:
+            sink.response_started(response)
+        self._rest = b""
+        if self._sink is None:  # closed or detached by the sink
+            return b""
+        if self._is_head_request or response.is_bodiless:
+            if self._is_head_request:
+                self._parser = None  # it would expect a body
+            self._end(rest, b"")
+            return b""
+        self._parser = None
+        self._body = body_of(response.framing, response.length)
+        self._read_body(rest)
+        return b""
+
+    def _read_body(self, data: bytes) -> None:
+        body, sink = self._body, self._sink
+        if body is None or sink is None:
+            return
+        piece = body.feed(data)
+        if piece:
+            sink.response_body(piece)
+        if self._sink is None:
+            return
+        if body.is_ended:
+            self._end(body.rest, body.trailers)
+            return
+        sink.response_paused()
+
+    def _end(self, rest: bytes, trailers: bytes) -> None:
+        """Report the end of the response. Bytes behind it only make the connection not reusable."""
+        sink, self._sink = self._sink, None
+        response, self._response = self._response, None
+        self._body = None
+        self.is_reusable = response is not None and response.keep_alive and not (rest or self.is_closed)
+        if sink is not None:
+            sink.response_ended(trailers)
+
+    # --- closing
+
+    def _lost(self, detail: str, by: str, is_end: bool = False) -> None:
+        sink, self._sink = self._sink, None
+        self.closed_by = by
+        is_unheard = self._response is None and not (self._head or self._has_sent_interim)
+        self.has_died = sink is not None and is_unheard
+        self._mark_closed()
+        self.transport.abort()
+        if sink is None:
+            return
+        if is_end:
+            sink.response_ended(b"")
+        else:
+            sink.response_failed(ConnectionBroken(detail))
+
+    def _fail(self, error: UpstreamError) -> None:
+        sink = self._sink
+        self.closed_by = ERROR
+        self.close()
+        if sink is not None:
+            sink.response_failed(error)
+
+    def _mark_closed(self) -> None:
+        self.is_closed = True
+        self.is_reusable = False
+        self._owner.connection_closed(self)
+
+
+async def connect(
+    owner: ConnectionOwner,
+    host: str,
+    port: int,
+    timeout: float,
+    tls: ClientTls | None = None,
+    route: Route | None = None,
+) -> UpstreamConnection:
+    """Open an upstream connection within `timeout` seconds.
+
+    `route` supplies resolved names and the best known address; without it the name is resolved each time. Raises
+    `ConnectFailed` or a subclass.
+    """
+    upstream, phases = await dial(lambda: UpstreamConnection(owner), host, port, timeout, tls, route)
+    upstream.phases = phases
+    return upstream

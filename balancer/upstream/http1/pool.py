@@ -1,0 +1,287 @@
+"""HTTP/1.1 connection pool of one endpoint: leases connections, takes them back, ages and counts them.
+
+All decisions are synchronous; only connecting is a task. A connection is idle, leased or closed, and leaves the pool
+only through `connection_closed`, so that the counts add up.
+
+The newest idle connection is leased first, because the worker is least likely to have closed it (RFC 9112 § 9.3.1); the
+oldest age out. A connection given back recently is leased without reading the clock. The sweep moves those that stay
+idle for `MIN_IDLE_AGE` to `IdleConnections`, which checks their idle time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from balancer.errors import ConnectFailed
+from balancer.tls.contexts import HTTP1
+from balancer.upstream.connection_counts import WORKER, PoolCounts
+from balancer.upstream.connection_info import ConnectionInfo, connection_info
+from balancer.upstream.connector import Connector
+from balancer.upstream.dial.target import Route
+from balancer.upstream.http1.connection import UpstreamConnection, connect
+from balancer.upstream.http1.idle_connections import IdleConnections
+from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE, IdleTimeout
+from balancer.upstream.pool import NATIVE, LeaseWaiter, Pool
+from balancer.upstream.preconnect import Preconnect
+
+if TYPE_CHECKING:
+    from balancer.config.schema.pool_limits import PoolLimits
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.pools import Pools
+    from policies.facts import Endpoint
+
+
+class ConnectionPool(Pool):
+    """HTTP/1.1 connections to one endpoint, each of which serves one request at a time."""
+
+    def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
+        self.endpoint = endpoint
+        self.route = Route(endpoint, pools.routes)
+        self.transport = NATIVE
+        self.alpn = HTTP1
+        self.counts = PoolCounts()
+        self.connector = Connector(self.route, self.counts, pools)
+        self.is_retired = False
+        self.keeps_alive = True
+        self.idle_timeout = IdleTimeout(pools.limits.idle_timeout, pools.cached_time)
+        self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle)
+        self.idle_connections.apply(pools.limits.idle, 0.0)
+        self.preconnect = Preconnect(self.counts)
+        self._pools = pools
+        self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
+        self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
+        self._takes_back = True
+        self._waiters: deque[LeaseWaiter] = deque()
+        self._is_serving = False
+
+    @property
+    def idle(self) -> int:
+        """Number of idle connections, an idle-timeout probe included."""
+        return len(self._idle) + len(self.idle_connections)
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a request would get an idle connection now."""
+        return bool(self._idle) or self.idle_connections.has_leasable
+
+    @property
+    def standing(self) -> int:
+        """Number of open connections, idle or leased."""
+        return len(self.connections)
+
+    @property
+    def leased(self) -> int:
+        """Number of connections that serve a request."""
+        return len(self.connections) - self.idle
+
+    @property
+    def streams(self) -> int:
+        """Number of requests in flight; here equal to `leased`."""
+        return self.leased
+
+    @property
+    def idle_limit(self) -> float:
+        return self.idle_connections.limit
+
+    @property
+    def is_idle_limit_learned(self) -> bool:
+        return self.idle_timeout.is_learned
+
+    def listed(self, most: int) -> list[ConnectionInfo]:
+        """Snapshots of the `most` oldest connections."""
+        return [connection_info(upstream) for upstream in islice(self.connections, most)]
+
+    def lease(self) -> UpstreamConnection | None:
+        """Lease the newest idle connection whose idle time is within the estimate, else None."""
+        if not self._idle:
+            return self._lease_idle(self.idle_connections.limit)
+        self.counts.reused += 1
+        return self._idle.popitem()[0]
+
+    def lease_quiet(self) -> UpstreamConnection | None:
+        """Lease a connection for a request that cannot be retried: with the strict idle limit, and only if the kernel
+        has received no close for it."""
+        while (upstream := self._lease_strict()) is not None:
+            if upstream.is_quiet():
+                return upstream
+            upstream.closed_by = WORKER
+            upstream.close()
+        return None
+
+    def _lease_strict(self) -> UpstreamConnection | None:
+        limit = self.idle_connections.strict_limit
+        if not self._idle:
+            return self._lease_idle(limit)
+        if limit < 2 * MIN_IDLE_AGE:  # greatest idle time of a connection in `_idle`
+            return None
+        self.counts.reused += 1
+        return self._idle.popitem()[0]
+
+    def _lease_idle(self, limit: float) -> UpstreamConnection | None:
+        upstream = self.idle_connections.lease(limit)
+        if upstream is not None:
+            self.counts.reused += 1
+        return upstream
+
+    def wait(self, waiter: LeaseWaiter) -> None:
+        """Queue a lease waiter and open a connection for it, unless a connect in progress is unclaimed.
+
+        The waiter gets that connection, or one that is given back sooner. During a backoff it fails instead.
+        """
+        self.counts.cold += 1
+        if len(self._waiters) < self.connector.unclaimed:
+            self._waiters.append(waiter)
+        elif self.connector.may_open:
+            self._waiters.append(waiter)
+            self.connector.open(self, None)
+        else:
+            self.connector.fail_in_backoff(waiter)
+
+    def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
+        """Open a connection for this lease waiter alone, so that a retry does not get another stale one.
+
+        During a backoff the waiter fails instead. A trial (`is_trial`), which tests whether connecting works, ignores
+        the backoff.
+        """
+        self.counts.cold += not is_trial
+        if is_trial or self.connector.may_open:
+            self.connector.open(self, waiter)
+        else:
+            self.connector.fail_in_backoff(waiter)
+
+    def give_back(self, upstream: UpstreamConnection) -> None:
+        """Take back a leased connection: keep it if it can be reused, else close it."""
+        now = self._pools.cached_time
+        upstream.requests_left = left = upstream.requests_left - 1
+        if not (upstream.is_reusable and self._takes_back and left) or now > upstream.retire_at:
+            upstream.close()
+            return
+        upstream.idle_since = now
+        self._idle[upstream] = None
+        if self._waiters and not self._is_serving:
+            self._serve_waiters()
+
+    def _serve_waiters(self) -> None:
+        """Serve lease waiters one at a time. Not re-entrant: a cancelled waiter gives its connection back at once, and
+        a thousand of them would recurse."""
+        self._is_serving = True
+        try:
+            while self._waiters and self._idle:
+                self.counts.reused += 1
+                self._waiters.popleft().connected(self._idle.popitem()[0])
+        finally:
+            self._is_serving = False
+
+    def connection_closed(self, upstream: UpstreamConnection) -> None:
+        """Remove a closed connection, idle or leased, from the pool and count why it closed."""
+        if not upstream.is_counted:  # it closed, or timed out, while being opened
+            return
+        self.counts.count_closed(upstream.closed_by)
+        if upstream in self._idle:
+            del self._idle[upstream]
+            self.counts.count_lost(self.idle_connections.lost(upstream))
+        elif self.idle_connections.discard(upstream):
+            self.counts.count_lost(self.idle_connections.lost(upstream))
+        elif upstream.has_died and upstream.idle_since and upstream not in self.preconnect.heartbeats:
+            self.counts.died += 1
+            self.idle_connections.died(upstream)
+        del self.connections[upstream]
+        self._pools.count_closed()
+
+    def prune(self, now: float) -> None:
+        """Sweep: move idle connections to `IdleConnections`, close those idle for too long, and preconnect."""
+        while self._idle:
+            oldest = next(iter(self._idle))
+            if now - oldest.idle_since < MIN_IDLE_AGE:
+                break
+            del self._idle[oldest]
+            self.idle_connections.add(oldest)
+        limits = self._pools.limits
+        self.idle_connections.judge(now, self.counts.reused)
+        if len(self.idle_connections):
+            self.idle_connections.apply(limits.idle, self.round_trip)
+            self.idle_connections.expire(now, limits.idle)
+        if limits.warm or self.preconnect.heartbeats:
+            self.preconnect.look(self, now, limits, self._pools.room)
+
+    def close_oldest(self) -> None:
+        """Close the connection that has been idle longest."""
+        if len(self.idle_connections):
+            self.idle_connections.close_oldest()
+            return
+        upstream = next(iter(self._idle))
+        del self._idle[upstream]
+        upstream.close()
+
+    def close_idle(self) -> None:
+        while self.idle:
+            self.close_oldest()
+
+    def apply(self, limits: PoolLimits) -> None:
+        """Apply changed limits; learned estimates are kept."""
+        self.idle_timeout.rules, self.connector.backoff.longest = limits.idle_timeout, limits.backoff
+        self.idle_connections.apply(limits.idle, self.round_trip)
+
+    def keep_alive(self, is_wanted: bool) -> None:
+        """Allow or forbid reuse of connections."""
+        self.keeps_alive = is_wanted
+        self._takes_back = is_wanted and not self.is_retired
+        if not is_wanted:
+            self.close_idle()
+
+    def retire(self) -> None:
+        """Retire the pool of a removed endpoint: close idle connections and take none back."""
+        self.is_retired = True
+        self._takes_back = False
+        self.preconnect.stop()
+        self.close_idle()
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """Retire the pool and cancel connects; returns the tasks to wait for."""
+        self.retire()
+        self._waiters.clear()
+        return self.connector.cancel()
+
+    # --- called by the connector
+
+    async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
+        """Open a connection. Raises `ConnectFailed`."""
+        route = self.route
+        return await connect(self, route.host, route.port, self._pools.limits.connect_timeout, tls, route)
+
+    def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+        """Fail the connect's own lease waiter, or the first in the queue."""
+        if waiter is None and self._waiters:
+            waiter = self._waiters.popleft()
+        if waiter is not None:
+            waiter.connect_failed(error)
+
+    def connection_opened(
+        self, upstream: UpstreamConnection, waiter: LeaseWaiter | None, elapsed: float
+    ) -> None:
+        """Give an opened connection to its lease waiter or to the first in the queue, else keep it."""
+        self.connector.record_opened(upstream.phases, elapsed)
+        self.connections[upstream] = None
+        self._set_lifetime(upstream)
+        if upstream.is_closed:
+            self.connection_closed(upstream)
+        if waiter is None and self._waiters:
+            waiter = self._waiters.popleft()
+        if waiter is None:
+            upstream.requests_left += 1  # it has served no request; `give_back` counts one
+            self.give_back(upstream)
+        elif upstream.is_closed:  # closed since the handshake
+            waiter.connect_failed(ConnectFailed("the worker closed the connection at once"))
+        else:
+            waiter.connected(upstream)
+
+    def _set_lifetime(self, upstream: UpstreamConnection) -> None:
+        """Set the connection's maximum age and number of requests, with jitter."""
+        limits, rng = self._pools.limits, self._pools.rng
+        upstream.is_counted = True
+        upstream.opened_at = self._pools.cached_time
+        upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
+        upstream.granted = upstream.requests_left = limits.grant(rng)

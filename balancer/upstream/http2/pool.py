@@ -1,0 +1,298 @@
+"""Pool of multiplexed connections to one endpoint: leases upstream streams instead of connections.
+
+As in `connection_pool.py`, all decisions are synchronous and only connecting is a task. One connection is opened at a
+time, and the lease waiters that arrive meanwhile share it. Another one is opened when no connection has room for a
+stream.
+
+No idle timeout is estimated: the worker announces its close (GOAWAY, RFC 9113 § 6.8), and requests that it has not
+processed are retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from balancer.errors import ConnectFailed, UpstreamError
+from balancer.tls.contexts import HTTP1, HTTP2
+from balancer.upstream.connection_counts import US, WORKER, PoolCounts
+from balancer.upstream.connection_info import ConnectionInfo, multiplexed_info
+from balancer.upstream.connector import Connector
+from balancer.upstream.dial.target import Route
+from balancer.upstream.http1.stream import MultiplexedConnection, UpstreamStream
+from balancer.upstream.pool import LeaseWaiter, Pool
+from balancer.upstream.request import UpstreamRequest
+from policies.facts import Endpoint
+
+if TYPE_CHECKING:
+    from balancer.config.schema.pool_limits import PoolLimits
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.pools import Pools
+
+Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[MultiplexedConnection]]
+"""Opens a multiplexed connection. Raises `ConnectFailed`."""
+
+
+class MultiplexedPool(Pool):
+    """Pool of multiplexed connections to one endpoint. `idle` and `leased` count connections without and with
+    streams."""
+
+    def __init__(self, endpoint: Endpoint, pools: Pools, transport: str, opener: Opener) -> None:
+        self.endpoint = endpoint
+        self.route = Route(endpoint, pools.routes)
+        self.transport = transport
+        self.alpn = HTTP2 if transport == "http2" else HTTP1
+        self.counts = PoolCounts()
+        self.connector = Connector(self.route, self.counts, pools)
+        self.is_retired = False
+        self.keeps_alive = True
+        self.pools = pools
+        self.stream_limit = 0  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last; 0: none yet
+        self._opener = opener
+        self._connections: list[MultiplexedConnection] = []  # open ones, in order of opening
+        self._waiters: deque[LeaseWaiter] = deque()
+        self._is_serving = False
+
+    @property
+    def idle(self) -> int:
+        return sum(not connection.leased for connection in self._connections)
+
+    @property
+    def has_idle(self) -> bool:
+        return any(has_stream_room(connection) for connection in self._connections)
+
+    @property
+    def leased(self) -> int:
+        return len(self._connections) - self.idle
+
+    @property
+    def standing(self) -> int:
+        return len(self._connections)
+
+    @property
+    def streams(self) -> int:
+        return sum(connection.leased for connection in self._connections)
+
+    @property
+    def idle_limit(self) -> float:
+        return self.pools.limits.idle
+
+    @property
+    def is_idle_limit_learned(self) -> bool:
+        return False
+
+    def listed(self, most: int) -> list[ConnectionInfo]:
+        return [
+            multiplexed_info(connection)
+            for connection in self._connections[:most]
+            if not connection.is_library
+        ]
+
+    @property
+    def origin(self) -> tuple[str, int]:
+        """Host and port of the endpoint."""
+        return self.route.host, self.route.port
+
+    # --- leasing
+
+    def lease(self) -> UpstreamRequest | None:
+        """Lease a stream on a connection that has room, else None."""
+        for connection in self._connections:
+            if has_stream_room(connection):
+                if (connection.leased or connection.life.idle_since) and not connection.is_library:
+                    self.counts.reused += 1
+                return self._new_stream(connection)
+        return None
+
+    def lease_quiet(self) -> UpstreamRequest | None:
+        for connection in self._connections:
+            if has_stream_room(connection) and connection.is_quiet():
+                return self.lease()
+        return None
+
+    def _new_stream(self, connection: MultiplexedConnection) -> UpstreamStream:
+        stream, life = UpstreamStream(self, connection), connection.life
+        stream.idle_since = life.idle_since
+        stream.phases = life.phases
+        life.requests += 1
+        connection.leased += 1
+        return stream
+
+    def wait(self, waiter: LeaseWaiter) -> None:
+        """Queue a lease waiter, as `open` does."""
+        self.open(waiter)
+
+    def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
+        """Queue a lease waiter and serve it as soon as a connection has room; open a connection if none has.
+
+        During a backoff the waiter fails instead. A trial connects in spite of the backoff. A broken connection is not
+        in the pool any more, so a retry cannot get it again.
+        """
+        if not self.has_idle:
+            self.counts.cold += not is_trial
+            if is_trial and not self.opening:
+                self.connector.open(self, None)
+            elif not (self.opening or self.connector.may_open):
+                self.connector.fail_in_backoff(waiter)
+                return
+        self._waiters.append(waiter)
+        self._serve()
+
+    def give_back(self, stream: UpstreamStream) -> None:
+        """Take back a stream that has ended."""
+        connection = stream.connection
+        connection.leased -= 1
+        connection.life.idle_since = self.pools.cached_time
+        if not connection.leased and (self.is_retired or not has_stream_room(connection)):
+            connection.retire()
+        if self._waiters:
+            self._serve()
+
+    def room_changed(self) -> None:
+        """Serve the lease waiters: a connection may have room for more streams."""
+        if self._waiters:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Serve lease waiters one at a time. Not re-entrant: a waiter may call back into the pool at once."""
+        if self._is_serving:
+            return
+        self._is_serving = True
+        try:
+            while self._waiters and (upstream := self.lease()) is not None:
+                self._waiters.popleft().connected(upstream)
+        finally:
+            self._is_serving = False
+        self._open_for_waiters()
+
+    def _open_for_waiters(self) -> None:
+        wanted = min(1, len(self._waiters)) if self.keeps_alive else len(self._waiters)
+        while self.opening < wanted and self.connector.may_open:
+            self.connector.open(self, None)
+        while self._waiters and not self.opening:
+            self.connector.fail_in_backoff(self._waiters.popleft())
+
+    # --- called by the connector
+
+    async def connect(self, tls: ClientTls | None) -> MultiplexedConnection:
+        """Open a connection. Raises `ConnectFailed`."""
+        return await self._opener(self, tls)
+
+    def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+        """Fail all lease waiters, which shared one connect; without reuse, where each has its own, only the first."""
+        for _ in range(len(self._waiters) if self.keeps_alive else 1):
+            if self._waiters:  # waiters added meanwhile wait for the next connect
+                self._waiters.popleft().connect_failed(error)
+
+    def connection_opened(
+        self, connection: MultiplexedConnection, waiter: LeaseWaiter | None, elapsed: float
+    ) -> None:
+        """Serve the lease waiters with streams of an opened connection."""
+        self._connections.append(connection)
+        self._set_lifetime(connection, elapsed)
+        if self.is_retired and not self._waiters:
+            connection.retire()
+        elif connection.room <= 0:  # closed since the handshake
+            error = ConnectFailed("the worker closed the connection at once")
+            self.connector.record_failed(error)
+            self.opening_failed(error, None)
+        else:
+            self._serve()
+            if not connection.leased and not connection.life.idle_since:
+                connection.life.idle_since = self.pools.cached_time
+
+    def _set_lifetime(self, connection: MultiplexedConnection, elapsed: float) -> None:
+        """Set the connection's maximum age and number of streams, with jitter."""
+        limits, rng, life = self.pools.limits, self.pools.rng, connection.life
+        life.opened_at = self.pools.cached_time
+        if connection.is_library:
+            return
+        self.connector.record_opened(life.phases, elapsed)
+        life.retire_at = life.opened_at + limits.lifetime(rng)
+        life.granted = limits.grant(rng) if self.keeps_alive else 1
+
+    def connection_closed(self, connection: MultiplexedConnection, by: str = US) -> None:
+        """Remove a closed connection. `by`: which side closed it."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.pools.count_closed()
+            if not connection.is_library:
+                self._count_lost(connection, by)
+        if self._waiters:
+            self._serve()
+
+    def library_failed(self, error: UpstreamError) -> UpstreamError:
+        """Record a failed connect of a library that connects by itself; returns `error`."""
+        if isinstance(error, ConnectFailed):
+            self.connector.record_failed(error)
+            self.route.failed(error)
+        return error
+
+    def _count_lost(self, connection: MultiplexedConnection, by: str) -> None:
+        self.counts.count_closed(by)
+        if by == WORKER and not connection.leased:
+            self.counts.count_lost(max(0.0, self.pools.now() - connection.life.idle_since))
+
+    # --- lifetime
+
+    def prune(self, now: float) -> None:
+        """Retire connections past their maximum age or idle time, and let the others age their streams. With `warm`,
+        the newest idle connection is kept and a missing one is opened."""
+        limits = self.pools.limits
+        for connection in list(self._connections):
+            is_expired = now > connection.life.retire_at or self._is_surplus(connection, now)
+            if is_expired and not connection.is_library:
+                connection.retire()
+            else:
+                connection.prune(now, limits)
+        if limits.warm and not (self._connections or self.opening) and self.pools.room != 0:
+            self.open_ahead()
+
+    def _is_surplus(self, connection: MultiplexedConnection, now: float) -> bool:
+        limits = self.pools.limits
+        if connection.leased or now - connection.life.idle_since < limits.idle:
+            return False
+        return not limits.warm or connection is not self._connections[-1]
+
+    def apply(self, limits: PoolLimits) -> None:
+        self.connector.backoff.longest = limits.backoff
+
+    def close_oldest(self) -> None:
+        idle = [connection for connection in self._connections if not connection.leased]
+        if idle:
+            min(idle, key=lambda connection: connection.life.idle_since).close()
+
+    def close_idle(self) -> None:
+        for connection in list(self._connections):
+            if not connection.leased:
+                connection.close()
+
+    def keep_alive(self, is_wanted: bool) -> None:
+        self.keeps_alive = is_wanted
+        if is_wanted:
+            return
+        self.close_idle()
+        for connection in list(self._connections):
+            if not connection.is_library:
+                connection.retire()
+
+    def retire(self) -> None:
+        self.is_retired = True
+        for connection in list(self._connections):
+            connection.retire()
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """Close all connections and cancel connects; returns the tasks to wait for."""
+        self.retire()
+        self._waiters.clear()
+        tasks = self.connector.cancel()
+        for connection in list(self._connections):
+            connection.close()
+        return tasks
+
+
+def has_stream_room(connection: MultiplexedConnection) -> bool:
+    """Whether the connection may take one more stream."""
+    return connection.room > 0 and connection.life.requests < connection.life.granted

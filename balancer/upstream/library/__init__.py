@@ -1,0 +1,1 @@
+"""Upstream transports that another HTTP library provides: libcurl and aiohttp."""

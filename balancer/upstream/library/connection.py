@@ -1,0 +1,66 @@
+"""Adapter that represents an HTTP client library for one endpoint as a `MultiplexedConnection` without a stream limit.
+
+The library opens, ages and closes its connections; this object only tracks whether it still takes requests.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from balancer.http.h1.response_head import ResponseHeads
+from balancer.upstream.http1.stream import ConnectionRecord
+
+if TYPE_CHECKING:
+    from balancer.config.schema.pool_limits import PoolLimits
+    from balancer.http.h1.field_list import FieldList
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.http1.stream import Stream, UpstreamStream
+    from balancer.upstream.http2.pool import MultiplexedPool
+
+UNLIMITED_STREAMS = 1 << 30
+
+
+class LibraryConnection(ABC):
+    """Base class: all of a `MultiplexedConnection` except `begin`."""
+
+    is_library = True
+
+    def __init__(self, pool: MultiplexedPool) -> None:
+        self.pool = pool
+        self.heads = ResponseHeads()
+        self.leased = 0
+        self.life = ConnectionRecord()
+        self._is_leaving = False
+
+    @property
+    def limits(self) -> PoolLimits:
+        """Current limits of the pools; a reload may replace them."""
+        return self.pool.pools.limits
+
+    @property
+    def room(self) -> int:
+        return 0 if self._is_leaving else UNLIMITED_STREAMS
+
+    @abstractmethod
+    def begin(self, stream: UpstreamStream, outline: FieldList) -> Stream: ...
+
+    def is_quiet(self) -> bool:
+        return True
+
+    def retire(self) -> None:
+        self._is_leaving = True
+        if not self.leased:
+            self.close()
+
+    def close(self) -> None:
+        self._is_leaving = True
+        self.pool.connection_closed(self)
+
+    def prune(self, now: float, limits: PoolLimits) -> None:  # noqa: B027 there is nothing to do
+        """Do nothing: the library ages its own connections."""
+
+
+def address_of(host: str, port: int, tls: ClientTls | None) -> str:
+    """Scheme, host and port as a URL, without a path."""
+    return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
