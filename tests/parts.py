@@ -96,7 +96,7 @@ def second_tier() -> list[Part]:
     compiled = (
         "tests/policies/test_built_in_options.py",
         "tests/policies/test_compiled_picks.py",
-        *(f"tests/balancer/test_{name}.py" for name in DATA_PATH),
+        *(str(path) for name in DATA_PATH for path in (ROOT / "tests/balancer").glob(f"*/test_{name}.py")),
     )
     return [
         Part("compiled", 360, (("make", "compiled"), pytest(COMPILED, *compiled))),

@@ -19,7 +19,7 @@ from balancer.config.schema.sidecar import SidecarConfig
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.grid import Grid
 from policies import registry
-from tests.balancer.test_status_fields import documented
+from tests.balancer.control.test_status_fields import documented
 from tests.test_project import PAGES, ROOT, group_of, groups_and_commands, keys_of, problem_of, text_of
 
 PROGRAMS = ("balancer", "workers", "experiments", "benchmarks")

@@ -21,8 +21,8 @@ from balancer.process.server import Server, new_event_loop
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import INK
-from tests.balancer.collector import TAKEN, Received, decoded
-from tests.balancer.conftest import ScriptedWorker, Wire, answering, get, response
+from tests.support.collector import TAKEN, Received, decoded
+from tests.support.wire import ScriptedWorker, Wire, answering, get, response
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CLIENT = "00f067aa0ba902b7"

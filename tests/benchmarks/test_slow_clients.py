@@ -24,7 +24,7 @@ from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
 from experiments import cpu_time
 from experiments.stats.comparison import typical
-from tests.command_line import complaint, run_in_process
+from tests.support.command_line import complaint, run_in_process
 
 OURS = "steelyard random"
 PLAN = Plan((ours("random"), ours("round-robin")), 20, 0.1, 50.0, 1.0, 4, 7, 0, 0)

@@ -41,7 +41,7 @@ from benchmarks.storm.runs import Plan, Storm
 from benchmarks.storm.table import rows_of
 from experiments import cpu_time
 from experiments.ports import lasting_ports, lowest_ephemeral
-from tests.command_line import complaint
+from tests.support.command_line import complaint
 
 REQUEST = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"

@@ -12,12 +12,12 @@ import yaml
 
 from balancer.cluster.discovery.kubernetes.access import SERVICE_ACCOUNT
 from balancer.configuration import load
-from tests.balancer.kubernetes_api import PATH
 from tests.deploy.kinds import problems
 from tests.deploy.test_kubernetes import HERE as BASE
 from tests.deploy.test_kubernetes import KUSTOMIZATION as BASE_KUSTOMIZATION
 from tests.deploy.test_kubernetes import OBJECTS as BASE_OBJECTS
 from tests.deploy.test_kubernetes import WORKERS, label_of
+from tests.support.kubernetes_api import PATH
 
 HERE = BASE.parent / "endpointslices"
 Object = dict[str, Any]

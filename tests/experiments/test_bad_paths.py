@@ -13,8 +13,8 @@ from experiments.commands.session import remedies
 from experiments.results.directory import load_results
 from experiments.results.summary import summarise
 from experiments.scenario.scenario import Scenario
-from tests.command_line import complaint, run_in_process
 from tests.experiments.test_from_log import GOOD
+from tests.support.command_line import complaint, run_in_process
 
 READERS = (
     ("run", "FILE.toml", "--simulated"),

@@ -19,7 +19,7 @@ from experiments.scenario.scenario import Region, Scenario
 from experiments.simulator.run import simulate
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid, load_grid
-from tests.command_line import run_in_process
+from tests.support.command_line import run_in_process
 from workers.service import parse_profile
 
 DIGEST = "d2aaa19777ddb8ce"

@@ -30,7 +30,7 @@ from experiments.log.report import write_log_report
 from experiments.log.runs import log_runs
 from experiments.stats.samples import Kind
 from policies.facts import Endpoint
-from tests.command_line import complaint, run_in_process
+from tests.support.command_line import complaint, run_in_process
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")

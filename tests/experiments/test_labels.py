@@ -11,7 +11,7 @@ from experiments.__main__ import cli
 from experiments.commands.live_options import policies_chosen
 from experiments.scenario.files import packaged
 from experiments.scenario.labels import policy_label
-from tests.command_line import complaint
+from tests.support.command_line import complaint
 
 LONG: dict[str, Any] = {"name": "steelyard", "a-long-option": [1, 2, 3], "another": "some, text"}
 

@@ -16,8 +16,8 @@ from experiments.__main__ import cli
 from experiments.results.directory import load_results
 from experiments.scenario.files import packaged
 from experiments.scenario.scenario import Scenario
-from tests.command_line import complaint, run_in_process
 from tests.experiments.offspring import children_of
+from tests.support.command_line import complaint, run_in_process
 
 TINY = """
 name = "tiny"

@@ -28,10 +28,11 @@ from experiments.page.live_page import LivePage, host_and_port, moments_of
 from experiments.page.server import READ_ONLY
 from experiments.scenario.events import Event
 from experiments.terminal import console_here
-from tests.balancer.chromium import WIDE, Tab, chromium, program
-from tests.balancer.conftest import Stage, response
-from tests.command_line import complaint
 from tests.experiments.offspring import children_of
+from tests.support.chromium import WIDE, Tab, chromium, program
+from tests.support.command_line import complaint
+from tests.support.stage import Stage
+from tests.support.wire import response
 
 SCENARIO = """
 name = "tiny"

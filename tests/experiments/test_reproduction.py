@@ -28,7 +28,7 @@ from experiments.reproduce.reproduction import (
     run_reproduction,
 )
 from experiments.terminal import BOUND_MISSED, STOPPED
-from tests.command_line import complaint
+from tests.support.command_line import complaint
 
 
 class Example(Reproduction):

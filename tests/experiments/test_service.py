@@ -27,8 +27,8 @@ from experiments.service.plan import contestants_of
 from experiments.service.target import Message, parse_fields, parse_target, reach
 from experiments.service.turns import PolicyTurns
 from experiments.stats.samples import Kind, Run
-from tests.command_line import complaint, run_in_process
 from tests.experiments.test_live import MadeUpBalancer
+from tests.support.command_line import complaint, run_in_process
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

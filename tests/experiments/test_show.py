@@ -14,7 +14,7 @@ from experiments.__main__ import cli
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario, packaged
 from experiments.scenario.scenario import Scenario
-from tests.command_line import run_in_process
+from tests.support.command_line import run_in_process
 
 
 def shown(*text: str) -> str:

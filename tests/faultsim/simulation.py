@@ -32,7 +32,6 @@ from balancer.process.server import build
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
-from tests.balancer.wireless import CLIENTS, AdminStub, charged, miscounted
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd
 from tests.faultsim.draw import MOST_BUFFERED
@@ -45,6 +44,7 @@ from tests.faultsim.stream_workers import StreamWorkerEnd
 from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import READ, Route, Wire
 from tests.faultsim.workers import Host, WorkerEnd
+from tests.support.wireless import CLIENTS, AdminStub, charged, miscounted
 
 PATIENCE = 400.0
 """Seconds of virtual time within which every request must have ended."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from tests.balancer.frames import GOAWAY, PREFACE, frame
 from tests.faultsim.clients import STALLS, Client, parts_of
 from tests.faultsim.ledger import Attempt
 from tests.faultsim.plan import PlannedRequest
 from tests.faultsim.reading import Content, Violation
 from tests.faultsim.streams import CANCEL, NO_ERROR, REFUSED_STREAM, Stream, StreamsEnd
 from tests.faultsim.wires import FIN, Route
+from tests.support.frames import GOAWAY, PREFACE, frame
 
 if TYPE_CHECKING:
     from tests.faultsim.timeline import Timeline

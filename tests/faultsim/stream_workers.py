@@ -9,7 +9,6 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from tests.balancer.frames import GOAWAY, HEADERS, PREFACE, block, frame, rst
 from tests.faultsim.clients import STALLS
 from tests.faultsim.ledger import Attempt, Ledger
 from tests.faultsim.plan import PlannedRequest
@@ -24,6 +23,7 @@ from tests.faultsim.streams import (
     StreamsEnd,
 )
 from tests.faultsim.workers import CUT_OFF, Host
+from tests.support.frames import GOAWAY, HEADERS, PREFACE, block, frame, rst
 
 if TYPE_CHECKING:
     from tests.faultsim.timeline import Timeline

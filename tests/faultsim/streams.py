@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from hpack import Decoder
 
-from tests.balancer.frames import (
+from tests.faultsim.reading import Violation
+from tests.faultsim.wires import READ, End, Route
+from tests.support.frames import (
     ACK,
     DATA,
     END_HEADERS,
@@ -29,8 +31,6 @@ from tests.balancer.frames import (
     frame,
     rst,
 )
-from tests.faultsim.reading import Violation
-from tests.faultsim.wires import READ, End, Route
 
 if TYPE_CHECKING:
     from tests.faultsim.timeline import Timeline

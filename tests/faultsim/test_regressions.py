@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.balancer.wireless import Peer, Wireless
 from tests.faultsim.draw import TIMES, address_of, draw
 from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
 from tests.faultsim.simulation import Simulation
+from tests.support.wireless import Peer, Wireless
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"

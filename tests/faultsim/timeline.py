@@ -12,7 +12,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from tests.balancer.virtual import Dial, Escaped, VirtualLoop
+from tests.support.virtual import Dial, Escaped, VirtualLoop
 
 
 class Event:

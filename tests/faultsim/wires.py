@@ -14,8 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 from zlib import crc32
 
-from tests.balancer import wireless
-from tests.balancer.wireless import QUIET, Peer
+from tests.support import wireless
+from tests.support.wireless import QUIET, Peer
 
 if TYPE_CHECKING:
     import asyncio

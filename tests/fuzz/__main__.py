@@ -38,10 +38,10 @@ def arguments() -> Namespace:
 
 def run(side: str, data: bytes) -> None:
     """One storm; raises what it finds."""
-    storm: Any = import_module("tests.balancer.storm")
+    storm: Any = import_module("tests.support.storm")
     letter = side.removeprefix(HTTP2)[0]
     if side.startswith(HTTP2):
-        engine_storm: Any = import_module("tests.balancer.engine_storm")
+        engine_storm: Any = import_module("tests.support.engine_storm")
         engine_storm.EngineStorm(letter).run(storm.decode(data, "b"))
     else:
         storm.Storm(letter).run(storm.decode(data, letter))
@@ -53,8 +53,8 @@ def mutator(side: str, mutate: Callable[[bytes, int], bytes]) -> Callable[[bytes
     Left to itself libFuzzer (`mutate`) soon breeds what is refused at its first line: a parser in C and regular
     expressions show it no coverage that would lead it further.
     """
-    damage: Any = import_module("tests.balancer.damage")
-    storm: Any = import_module("tests.balancer.storm")
+    damage: Any = import_module("tests.support.damage")
+    storm: Any = import_module("tests.support.storm")
     seeds = [path.read_bytes() for path in sorted((CORPUS / side).iterdir())]
     letters = sorted(storm.Storm.EVENTS)
 
@@ -73,8 +73,8 @@ def mutator(side: str, mutate: Callable[[bytes, int], bytes]) -> Callable[[bytes
 
 def frame_mutator(side: str, mutate: Callable[[bytes, int], bytes]) -> Callable[[bytes, int, int], bytes]:
     """Mutate events of storms against the HTTP/2 engine: one more, one less, one of another seed, or its bytes."""
-    storm: Any = import_module("tests.balancer.storm")
-    engine_storm: Any = import_module("tests.balancer.engine_storm")
+    storm: Any = import_module("tests.support.storm")
+    engine_storm: Any = import_module("tests.support.engine_storm")
     seeds = [storm.decode(path.read_bytes(), "b") for path in sorted((CORPUS / side).iterdir())]
     letters = sorted(engine_storm.EngineStorm.EVENTS)
 
@@ -101,7 +101,7 @@ def fuzz(side: str, seconds: int) -> None:
     """Until the time is over, or something is found."""
     atheris: Any = import_module("atheris")
     with atheris.instrument_imports(include=["balancer", "policies"]):
-        import_module("tests.balancer.engine_storm" if side.startswith(HTTP2) else "tests.balancer.storm")
+        import_module("tests.support.engine_storm" if side.startswith(HTTP2) else "tests.support.storm")
     gc.collect()
     gc.freeze()  # a storm may ask the collector; it need not look at all that was imported
     found = FOUND / side

@@ -18,7 +18,7 @@ from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 from policies.routing.affinity import ByToken
 from tests.policies.test_contract import maker
-from tests.steps import growth
+from tests.support.line_counts import growth
 
 FACTS = RequestFacts(key="k")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.errors import WaitQueueFull
 from policies.overload.wait_queue import INTERVAL, SHARE, SLACK, TARGET, Ticket, WaitQueue
 from policies.stats.rate import RateMeter
-from tests.balancer.example_counts import examples
+from tests.support.example_counts import examples
 
 
 def filled(*levels: int, limit: int = 1000, is_adaptive: bool = False) -> WaitQueue[str]:

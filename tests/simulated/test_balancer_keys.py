@@ -27,7 +27,7 @@ from experiments.scenario.supported import require_simulated
 from experiments.simulator.run import simulate
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.grid import Grid
-from tests.command_line import complaint
+from tests.support.command_line import complaint
 
 KEYS = list(keys_of())
 FULL = {"limits": {"in_flight": 1}}

@@ -19,8 +19,8 @@ from experiments.sweep.driver import SweepOptions, run_sweep
 from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
-from tests.command_line import complaint
 from tests.simulated.fake_simulator import simulate
+from tests.support.command_line import complaint
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = (sys.executable, "-W", "error", "-m", "tests.simulated.sweeping")

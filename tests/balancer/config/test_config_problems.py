@@ -1,0 +1,240 @@
+"""Messages about a configuration: all mistakes at once, with their lines and what may be meant; no secrets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from balancer.config.problems import MOST_PROBLEMS, ConfigError, without_credentials
+from balancer.config.schema.sidecar import origins_from
+from balancer.configuration import load, load_sidecar
+from tests.balancer.config.test_config import ENDPOINT, problems, write
+from tests.balancer.control.test_admin import status
+from tests.support.stage import Stage
+from tests.support.wire import get, response
+
+SECRET = "hunter2-is-a-bad-secret"
+
+
+def test_several_mistakes_at_once(tmp_path: Path) -> None:
+    """Each in a line of its own, with file and line of the file."""
+    text = """\
+polcy = "random"
+retries = 11
+
+[policy]
+name = "round-robbin"
+
+[health_checks]
+interval = 1.0
+fast_intervall = 2.0
+
+[[endpoints]]
+id = "a"
+address = "http://a:1"
+
+[[endpoints]]
+adress = "http://b:1"
+id = "b"
+
+[helth]
+"""
+    found = problems(write(tmp_path, text))
+    assert {message.split(": ")[0]: message.split(": ")[1] for message in found} == {
+        "balancer.toml:1": "polcy",
+        "balancer.toml:2": "retries",
+        "balancer.toml:4": "policy",
+        "balancer.toml:9": "health_checks.fast_intervall",
+        "balancer.toml:15": "endpoints.1.address",
+        "balancer.toml:16": "endpoints.1.adress",
+        "balancer.toml:19": "helth",
+    }
+    assert len(found) == 7
+    assert "did you mean 'round-robin'?" in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("compression = 1\n" + ENDPOINT, "balancer.toml:1: compression: is not a known key"),
+        ("polcy = 1\n" + ENDPOINT, "balancer.toml:1: polcy: is not a known key; did you mean 'policy'?"),
+        (
+            'Policy = "random"\n' + ENDPOINT,
+            "balancer.toml:1: Policy: is not a known key; keys are in lower case: 'policy'",
+        ),
+        (
+            ENDPOINT + "[Timeouts]\nhead = 1",
+            "balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'",
+        ),
+        (
+            ENDPOINT + "[helth_checks]\n",
+            "balancer.toml:4: helth_checks: is not a known key; did you mean 'health_checks'?",
+        ),
+        (
+            ENDPOINT + "[timeouts]\nhome_region = 'a'",
+            "balancer.toml:5: timeouts.home_region: is not a known key; did you mean home_region?",
+        ),
+        (
+            ENDPOINT + "max-in-flight = 1",
+            "balancer.toml:4: endpoints.0.max-in-flight: is not a known key; did you mean 'max_in_flight'?",
+        ),
+        (ENDPOINT + "zzz = 1", "balancer.toml:4: endpoints.0.zzz: is not a known key"),
+        (
+            ENDPOINT + "timeouts = 1",
+            "balancer.toml:4: endpoints.0.timeouts: is not a known key; did you mean timeouts?",
+        ),
+        (
+            ENDPOINT + '[policy]\nname = "least-in-flight"\nchoises = 3',
+            "balancer.toml:6: policy.choises: 'least-in-flight' has no such option; did you mean 'choices'? "
+            "Its options: choices, tie",
+        ),
+        ("timeouts = 5\n" + ENDPOINT, "balancer.toml:1: timeouts: must be a table, got 5"),
+        (
+            "retries = 11\nendpoints = []",
+            "balancer.toml:1: retries: input should be less than or equal to 10, got 11",
+        ),
+        ("endpoints = 5", "balancer.toml:1: endpoints: must be a list, got 5"),
+        (
+            ENDPOINT + "[health_checks]\ninterval = 1\nfast_interval = 2",
+            "balancer.toml:6: health_checks.fast_interval: must not be longer than interval (1), got 2",
+        ),
+        (
+            ENDPOINT + '[admin]\nlisten = "0.0.0.0:9"',
+            "balancer.toml:5: admin.listen: 0.0.0.0:9 can be reached from other machines: give a loopback address, "
+            "or set token",
+        ),
+        (
+            ENDPOINT + '[tls]\ncertificate = "absent.pem"',
+            "balancer.toml:5: tls.certificate: cannot read absent.pem: No such file or directory",
+        ),
+    ],
+)
+def test_lines_and_suggestions(tmp_path: Path, text: str, message: str) -> None:
+    assert problems(write(tmp_path, text)) == [message]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"listen = ", "balancer.toml:1: not TOML: Invalid value (column 10)"),
+        (b"a = 1\nb == 2\n", "balancer.toml:2: not TOML: Invalid value (column 4)"),
+        (b"a = 1\n\na = 2\n", "balancer.toml:3: not TOML: Cannot overwrite a value (column 6)"),
+        (b"\xff\xfe\x00", "balancer.toml:1: not TOML: not UTF-8, byte 0xff (column 1)"),
+        (b"\x00\x01\x02", "balancer.toml:1: not TOML: Invalid statement (column 1)"),
+        (b"retries = " + b"9" * 5000, "balancer.toml:1: not TOML: a whole number has more than 4300 digits"),
+        (b"retries = " + b"9" * 400, "balancer.toml:1: retries: "),
+        (b"[limits]\nqueue = 1e999", "balancer.toml:2: limits.queue: "),
+        (b"[hedging]\nshare = nan", "balancer.toml:2: hedging.share: "),
+        (b"[timeouts]\nhead = nan", "balancer.toml:2: timeouts.head: "),
+        (
+            ENDPOINT.encode() + b'[policy]\nname = "steelyard"\nmargin = nan',
+            "balancer.toml:6: policy.margin: ",
+        ),
+    ],
+)
+def test_files_that_are_no_configuration(tmp_path: Path, data: bytes, message: str) -> None:
+    """One line, with the line of the file where the parser names one."""
+    path = tmp_path / "balancer.toml"
+    path.write_bytes(data)
+    (found, *_) = problems(path)
+    assert found.startswith(message)
+
+
+def test_no_endpoints_beside_another_mistake(tmp_path: Path) -> None:
+    assert problems(write(tmp_path, "retries = 11\n")) == [
+        "balancer.toml:1: retries: input should be less than or equal to 10, got 11",
+        "balancer.toml: endpoints: is required: [[endpoints]] once or more, or [discovery]",
+    ]
+
+
+def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    """Both are accepted, and lines are counted as an editor does."""
+    path = tmp_path / "balancer.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + f"retries = 3\n{ENDPOINT}".replace("\n", "\r\n").encode())
+    assert load(path, {}).retries == 3
+    path.write_bytes(b"\xef\xbb\xbf" + f"{ENDPOINT}weight = -1\n".replace("\n", "\r\n").encode())
+    assert problems(path)[0].startswith("balancer.toml:4: endpoints.0.weight: ")
+
+
+def test_number_of_problems_is_limited(tmp_path: Path) -> None:
+    found = problems(write(tmp_path, "".join(f"key{number} = 1\n" for number in range(50)) + ENDPOINT))
+    assert len(found) == MOST_PROBLEMS + 1
+    assert found[-1] == "30 more"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'admin = "{SECRET}"',
+        f'admin = ["{SECRET}"]',
+        f'[admin]\ntoken = ["{SECRET}"]',
+        f'[admin]\ntoken = "{SECRET} x"',
+        f'[admin]\ntoken = "{SECRET[:15]}"',
+        f'[admin]\ntokn = "{SECRET}"',
+        f'[admin.token]\nvalue = "{SECRET}"',
+        f'[sticky]\ncookie = "a"\nkey = "{SECRET[:15]}"',
+        f'sticky = "{SECRET}"',
+        f'[record]\nsalt = "{SECRET[:15]}"',
+        f'retries = {{ token = "{SECRET}" }}',
+        f'[[endpoints]]\nid = "b"\naddress = "http://user:{SECRET}@b:1"',
+    ],
+)
+def test_secrets_are_not_in_messages(tmp_path: Path, text: str) -> None:
+    """Wherever the value is wrong, and for the user and password of a URL."""
+    found = problems(write(tmp_path, f"{ENDPOINT if text.startswith('[') else ''}{text}\n"))
+    assert SECRET[:15] not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("got 'user:pa//ss@host'", "got '…@host'"),
+        ("got 'http://user:p@ss@b/'", "got 'http://…@b/'"),
+        ("must be http://host:port, got 'http://u:p@b'", "must be http://host:port, got 'http://…@b'"),
+        ("must be http://host[:port], got 'u:p@b'", "must be http://host[:port], got '…@b'"),
+        ("got 'http://a/x'", "got 'http://a/x'"),
+    ],
+)
+def test_credentials_are_replaced(text: str, expected: str) -> None:
+    assert without_credentials(text) == expected
+
+
+def test_secrets_of_the_command_line_are_not_in_messages(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        origins_from([f"https://user:{SECRET}@"])
+    assert SECRET not in str(caught.value)
+    path = write(
+        tmp_path,
+        f'[[origins]]\nname = "a"\nurl = "https://user:{SECRET}@a/x"\n[admin]\ntoken = "{SECRET[:15]}"',
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_sidecar(path, {})
+    assert [problem.split(": ")[1] for problem in caught.value.problems] == ["origins.0.url", "admin.token"]
+    assert SECRET[:15] not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", [b"/-/status", b"/-/metrics", b"/-/policy", b"/-/endpoints"])
+async def test_secrets_are_not_in_the_status(stage: Stage, target: bytes) -> None:
+    """Of a balancer that has one of each kind."""
+    await stage.serve(
+        await stage.worker(response()),
+        admin={"token": SECRET},
+        sticky={"cookie": "c", "key": SECRET},
+        record={"salt": SECRET},
+    )
+    answer = await stage.ask(get(target, b"Authorization: Bearer " + SECRET.encode()))
+    assert answer.status == 200
+    assert SECRET.encode() not in answer.body
+
+
+async def test_secrets_are_not_in_the_problem_of_a_reload(stage: Stage, tmp_path: Path) -> None:
+    path = write(tmp_path, f'{ENDPOINT}[admin]\ntoken = "{SECRET}"\nlisten = 5\n')
+    server = await stage.serve(await stage.worker(response()))
+    server.reloads._read = lambda files: load(path, {}, files)
+    with pytest.raises(ConfigError, match=r"balancer.toml:6: admin.listen: "):
+        await server.reload()
+    problem = json.dumps(await status(stage))
+    assert "admin.listen: " in problem
+    assert SECRET not in problem

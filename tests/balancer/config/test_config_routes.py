@@ -1,0 +1,336 @@
+"""Configuration of routes and named pools: inheritance, messages, warnings, `balancer check`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.__main__ import main
+from balancer.config.loading import Settings
+from balancer.config.schema.named_pools import PoolSettings
+from balancer.configuration import load
+from balancer.exchange.runtime_config import runtime_config_of
+from tests.balancer.config.test_config import problems, write
+from tests.support.command_line import run_in_process
+
+POOLS = """\
+[pools.a]
+endpoints = [{ id = "a0", address = "http://a:1" }]
+[pools.b]
+endpoints = [{ id = "b0", address = "http://b:1" }]
+"""
+
+
+ROUTE = "[[routes]]\n"
+POOL_C = '[pools.c]\nendpoints = [{ id = "c0", address = "http://c:1" }]\n'
+PROBLEMS = [
+    (f'{ROUTE}pool = "c"', "routes.0.pool: must be one of a, b, got 'c'"),
+    (f'{ROUTE}pool = "default"', "routes.0.pool: must be one of a, b, got 'default'"),
+    (ROUTE, "routes.0.pool: give one of pool, redirect and answer, got none"),
+    (
+        f"{ROUTE}pool = 'a'\nanswer = {{}}",
+        "routes.0.pool: give one of pool, redirect and answer, got pool and answer",
+    ),
+    (f"{ROUTE}pool = 'a'\npath = '/x'\nprefix = '/y'", "routes.0.prefix: give path or prefix, not both"),
+    (f"{ROUTE}pool = 'a'\nstrip_prefix = true", "routes.0.strip_prefix: needs prefix and pool"),
+    (
+        f"{ROUTE}answer = {{}}\nprefix = '/x'\nreplace_prefix = '/y'",
+        "routes.0.replace_prefix: needs prefix and pool",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nprefix = '/x'\nreplace_prefix = '/y'\nstrip_prefix = true",
+        "routes.0.replace_prefix: give strip_prefix or replace_prefix, not both",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nhost = 'a.org:80'",
+        "routes.0.host: must be a name such as example.org or *.example.org, without a port, got 'a.org:80'",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nprefix = '/x/../y'",
+        "routes.0.prefix: must be normalized, '/y': that is what paths of requests are compared as",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nheaders = {{ Host = 'x' }}",
+        "routes.0.headers.host: cannot be a condition; a host is given by 'host'",
+    ),
+    (f"{ROUTE}pool = 'a'\nmethods = ['GET', 'GET']", "routes.0.methods: a method is there twice"),
+    (
+        f"{ROUTE}redirect = {{ scheme = 'https' }}\nscheme = 'https'",
+        "routes.0.redirect: all requests of this route already ask for the scheme https",
+    ),
+    (
+        f"{ROUTE}redirect = {{ host = 'a.org.:80' }}\nhost = 'a.org'",
+        "routes.0.redirect: all requests of this route already ask for a.org.:80",
+    ),
+    (
+        f"{ROUTE}redirect = {{ host = 'A.org', scheme = 'http' }}\nhost = 'a.org'\nscheme = 'http'",
+        "routes.0.redirect: all requests of this route already ask for A.org",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'c', share = 0.1 }}",
+        "routes.0.mirror.pool: must be one of a, b, got 'c'",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'a', share = 0.1 }}",
+        "routes.0.mirror.pool: needs pool, and must be another one",
+    ),
+    (
+        f"{ROUTE}answer = {{}}\nmirror = {{ pool = 'a', share = 0.1 }}",
+        "routes.0.mirror.pool: needs pool, and must be another one",
+    ),
+    (f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b' }}", "routes.0.mirror.share: is required"),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 0 }}",
+        "routes.0.mirror.share: input should be greater than 0, got 0",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 10 }}",
+        "routes.0.mirror.share: input should be less than or equal to 1, got 10",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 1, methods = ['CONNECT'] }}",
+        "routes.0.mirror.methods: CONNECT opens a tunnel, which cannot be copied",
+    ),
+    (f"{ROUTE}redirect = {{ status = 302 }}", "routes.0.redirect: scheme, host: give one of them or both"),
+    (
+        f"{ROUTE}answer = {{ status = 204, body = 'x' }}",
+        "routes.0.answer.body: a response with status 204 has none",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nprefix = '/x'\n{ROUTE}pool = 'b'\nprefix = '/x/'",
+        "routes.1: has the conditions of routes.0, *://*/x/*",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nheaders = {{ x = '1' }}\n{ROUTE}pool = 'b'\nheaders = {{ y = '1' }}",
+        "routes.1: and routes.0 are as specific as each other, and a request may match both: *://*/* x=1 and "
+        "*://*/* y=1; add a condition to one",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\nmethods = ['GET', 'PUT']\n{ROUTE}pool = 'b'\nmethods = ['GET']",
+        "routes.1: and routes.0 are as specific as each other, and a request may match both: *://*/* GET,PUT and "
+        "*://*/* GET; add a condition to one",
+    ),
+    (
+        "[pools.a.timeouts]\nhead = 1",
+        "pools.a.timeouts.head: concerns client connections, which all pools share; set timeouts.head",
+    ),
+    (
+        "[pools.a.buffering]\ntotal = 1024",
+        "pools.a.buffering.total: concerns client connections, which all pools share; set buffering.total",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\n[pools.c]\nretries = 1",
+        "pools.c.endpoints: is required: [[endpoints]] once or more, or [discovery]",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\n[pools.API-v1]\nretries = 1",
+        "balancer.toml:3: pools.API-v1.endpoints: is required",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\n[pools.c]\n[[pools.c.endpoints]]\nid = 'c0'\naddress = 'https://c:1'\n"
+        "tls.ca = 'none.pem'",
+        "balancer.toml:7: pools.c.endpoints.0.tls.ca: cannot read none.pem",
+    ),
+    (
+        f"upstream_tls.ca = 'none.pem'\n{ROUTE}pool = 'a'\n{POOL_C.replace('http:', 'https:')}",
+        "balancer.toml:1: pools.c.upstream_tls.ca: cannot read none.pem",
+    ),
+    (
+        f"{ROUTE}pool = 'a'\n{POOL_C}[pools.c.limits]\nqueue = -1",
+        "pools.c.limits.queue: input should be greater than or equal to 0, got -1",
+    ),
+    (f"{ROUTE}pool = 'a'\n{POOL_C}policy = 'randm'", "pools.c.policy: unknown policy 'randm'"),
+    (f"{ROUTE}pool = 'a'\n{POOL_C}hedgin = 1", "pools.c.hedgin: is not a known key; did you mean 'hedging'?"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), PROBLEMS, ids=[expected for _, expected in PROBLEMS])
+def test_problems_name_the_route_and_what_is_allowed(tmp_path: Path, text: str, expected: str) -> None:
+    lines = problems(write(tmp_path, f"{text}\n{'' if '[pools.a' in text else POOLS}"))
+    assert any(expected in line for line in lines), lines
+    assert all(line.startswith("balancer.toml") for line in lines)
+
+
+def test_problem_of_an_inherited_key_is_reported_once(tmp_path: Path) -> None:
+    [line] = problems(write(tmp_path, f"{ROUTE}pool = 'a'\n[timeouts]\nfirst_byte = -1\n{POOLS}"))
+    assert "timeouts.first_byte" in line
+    assert "pools" not in line
+
+
+def test_a_pool_inherits_key_by_key(tmp_path: Path) -> None:
+    """Not endpoints and discovery, nor the options of another policy."""
+    text = f"""\
+policy = {{ name = "c3", choices = 5 }}
+retries = 7
+[[endpoints]]
+id = "w0"
+address = "http://w:1"
+[timeouts]
+first_byte = 5
+connect = 1
+[sticky]
+header = "X-User"
+{ROUTE}pool = "a"
+{POOLS}
+[pools.a.timeouts]
+connect = 3
+[pools.a.key]
+by = "path"
+[pools.c]
+policy = "random"
+endpoints = [{{ id = "w0", address = "http://c:1" }}]
+[pools.d]
+policy = {{ choices = 6 }}
+endpoints = [{{ id = "w0", address = "http://c:1" }}]
+"""
+    settings = load(write(tmp_path, text), {})
+    a, c, d = (settings.pools[name] for name in "acd")
+    assert (a.timeouts.first_byte, a.timeouts.connect, a.retries) == (5, 3, 7)
+    assert (a.key.by, a.sticky.header) == ("path", None)
+    assert (settings.pools["b"].sticky.header, settings.pools["b"].policy.spec) == (
+        "X-User",
+        settings.policy.spec,
+    )
+    assert c.policy.spec == {"name": "random"}
+    assert d.policy.spec == {"name": "c3", "choices": 6}
+    assert [endpoint.id for endpoint in a.endpoints] == ["a0"]
+    of_pool = settings.of_pool("a")
+    assert of_pool.listen == settings.listen
+    assert of_pool.timeouts.connect == 3
+    assert (of_pool.routes, of_pool.pools) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("top", "own", "expected"),
+    [
+        ("health_checks.path = '/h'\nhealth_checks.status = 204", "health_checks.grpc = ''", {"grpc": ""}),
+        ("health_checks.grpc = ''", "health_checks.path = '/h'", {"path": "/h"}),
+        ("health_checks.grpc = ''", "health_checks.status = 204", {"status": 204}),
+        ("sticky.cookie = 'c'\nsticky.key = '{}'", "sticky.header = 'x'", {"header": "x"}),
+        ("sticky.header = 'x'\nsticky.key = '{}'", "sticky.cookie = 'c'", {"cookie": "c"}),
+        ("key.by = 'header'\nkey.name = 'x'", "key.by = 'path'", {"by": "path"}),
+        ("key.by = 'header'\nkey.name = 'x'", "key.name = 'y'", {"by": "header", "name": "y"}),
+        ("key.by = 'path'", "sticky.header = 'x'", {"header": "x"}),
+        ("sticky.header = 'x'", "key.by = 'path'", {"by": "path"}),
+    ],
+)
+def test_a_pool_does_not_inherit_what_its_own_keys_exclude(
+    tmp_path: Path, top: str, own: str, expected: dict[str, Any]
+) -> None:
+    pools = POOLS.replace("[pools.b]", f"{own}\n[pools.b]")
+    text = f"{top.format('k' * 16)}\n{ROUTE}pool = 'a'\n{pools}"
+    pool = load(write(tmp_path, text), {}).pools["a"]
+    exclusive = {
+        "health_checks": {"path", "status", "grpc"},
+        "sticky": {"cookie", "header"},
+        "key": {"by", "name"},
+    }
+    found = pool.model_dump(include=exclusive, exclude_none=True)
+    assert found == {"health_checks": {}, "sticky": {}, "key": {}} | {own.partition(".")[0]: expected}
+
+
+def test_every_key_of_a_pool_is_used() -> None:
+    """A key that a pool gives is that of its runtime configuration."""
+    assert set(PoolSettings.model_fields) < set(Settings.model_fields)
+    document = tomllib.loads(f"{ROUTE}pool = 'a'\n{POOLS}[pools.a.limits]\nqueue = 3\n")
+    named = runtime_config_of(Settings.model_validate(document)).named
+    assert (named["a"].limits.queue, named["b"].limits.queue) == (3, 10_000)
+
+
+def test_environment_sets_keys_of_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BALANCER_POOLS__A__TIMEOUTS__FIRST_BYTE", "3")
+    monkeypatch.setenv("BALANCER_POOLS__A__POLICY", "random")
+    settings = load(write(tmp_path, f"{ROUTE}pool = 'a'\n{POOLS}"), {})
+    assert (settings.pools["a"].timeouts.first_byte, settings.pools["a"].policy.name) == (3, "random")
+
+
+def test_policy_file_of_a_pool_is_relative_to_the_configuration(tmp_path: Path) -> None:
+    text = f"{ROUTE}pool = 'a'\n{POOLS}".replace("[pools.b]", '[pools.b]\npolicy = "mine.py:Mine"')
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    def __init__(self, rng): pass\n"
+        "    def pick(self, facts, available, now): return available[0]\n"
+    )
+    settings = load(write(tmp_path, text), {})
+    assert settings.pools["b"].policy.name == f"{tmp_path}/mine.py:Mine"
+
+
+def test_check_names_the_pool_of_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{ROUTE}pool = 'c'\n[pools.c.discovery]\nfile.path = '{tmp_path}/none'\n")
+    done = run_in_process(main, "balancer", "check", str(path))
+    assert done.returncode == 2
+    assert "pools.c.discovery.file.path: cannot read" in done.stderr
+
+
+def listed_routes(tmp_path: Path, text: str) -> list[str]:
+    """What `balancer check` says of routes, and after them."""
+    done = run_in_process(main, "balancer", "check", str(write(tmp_path, text)))
+    lines = done.stdout.partition("\nroutes, the most specific first:\n")[2].splitlines()
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_check_lists_routes_and_warns(tmp_path: Path) -> None:
+    text = f"""\
+{ROUTE}prefix = "/v1"
+pool = "a"
+strip_prefix = true
+{ROUTE}prefix = "/v1"
+methods = ["POST"]
+host = "*.example.org"
+answer = {{ status = 405 }}
+{ROUTE}host = "www.example.org"
+scheme = "http"
+redirect = {{ scheme = "https" }}
+{ROUTE}path = "/-/x"
+pool = "a"
+{ROUTE}methods = ["TRACE"]
+pool = "a"
+{ROUTE}prefix = "/w"
+methods = ["GET"]
+pool = "a"
+{ROUTE}prefix = "/w"
+methods = ["GET"]
+scheme = "http"
+pool = "a"
+{ROUTE}prefix = "/w"
+methods = ["GET"]
+scheme = "https"
+pool = "a"
+{POOLS}"""
+    assert listed_routes(tmp_path, text) == [
+        "http://www.example.org/* redirect 308 to https://*",
+        "*://*.example.org/v1/* POST answer 405",
+        "*://*/-/x pool a",
+        "*://*/v1/* pool a, prefix replaced by /",
+        "http://*/w/* GET pool a",
+        "https://*/w/* GET pool a",
+        "*://*/w/* GET pool a",
+        "*://*/* TRACE pool a",
+        "anything else 404",
+        "warning: routes.3: matches no request: paths under /-/ are those of the admin interface",
+        "warning: routes.4: matches no request: TRACE is refused; see http.allow",
+        "warning: routes.5: matches no request: routes.6 and routes.7 take both schemes",
+        "warning: pools.b: no route leads to it",
+    ]
+
+
+def test_check_lists_mirrors(tmp_path: Path) -> None:
+    """A pool that only gets copies is in use."""
+    text = f"""\
+{ROUTE}prefix = "/v1"
+pool = "a"
+mirror = {{ pool = "b", share = 0.125 }}
+{ROUTE}prefix = "/v2"
+methods = ["POST"]
+pool = "a"
+strip_prefix = true
+mirror = {{ pool = "b", share = 1 }}
+{POOLS}"""
+    assert listed_routes(tmp_path, text) == [
+        "*://*/v2/* POST pool a, prefix replaced by /, mirrored to pool b, share 1",
+        "*://*/v1/* pool a, mirrored to pool b, share 0.125",
+        "anything else 404",
+        "warning: routes.1.mirror: copies nothing: none of its methods is one of the route's",
+    ]

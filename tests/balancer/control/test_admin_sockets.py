@@ -1,0 +1,347 @@
+"""Listening sockets of the admin interface: paths by port, permissions, stale sockets, hand-over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from balancer.__main__ import cli
+from balancer.config.loading import Settings
+from balancer.config.problems import ConfigError
+from balancer.config.schema.admin import AdminConfig
+from balancer.control.admin.application import CLIENT_LIMIT
+from balancer.control.admin.socket_path import found_socket, made_directory
+from balancer.control.admin.sockets import bind_unix, open_admin_sockets
+from balancer.errors import ListenFailed
+from balancer.syntax.networks import unmapped
+from tests.balancer.control.test_admin import TOKEN
+from tests.balancer.process.test_processes import are_two_without, eventually_true
+from tests.support.programs import Program, Start, starting
+from tests.support.stage import Stage
+from tests.support.wire import ScriptedWorker, get, response
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    return tmp_path / "steelyard"
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    async with starting() as start:
+        yield start
+
+
+def workers(worker: ScriptedWorker) -> list[str]:
+    return ["--port", "0", "--worker", f"r=http://127.0.0.1:{worker.port}"]
+
+
+async def run(*words: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, cli, list(words))
+
+
+def silent(problem: str) -> None:
+    raise AssertionError(problem)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- the path
+
+
+async def test_permissions_of_the_socket(stage: Stage, runtime: Path) -> None:
+    """The directory is 0700, the socket 0600; the socket is removed on stop."""
+    server = await stage.serve(await stage.worker(response()))
+    path = Path(server.listening.admin.path)
+    assert path == runtime / f"{server.address.port}.sock"
+    assert (mode_of(runtime), mode_of(path)) == (0o700, 0o600)
+    assert found_socket(f"http://localhost:{server.address.port}/x") == str(path)
+    await server.stop()
+    assert not os.listdir(runtime)
+    stage.server = None
+
+
+@pytest.mark.parametrize(
+    "url", ["http://192.0.2.1:{}", "http://balancer.example:{}", "unix:/x", "http://127.0.0.1:x", "nonsense"]
+)
+async def test_no_socket_for_a_remote_url(stage: Stage, runtime: Path, url: str) -> None:
+    server = await stage.serve(await stage.worker(response()))
+    assert found_socket(url.format(server.address.port)) is None
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o707])
+def test_directory_accessible_to_others_is_not_used(runtime: Path, mode: int) -> None:
+    """The balancer serves without a socket, and clients ignore one there, which another user may have created."""
+    runtime.mkdir()
+    runtime.chmod(mode)
+    with socket.socket(socket.AF_UNIX) as planted:
+        planted.bind(str(runtime / "8080.sock"))
+        planted.listen()
+        assert found_socket("http://127.0.0.1:8080") is None
+    problems: list[str] = []
+    assert open_admin_sockets(AdminConfig(), 8081, problems.append).unix is None
+    (problem,) = problems
+    assert (
+        problem.startswith(f"admin.socket: cannot listen on {runtime / '8081.sock'}: ") or "0700" in problem
+    )
+
+
+def test_socket_of_a_killed_balancer_is_not_used(runtime: Path) -> None:
+    """Nothing listens on it, and another program may serve the port by now."""
+    runtime.mkdir(mode=0o700)
+    path, url = str(runtime / "8080.sock"), "http://127.0.0.1:8080"
+    with bind_unix(path):
+        assert found_socket(url) == path
+    assert Path(path).is_socket()
+    assert found_socket(url) is None
+
+
+def test_symbolic_link_as_directory_is_not_followed(runtime: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    runtime.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError):
+        made_directory()
+
+
+def test_stale_socket_is_replaced(tmp_path: Path) -> None:
+    """A stale socket file is replaced; a socket that answers or another kind of file is not."""
+    path = str(tmp_path / "s")
+    bind_unix(path).close()
+    assert Path(path).is_socket()
+    sock = bind_unix(path)
+    with pytest.raises(OSError, match="another program"):
+        bind_unix(path)
+    sock.close()
+    Path(path).unlink()
+    Path(path).write_text("a file")
+    with pytest.raises(OSError, match="in use"):
+        bind_unix(path)
+    assert Path(path).read_text() == "a file"
+
+
+def test_unusable_configured_address_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ListenFailed, match=r"admin\.socket: .*No such file or directory"):
+        open_admin_sockets(AdminConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ListenFailed, match=r"admin\.listen: .*Address already in use"):
+            open_admin_sockets(AdminConfig(socket=str(tmp_path / "s"), listen=listen), 8080, silent)
+
+
+def test_socket_of_a_later_process_is_kept(tmp_path: Path) -> None:
+    """A socket that a later process has bound at the same path is not removed."""
+    path = tmp_path / "s"
+    first = open_admin_sockets(AdminConfig(socket=str(path)), 8080, silent)
+    path.unlink()
+    second = open_admin_sockets(AdminConfig(socket=str(path)), 8080, silent)
+    first.remove()
+    assert path.is_socket()
+    second.remove()
+    assert not path.exists()
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("admin", "fragments"),
+    [
+        ({"listen": "0.0.0.0:9180"}, ("listen", "0.0.0.0:9180")),
+        ({"listen": "example.org:80"}, ("listen", "example.org:80")),
+        ({"listen": "127.0.0.1"}, ("admin.listen", "host:port")),
+        ({"socket": "relative"}, ("admin.socket", "auto, off or an absolute path", "'relative'")),
+        ({"socket": "/" + "x" * 107}, ("admin.socket", "107 bytes")),
+        ({"socket": "/a\0b"}, ("admin.socket", "auto, off or an absolute path")),
+        ({"token": "short"}, ("admin.token",)),
+        ({"token": "with a space in the middle"}, ("admin.token", "ASCII")),
+        ({"token": "sixteen-and-more-ü"}, ("admin.token", "ASCII")),
+    ],
+)
+def test_invalid_admin_configuration(
+    tmp_path: Path, admin: dict[str, str], fragments: tuple[str, ...]
+) -> None:
+    from balancer.configuration import load
+
+    file = tmp_path / "balancer.toml"
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in admin.items())
+    file.write_text(f'[[endpoints]]\nid = "a"\naddress = "http://a:1"\n[admin]\n{lines}\n')
+    with pytest.raises(ConfigError) as caught:
+        load(file, {})
+    assert all(fragment in str(caught.value) for fragment in fragments)
+    assert TOKEN not in str(caught.value)
+
+
+def test_any_address_is_allowed_with_a_token() -> None:
+    assert AdminConfig(listen="0.0.0.0:9180", token=TOKEN).listen == "0.0.0.0:9180"  # type: ignore[arg-type]
+
+
+# --- commands
+
+
+async def test_commands_find_the_socket(stage: Stage, runtime: Path) -> None:
+    """Found by port, by path, and with the token where it is required."""
+    server = await stage.serve(await stage.worker(response()))
+    await stage.ask(get())
+    url, path = f"http://{server.address}", server.listening.admin.path
+    for proxy in (url, f"unix:{path}"):
+        ran = await run("status", "--url", proxy)
+        assert ran.exit_code == 0, ran.output
+        assert "policy round-robin, fallback picks 0" in ran.output
+        assert "requests 1, retried 0, errors: none" in ran.output
+        assert json.loads((await run("status", "--json", "--url", proxy)).output)["requests"] == 1
+    ran = await run("admin", "put", "policy", "random", "--url", url)
+    assert (ran.exit_code, json.loads(ran.output)["name"]) == (0, "random")
+    ran = await run("admin", "put", "/-/policy", '{"name": "p2x"}', "--url", url)
+    assert (ran.exit_code, "unknown policy 'p2x'" in ran.output) == (1, True)
+    await stage.reload(admin={"token": TOKEN})
+    ran = await run("status", "--url", url)
+    assert ran.exit_code == 1
+    assert "--url" in ran.output
+    assert (await run("status", "--url", url, "--token", TOKEN)).exit_code == 0
+
+
+async def test_token_without_a_socket(stage: Stage, runtime: Path) -> None:
+    """Over the traffic port."""
+    server = await stage.serve(await stage.worker(response()), admin={"socket": "off", "token": TOKEN})
+    assert (server.listening.admin.unix, list(runtime.parent.iterdir())) == (None, [])
+    url = f"http://{server.address}"
+    assert (await run("endpoints", "--url", url, "list")).exit_code == 1
+    assert (await run("endpoints", "--url", url, "--token", TOKEN, "list")).exit_code == 0
+
+
+async def test_changed_addresses_need_a_restart(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()))
+    await stage.reload(admin={"socket": "off", "listen": "127.0.0.1:0"})
+    assert stage.control_plane.reload_counts.waiting == ("admin.socket", "admin.listen")
+
+
+# --- admin.listen
+
+
+async def test_limits_of_admin_listen(stage: Stage) -> None:
+    """Head timeout, unbuffered bodies, no forwarding, and a limit of clients."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, admin={"listen": "127.0.0.1:0", "token": TOKEN})
+    client = await stage.listen_client()
+    assert (await client.ask(get(b"/work"))).status == 404
+    assert worker.connections == []
+    await client.close()
+    slow = await stage.listen_client()
+    await slow.send(b"GET /-/status HTTP/1.1\r\nHost:")
+    await stage.eventually(lambda: any(client.head_at for client in stage.proxy.downstreams))
+    stage.advance(stage.proxy.timeouts.head + 1)
+    assert (await slow.response()).status == 408
+    await slow.close()
+    await stage.eventually(lambda: not stage.proxy.downstreams)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /-/status HTTP/1.1\r\nHost:"], ids=["silent", "slow"])
+async def test_clients_that_ask_nothing_keep_no_others_out(stage: Stage, sent: bytes) -> None:
+    """At the limit the oldest gives way; the others last as long as a head may take, and not as an idle connection."""
+    await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0", "token": TOKEN})
+    clients = [await stage.listen_client() for _ in range(CLIENT_LIMIT)]
+    for client in clients:
+        if sent:
+            await client.send(sent)
+    await stage.eventually(lambda: len(stage.proxy.downstreams) == CLIENT_LIMIT)
+    for _ in range(3):
+        holder = await stage.listen_client()
+        assert (await holder.ask(get(b"/-/live"))).status == 200
+        await holder.close()
+    await stage.eventually(lambda: len(stage.proxy.downstreams) < CLIENT_LIMIT)
+    stage.advance(stage.proxy.timeouts.head + 1)
+    if sent:
+        assert (await clients[-1].response()).status == 408
+        stage.advance(stage.proxy.timeouts.linger + 1)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
+
+
+# --- processes and programs
+
+
+@pytest.mark.second_tier
+async def test_processes_share_the_socket(start: Start, stage: Stage, runtime: Path) -> None:
+    """One socket for all processes; it survives a killed process and is removed with the supervisor."""
+    program = await start(*workers(await stage.worker(response())), "--processes", "2")
+    assert os.listdir(runtime) == [f"{program.port}.sock"]
+    killed, _ = await program.pids()
+    program.signal(signal.SIGKILL, killed)
+    await program.line("started again")
+    await eventually_true(lambda: are_two_without(program, killed))
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    assert not os.listdir(runtime)
+
+
+@pytest.mark.second_tier
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_hot_restart_hands_over_the_socket(
+    start: Start, stage: Stage, runtime: Path, processes: str
+) -> None:
+    """The new program answers on the same path and address; the last program removes the path."""
+    program = await start(
+        *workers(await stage.worker(response())),
+        *("--processes", processes),
+        BALANCER_ADMIN__LISTEN="127.0.0.1:0",
+    )
+    path = runtime / f"{program.port}.sock"
+    inode, before = os.stat(path).st_ino, await pid_of(program)
+    program.signal(signal.SIGUSR2)
+    successor = await program.replaced()
+    assert await program.ended() == 0
+    assert os.stat(path).st_ino == inode
+    assert await pid_of(program) != before
+    os.kill(successor, signal.SIGTERM)
+    await program.rest()
+    assert not os.listdir(runtime)
+
+
+async def pid_of(program: Program) -> Any:
+    return (await program.status())["pid"]
+
+
+# --- IPv4 peers of a socket for IPv6
+
+
+async def test_ipv4_client_of_an_ipv6_socket(stage: Stage) -> None:
+    """Forwarding fields, trust and probes use its IPv4 address."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, listen="[::]:0", trusted_proxies=["127.0.0.1/32"])
+    client = await stage.client(host="127.0.0.1")
+    assert (await client.ask(get())).status == 200
+    assert worker.requests[0].value(b"X-Forwarded-For") == b"127.0.0.1"
+    assert (await client.ask(get(b"/", b"X-Forwarded-For: 192.0.2.9"))).status == 200
+    assert worker.requests[1].value(b"X-Forwarded-For") == b"192.0.2.9, 127.0.0.1"
+    assert (await client.ask(get(b"/-/health"))).status == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "plain"),
+    [
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("::ffff:c000:201", "192.0.2.1"),
+        ("::1", "::1"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+    ],
+)
+def test_unmapped_addresses(address: str, plain: str) -> None:
+    assert unmapped(address) == plain
+
+
+def test_settings_accept_a_socket_path() -> None:
+    endpoints = [{"id": "a", "address": "http://a:1"}]
+    assert Settings(endpoints=endpoints, admin={"socket": "/x/y"}).admin.socket == "/x/y"  # type: ignore[arg-type]

@@ -1,0 +1,255 @@
+"""The program: output, errors, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from balancer.__main__ import main, overrides
+from policies import registry
+from tests.support.command_line import complaint
+from tests.support.stage import Stage
+from tests.support.wire import ScriptedWorker, Wire, get, playing, response
+
+Run = Callable[..., Awaitable[Process]]
+SAMPLE = 'policy = "random"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\nregion = "emea"\n'
+
+
+@pytest.fixture
+async def run() -> AsyncIterator[Run]:
+    """Run `python -m balancer …`; kill what still runs at the end."""
+    processes: list[Process] = []
+
+    async def start(*arguments: str, descriptors: int | None = None, **environment: str) -> Process:
+        def limit() -> None:
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+        plain = {key: value for key, value in os.environ.items() if key != "PORT"}
+        processes.append(
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "balancer", *arguments),
+                stdout=PIPE,
+                stderr=PIPE,
+                env=plain | environment,
+                preexec_fn=limit,
+            )
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def port_of(process: Process) -> int:
+    """From the line that reports the listening address."""
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    match = re.search(r"balancer ready on http://127\.0\.0\.1:(\d+) ", line)
+    assert match, line
+    return int(match[1])
+
+
+async def client_of(port: int) -> Wire:
+    return Wire(*await asyncio.open_connection("127.0.0.1", port))
+
+
+def options(*workers: ScriptedWorker) -> list[str]:
+    return [word for worker in workers for word in ("--worker", f"r=http://127.0.0.1:{worker.port}")]
+
+
+async def refused(process: Process) -> str:
+    """Exit code 2, nothing on stdout, one line on stderr."""
+    stdout, stderr = await process.communicate()
+    lines = stderr.decode().splitlines()
+    assert (process.returncode, stdout, len(lines)) == (2, b"", 1), stderr
+    assert lines[0].startswith("balancer: ")
+    return lines[0]
+
+
+async def test_serve_until_sigterm(run: Run, stage: Stage) -> None:
+    """A line with the port, then forwarding; SIGTERM exits with 0 and no output."""
+    worker = await stage.worker(response(b"hello"))
+    process = await run("serve", *options(worker), "--policy", "round-robin", "--port", "0")
+    client = await client_of(await port_of(process))
+    assert (await client.ask(get())).body == b"hello"
+    process.send_signal(signal.SIGTERM)
+    assert await client.rest() == b""
+    stdout, stderr = await process.communicate()
+    assert (process.returncode, stderr) == (0, b"")
+    assert stdout == b"balancer stopping: 0 in flight\n"
+    await client.close()
+
+
+async def test_sigterm_finishes_requests_in_flight(run: Run, stage: Stage) -> None:
+    """A request in flight is answered several sweeps after the signal; new clients are refused."""
+    go = asyncio.Event()
+    worker = await stage.worker(playing(Wire.request, go, response(b"finished")))
+    process = await run("serve", *options(worker), "--port", "0")
+    port = await port_of(process)
+    client = await client_of(port)
+    await client.send(get())
+    await stage.eventually(lambda: worker.requests)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"balancer stopping: 1 in flight\n"
+    await wait_until_closed(port)
+    await asyncio.sleep(0.6)  # the process's own sweeps must not stumble over the closed socket
+    go.set()
+    answer = await client.response()
+    assert (answer.body, answer.value(b"Connection")) == (b"finished", b"close")
+    assert await process.communicate() == (b"", b"")
+    assert process.returncode == 0
+    await client.close()
+
+
+async def wait_until_closed(port: int) -> None:
+    """Wait until the port is closed. A connection in the backlog of a socket that is being closed is reset."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await (await client_of(port)).close()
+            except ConnectionResetError:
+                continue
+            except ConnectionRefusedError:
+                return
+
+
+async def test_second_sigterm_ends_the_grace_period(run: Run, stage: Stage) -> None:
+    """Requests in flight are aborted, which the exit code shows."""
+    worker = await stage.worker(playing(Wire.closed))
+    process = await run("serve", *options(worker), "--port", "0")
+    client = await client_of(await port_of(process))
+    await client.send(get())
+    await stage.eventually(lambda: worker.received)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"balancer stopping: 1 in flight\n"
+    process.send_signal(signal.SIGTERM)
+    await client.closed()
+    assert await process.communicate() == (b"", b"")
+    assert process.returncode == 1
+    await client.close()
+
+
+async def test_port_in_use(run: Run) -> None:
+    """One line that names the address."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        process = await run("serve", "--worker", "r=http://127.0.0.1:9", "--port", str(port))
+        message = await refused(process)
+        assert message.startswith("balancer: listen: ")
+        assert f"127.0.0.1:{port}: Address already in use" in message
+
+
+WORKER = ("--worker", "r=http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("serve", *WORKER, "--policy", "p2x"), "p2x"),
+        (("serve",), "--worker"),
+        (("serve", "--worker", "http://a:1"), "--worker"),
+        (("serve", "--worker", "r=ftp://a:1"), "endpoints.0.address"),
+        (("serve", *WORKER, "--port", "99999"), "--port"),
+        (("serve", *WORKER, "--polcy", "random"), "--polcy"),
+        (("serve", "--config", "/nonexistent.toml"), "/nonexistent.toml"),
+        (("check", "/nonexistent.toml"), "/nonexistent.toml"),
+        (("chek",), "chek"),
+    ],
+)
+def test_invalid_arguments(arguments: tuple[str, ...], named: str) -> None:
+    line = complaint(main, "balancer", *arguments)
+    assert line.startswith("balancer: ")
+    assert named in line
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "listen"),
+    [(None, None, None), (None, 0, "127.0.0.1:0"), ("0.0.0.0", None, "0.0.0.0:8080"), ("::1", 9, "[::1]:9")],
+)
+def test_host_and_port(host: str | None, port: int | None, listen: str | None) -> None:
+    """Either may be omitted; without both, environment or file decide."""
+    given = overrides(None, ("r=http://a:1",), None, None, host, port, None)
+    assert given.get("listen") == listen
+
+
+def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Examples and the names of all policies."""
+    monkeypatch.setattr("sys.argv", ["balancer", "serve", "--help"])
+    main()
+    output = capsys.readouterr().out
+    assert "balancer serve --config balancer.toml" in output
+    assert all(name in output for name in registry.known())
+
+
+async def test_check(run: Run, tmp_path: Path) -> None:
+    """Prints the meaning of a file or its error, and does not listen."""
+    path = tmp_path / "balancer.toml"
+    path.write_text(SAMPLE)
+    process = await run("check", str(path))
+    stdout, stderr = await process.communicate()
+    assert (process.returncode, stderr) == (0, b"")
+    assert all(part in stdout for part in (b"policy random", b"127.0.0.1:8080", b"http://127.0.0.1:9"))
+    path.write_text(SAMPLE.replace("emea", "e m e a"))
+    assert "endpoints.0.region" in await refused(await run("check", str(path)))
+
+
+async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path: Path) -> None:
+    """$PORT and a file: all addresses, that port; `--worker` replaces the file's endpoints."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    path = tmp_path / "balancer.toml"
+    path.write_text(SAMPLE)
+    worker = await stage.worker(response(b"here"))
+    process = await run("serve", "--config", str(path), *options(worker), PORT=str(port))
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    assert f"http://0.0.0.0:{port} " in line
+    client = await client_of(port)
+    assert (await client.ask(get())).body == b"here"
+    await client.close()
+
+
+async def test_more_clients_than_descriptors(run: Run, stage: Stage) -> None:
+    """64 descriptors, 200 concurrent clients, three requests each: clients wait, and no request fails."""
+    worker = await stage.worker(response(b"fine"))
+    process = await run("serve", *options(worker), "--port", "0", descriptors=64)
+    port = await port_of(process)
+    answered = 0
+
+    async def visit() -> None:
+        nonlocal answered
+        client = await client_of(port)
+        for _ in range(3):
+            answer = await client.ask(get())
+            assert (answer.status, answer.body) == (200, b"fine")
+            answered += 1
+            if answer.value(b"Connection") == b"close":
+                assert await client.rest() == b""
+                await client.close()
+                client = await client_of(port)
+        await client.close()
+
+    await asyncio.gather(*(visit() for _ in range(200)))
+    assert answered == 600
+    process.send_signal(signal.SIGTERM)
+    _, stderr = await process.communicate()
+    assert (process.returncode, stderr) == (0, b"")

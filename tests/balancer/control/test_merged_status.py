@@ -1,0 +1,136 @@
+"""Status, metrics and latencies of several processes merged into one document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from balancer.control.admin.merge import merged, merged_metrics, merged_status
+from balancer.control.admin.metrics import metrics_text
+from balancer.control.admin.policy_report import summary
+from balancer.control.admin.status import latency_status, process_status, proxy_status
+from policies.stats.load import Histogram
+from tests.support.stage import Stage
+from tests.support.wire import get, response
+
+
+@pytest.mark.parametrize(
+    ("values", "whole"),
+    [
+        ([1, 2], 3),
+        ([1.0, 2.5], 2.5),
+        ([None, 2], 2),
+        ([None, None], None),
+        ([True, False], False),
+        (["a", "a"], "a"),
+        ([{"x": 1}, {"x": 2, "y": 3}], {"x": 3, "y": 3}),
+        ([[{"id": "a", "n": 1}], [{"id": "b", "n": 5}, {"id": "a", "n": 2}]],
+         [{"id": "a", "n": 3}, {"id": "b", "n": 5}]),
+        ([[1, 2], [3, 4]], [4, 6]),
+        ([["a", "b"], ["b", "c"]], ["a", "b", "c"]),
+        ([[{"name": "a", "n": 1}], [{"name": "a", "n": 2}]], [{"name": "a", "n": 3}]),
+        ([[[1]], [[2]]], [[1]]),
+        ([[], []], []),
+    ],
+)  # fmt: skip
+def test_merged_values(values: list[Any], whole: Any) -> None:
+    """Counters are summed, gauges use the maximum, flags must hold in every process."""
+    assert merged([{"value": value} for value in values]) == {"value": whole}
+
+
+def test_exceptions() -> None:
+    """Flags that hold in any process, and values that are equal in all."""
+    assert merged([{"draining": True}, {"draining": False}]) == {"draining": True}
+    assert merged([{"max_in_flight": 8}, {"max_in_flight": 8}]) == {"max_in_flight": 8}
+    assert merged([{"options": {"choices": 3}}] * 2) == {"options": {"choices": 3}}
+    assert merged([{"ejected": True}, {"ejected": False}]) == {"ejected": True}
+    assert merged([{"done": 2}, {"done": 1}]) == {"done": 2}
+    assert merged([{"pace": 1.5}, {"pace": 2.0}]) == {"pace": 3.5}
+    sources = [{"source": "file f", "endpoints": 3, "problem": problem} for problem in (None, "gone")]
+    assert merged([{"discovery": [source]} for source in sources]) == {"discovery": [sources[1]]}
+
+
+def test_pooled_latencies() -> None:
+    """Quantiles and mean of the pooled histogram."""
+    one, other = Histogram(), Histogram()
+    one.record(1.0)
+    for _ in range(3):
+        other.record(3.0)
+    documents = [{"latency": {"counts": each.counts, "total": each.total}} for each in (one, other)]
+    both = Histogram.of([sum(pair) for pair in zip(one.counts, other.counts, strict=True)], 10.0)
+    assert merged(documents) == {"latency": summary(both)}
+    assert (both.count, summary(both)["mean"]) == (4, 2.5)
+
+
+async def test_status_of_two_processes(stage: Stage) -> None:
+    """The same process twice: counters double, quantiles stay, and each process is listed."""
+    await stage.serve(await stage.worker(response()))
+    for _ in range(3):
+        await stage.ask(get())
+    one, alone = process_status(stage.control_plane), proxy_status(stage.control_plane)
+    whole = merged_status([one, process_status(stage.control_plane)], 4, 99)
+    assert (whole["pid"], whole["requests"], whole["version"]) == (99, 6, alone["version"])
+    assert whole["endpoints"][0]["outcomes"]["ok"] == 6
+    latency = whole["endpoints"][0]["latency"]
+    assert latency["count"] == 6
+    assert latency["p50"] == alone["endpoints"][0]["latency"]["p50"]
+    assert set(latency) == set(alone["endpoints"][0]["latency"])
+    assert whole["processes"]["configured"] == 4
+    assert [row["requests"] for row in whole["processes"]["answering"]] == [3, 3]
+    assert set(whole) == set(alone) | {"processes"}
+
+
+async def test_metrics_of_two_processes(stage: Stage) -> None:
+    """Every sample of one process in the same order; counters and buckets are summed."""
+    await stage.serve(await stage.worker(response()), stage.dead_port())
+    for _ in range(4):
+        await stage.ask(get())
+    one = metrics_text(stage.control_plane)[0].decode()
+    stage.proxy.router.set_enabled("w1", False)
+    other = metrics_text(stage.control_plane)[0].decode()
+    alone, whole = samples(one), samples(merged_metrics([one, other]).decode())
+    assert list(whole) == list(alone)
+    for name in alone:
+        if name[0].startswith("process_"):
+            continue  # two readings of one process differ
+        if name[0] == "steelyard_endpoint_condition" and "w1" in name[1]:
+            continue
+        available = "available" in name[0]
+        once = name[0].removeprefix("steelyard_").removeprefix("endpoint_") in ONCE
+        assert whole[name] == (0 if available and "w1" in name[1] else alone[name] * (1 if once else 2)), name
+
+
+ONCE = frozenset(
+    {
+        *("available", "healthy", "share", "panic", "ejected", "configuration_good", "discovery_good"),
+        *("discovered", "reloads_total", "idle_timeout_seconds"),
+        *("build_info", "ready", "condition"),
+    }
+)
+"""Samples that are not summed."""
+
+
+def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    families = text_string_to_metric_families(text)
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+async def test_latency_buckets_are_summed(stage: Stage) -> None:
+    """/-/latency of two processes, which `experiments live` uses."""
+    await stage.serve(await stage.worker(response()), policy={"name": "region-aware", "margin": 2})
+    for _ in range(3):
+        await stage.ask(get())
+    one = json.loads(json.dumps(latency_status(stage.control_plane)))
+    whole = merged([one, one])
+    assert (whole["requests"], whole["shortest"], whole["ratio"]) == (6, one["shortest"], one["ratio"])
+    assert whole["policy"]["spec"] == {"name": "region-aware", "margin": 2}
+    (endpoint,) = whole["endpoints"]
+    assert sum(endpoint["buckets"]) == endpoint["outcomes"]["ok"] == 6
+    assert endpoint["buckets"] == [2 * count for count in one["endpoints"][0]["buckets"]]

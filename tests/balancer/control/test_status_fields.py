@@ -1,0 +1,103 @@
+"""docs/status.md lists every field of the status of a running balancer, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from balancer.control.admin.merge import merged_status
+from balancer.control.admin.status import process_status
+from tests.balancer.control.test_admin import status
+from tests.support.root import ROOT
+from tests.support.stage import Stage
+from tests.support.wire import Wire, get, playing, response
+
+PAGE = (ROOT / "docs" / "status.md").read_text(encoding="utf-8")
+OPEN = ("", "*")
+
+
+def documented() -> dict[str, str]:
+    """Meanings by field, those of endpoints with `endpoints[].` before them."""
+    found: dict[str, str] = {}
+    whole, _, endpoints = PAGE.partition("## Endpoints")
+    for part, prefix in ((whole, ""), (endpoints, "endpoints[].")):
+        for names, meaning in re.findall(r"^\| (`.*?) \| (.*) \|$", part, re.MULTILINE):
+            found |= {prefix + name: meaning for name in re.findall(r"`([^`]+)`", names)}
+    return found
+
+
+def fields_of(value: Any, path: str = "") -> Iterator[str]:
+    """Paths of the values in a document; an empty table or list, and null, is itself one."""
+    if isinstance(value, dict) and value:
+        for name, child in value.items():
+            yield from fields_of(child, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and value:
+        for child in value:
+            yield from fields_of(child, f"{path}[]")
+    else:
+        yield path
+
+
+def covers(field: str, path: str) -> bool:
+    """Whether the documented field stands for the path; a part may be empty or null in the document."""
+    pattern = re.escape(field).replace(r"\*", r"[^.]+(?:\.[^.]+)*" if field.endswith("*") else r"[^.]+")
+    return (
+        re.fullmatch(pattern, path) is not None or re.match(rf"{re.escape(path)}(\.|\[\])", field) is not None
+    )
+
+
+async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
+    """Of a balancer with everything switched on that adds fields, and merged with that of a second process."""
+    (tmp_path / "more.json").write_text('[{"id": "found", "address": "http://127.0.0.1:9"}]')
+    go = asyncio.Event()
+    await stage.serve(
+        await stage.worker(response()),
+        stage.dead_port(),
+        await stage.worker(playing(Wire.request, go, response())),
+        policy={
+            "name": "round-robin",
+            "canary": {"name": "random", "share": 0.5},
+            "shadow": ["least-in-flight"],
+        },
+        hedging={"enabled": True},
+        concurrency={"adaptive": True},
+        admission={"levels": [{"name": "gold"}, {"name": "tin"}]},
+        log={"path": str(tmp_path / "access.log")},
+        sticky={"cookie": "c", "key": "k" * 16},
+        discovery={"file": {"path": str(tmp_path / "more.json")}},
+        route_watch={"enabled": True},
+        explain={"enabled": True},
+        rate_limits=[{"name": "all", "requests": 1000, "by": "all", "everywhere": True}],
+        routes=[{"pool": "default", "mirror": {"pool": "next", "share": 1.0}}],
+        pools={"next": {"endpoints": [{"id": "n0", "address": "http://127.0.0.1:9"}]}},
+    )
+    for _ in range(4):
+        client = await stage.client()
+        await client.send(get())
+    await stage.eventually(lambda: stage.proxy.counts.requests >= 4)
+    refused = await stage.ask(b"GET / HTTP/9.9\r\n\r\n")
+    assert refused.status >= 400
+    stage.control_plane.registry.remove("w2")
+    documents = [await status(stage)]
+    one = json.loads(json.dumps(process_status(stage.control_plane)))
+    documents.append(json.loads(json.dumps(merged_status([one, json.loads(json.dumps(one))], 2, 1))))
+    go.set()
+    return documents
+
+
+async def test_every_field_is_documented(stage: Stage, tmp_path: Path) -> None:
+    fields = documented()
+    assert len(fields) > 150
+    paths = {path for document in await statuses(stage, tmp_path) for path in fields_of(document)}
+    undocumented = {path for path in paths if not any(covers(field, path) for field in fields)}
+    assert not undocumented, sorted(undocumented)
+    gone = {field for field in fields if not any(covers(field, path) for path in paths)}
+    assert not gone, sorted(gone)
+
+
+def test_every_field_has_a_meaning() -> None:
+    assert not [field for field, meaning in documented().items() if len(meaning.strip()) < 5]

@@ -1,0 +1,465 @@
+"""HTTP/2 to workers: streams, limits, windows, GOAWAY and protocol errors; `test_transports.py` has what all share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+from hpack import Encoder
+from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame
+from hyperframe.frame import SettingsFrame as Settings
+
+from balancer.errors import StreamRefused
+from balancer.http.h2.settings import PING_AFTER, PING_WAIT
+from balancer.upstream.http1.stream import UpstreamStream
+from balancer.upstream.request import ResponseSink
+from tests.balancer.upstream.test_transports import MEBI, echo, hello, hello_after, run, sending
+from tests.support.certificates import Shelf
+from tests.support.frames import has_request
+from tests.support.scripted_transports import Http2, Play, Script, over_http2, values
+from tests.support.stage import Stage
+from tests.support.wire import PATIENCE, Message, ScriptedWorker, Wire, get, post, response
+
+
+async def serve_script(
+    stage: Stage, script: Script, streams: int | None = None, **settings: Any
+) -> list[Any]:
+    """Serve with a worker that runs `script`; return its plays as they begin."""
+    plays: list[Play] = []
+    await run(stage, over_http2(script, plays, streams), "http2", **settings)
+    return plays
+
+
+async def serve_frames(stage: Stage, *frames: Frame | bytes, **settings: Any) -> ScriptedWorker:
+    """Serve with a worker that answers each connection's first request with these frames."""
+
+    async def script(wire: Wire) -> None:
+        while not has_request(wire.received):
+            await wire.some()
+        data = [frame if isinstance(frame, bytes) else frame.serialize() for frame in frames]
+        await wire.send(Settings(0).serialize() + b"".join(data))
+        await wire.closed()
+
+    worker = ScriptedWorker(script)
+    await run(stage, worker, "http2", **{"retries": 0, **settings})
+    return worker
+
+
+def headers(*fields: tuple[str, str], stream: int = 1, flags: tuple[str, ...] = ("END_HEADERS",)) -> Frame:
+    block = Encoder().encode([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields])
+    return HeadersFrame(stream, block, flags=list(flags))
+
+
+def fault_of(answer: Message) -> tuple[int, str, str]:
+    body = json.loads(answer.body)
+    assert "\n" not in body["detail"]
+    return answer.status, body["error"], body["detail"]
+
+
+# --- streams
+
+
+async def test_one_connection_for_all_requests(stage: Stage) -> None:
+    """Fifty concurrent requests on one connection, which is counted once."""
+    gate = asyncio.Event()
+    plays = await serve_script(stage, hello_after(gate))
+    asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(50)]
+    await stage.eventually(lambda: len(plays) == 50)
+    pool = stage.pool()
+    assert (pool.leased, pool.idle, pool.counts.opened) == (1, 0, 1)
+    gate.set()
+    assert {answer.body for answer in await asyncio.gather(*asking)} == {b"hello"}
+    assert (pool.leased, pool.idle, pool.counts.reused) == (0, 1, 49)
+
+
+async def test_second_connection_when_the_first_is_full(stage: Stage) -> None:
+    """MAX_CONCURRENT_STREAMS is respected; further requests use another connection."""
+    gate = asyncio.Event()
+    plays = await serve_script(stage, hello_after(gate, b"/wait"), streams=3)
+    assert (await stage.ask(get())).body == b"hello"
+    asking = [asyncio.ensure_future(stage.ask(get(b"/wait"))) for _ in range(7)]
+    await stage.eventually(lambda: len(plays) == 8)
+    assert stage.pool().counts.opened == 3
+    gate.set()
+    await asyncio.gather(*asking)
+    assert (await stage.ask(get())).body == b"hello"
+    assert stage.pool().counts.opened == 3
+    assert stage.outcomes() == {"ok": 9}
+
+
+async def test_late_stream_limit(stage: Stage) -> None:
+    """Streams begun before the worker's SETTINGS are refused and sent again, POST too."""
+    refused: set[bytes] = set()
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if play.peer is plays[0].peer and play.stream_id == 1:
+            play.peer.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 2})
+        request = values(play.fields, b"x-request-id")[0]
+        if play.peer is plays[0].peer and play.stream_id > 3 and request not in refused:
+            refused.add(request)
+            play.reset(ErrorCodes.REFUSED_STREAM)
+        else:
+            await echo(play)
+
+    plays = await serve_script(stage, script)
+    answers = await asyncio.gather(*(stage.ask(post(b"x")) for _ in range(6)))
+    assert {answer.status for answer in answers} == {200}
+    assert stage.proxy.counts.retried == len(refused) > 0
+
+
+async def test_disconnect_cancels_the_stream(stage: Stage) -> None:
+    """By RST_STREAM (CANCEL); the connection and its other streams continue."""
+    plays = await serve_script(stage, hello_after(asyncio.Event(), b"/slow"))
+    client = await stage.client()
+    await client.send(get(b"/slow"))
+    await stage.eventually(lambda: plays)
+    client.reset()
+    await stage.eventually(lambda: plays[0].reset_code == ErrorCodes.CANCEL)
+    assert (await stage.ask(get())).body == b"hello"
+    assert stage.pool().counts.opened == 1
+
+
+async def test_early_response(stage: Stage) -> None:
+    """The rest of the body is not sent, and the stream is cancelled."""
+    plays = await serve_script(stage, sending(413, length=0))
+    client = await stage.client()
+    client.write(post(MEBI * 8))
+    assert (await client.response()).status == 413
+    await stage.eventually(lambda: plays[0].reset_code == ErrorCodes.CANCEL)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "name"),
+    [
+        (ErrorCodes.REFUSED_STREAM, "stream_refused", "REFUSED_STREAM"),
+        (ErrorCodes.INTERNAL_ERROR, "connection_broken", "INTERNAL_ERROR"),
+        (ErrorCodes.HTTP_1_1_REQUIRED, "connection_broken", "HTTP_1_1_REQUIRED"),
+        (0x77, "connection_broken", "0x77"),
+    ],
+)
+async def test_resets_by_code(stage: Stage, code: int, error: str, name: str) -> None:
+    """Only REFUSED_STREAM is safe to retry; the detail of the 502 names the code."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        play.reset(code)
+
+    plays = await serve_script(stage, script)
+    status, reason, detail = fault_of(await stage.ask(post(b"x")))
+    assert (status, reason) == (502, error)
+    assert name in detail
+    assert len(plays) == (2 if error == "stream_refused" else 1)
+    assert stage.pool().counts.opened == 1
+
+
+# --- GOAWAY
+
+
+def has_begun(plays: list[Any], i: int) -> bool:
+    return len(plays) > i
+
+
+async def test_goaway_loses_no_request(stage: Stage) -> None:
+    """Streams up to the last one that it names finish; later ones go to a new connection, POST too."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if play.peer.wire is plays[0].peer.wire:
+            if play.stream_id == 5:
+                play.peer.writer.write(GoAwayFrame(0, last_stream_id=3, error_code=0).serialize())
+            if play.stream_id >= 5:
+                return
+            await gate.wait()
+        await echo(play)
+
+    plays = await serve_script(stage, script)
+    clients = [await stage.client() for _ in range(5)]
+    for i, client in enumerate(clients):
+        await client.send(post(b"%d" % i))
+        await stage.eventually(partial(has_begun, plays, i))
+    assert [(await client.response()).body for client in clients[2:]] == [b"2", b"3", b"4"]
+    gate.set()
+    assert [(await client.response()).body for client in clients[:2]] == [b"0", b"1"]
+    assert stage.pool().counts.opened == 2
+    await stage.eventually(lambda: stage.pool().counts.closed == 1)
+    assert stage.proxy.counts.retried >= 1
+    assert stage.outcomes()["ok"] == 5
+
+
+async def test_goaway_while_idle(stage: Stage) -> None:
+    """The next request opens another connection; no request fails."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        await hello(play)
+        play.peer.writer.write(GoAwayFrame(0, last_stream_id=2**31 - 1).serialize())
+
+    await serve_script(stage, script)
+    for _ in range(3):
+        assert (await stage.ask(post(b"x"))).body == b"hello"
+        await stage.eventually(lambda: not stage.pool().idle)
+    assert (stage.pool().counts.opened, stage.outcomes()) == (3, {"ok": 3})
+
+
+async def test_connection_closed_between_lease_and_request(stage: Stage) -> None:
+    """The request is reported as refused, so that it can be retried."""
+    await serve_script(stage, hello)
+    assert (await stage.ask(get())).body == b"hello"
+    upstream = stage.pool().lease()
+    assert isinstance(upstream, UpstreamStream)
+    upstream.connection.close()
+    failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    class Sink:
+        def response_failed(self, error: Exception) -> None:
+            failed.set_result(error)
+
+    upstream.send(get(), cast(ResponseSink, Sink()), b"GET")
+    assert isinstance(await asyncio.wait_for(failed, PATIENCE), StreamRefused)
+    upstream.release()
+
+
+# --- windows
+
+
+async def test_slow_client_blocks_only_its_stream(stage: Stage) -> None:
+    """Other streams of the connection transfer megabytes meanwhile."""
+    plays = await serve_script(stage, sending(200, *[MEBI] * 8, length=len(MEBI) * 8))
+    slow = await stage.client(receive_buffer=65_536)
+    await slow.send(get())
+    await slow.head()
+    for _ in range(3):
+        assert (await stage.ask(get())).body == MEBI * 8
+    assert plays[0].written < len(MEBI) * 8
+    assert stage.pool().counts.opened == 1
+    for _ in range(8):
+        assert await slow.exactly(len(MEBI)) == MEBI
+
+
+async def test_changing_window_size(stage: Stage) -> None:
+    """The worker's SETTINGS shrink and enlarge windows (RFC 9113 § 6.9.2): the body arrives."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        play.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
+        play.peer.flush()
+        await asyncio.sleep(0)
+        play.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100_000})
+        await echo(play)
+
+    await serve_script(stage, script)
+    for _ in range(2):
+        assert (await stage.ask(post(MEBI))).body == MEBI
+
+
+# --- protocol errors
+
+
+OK = (":status", "200")
+
+
+@pytest.mark.parametrize(
+    ("frames", "detail"),
+    [
+        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), None),
+        ((headers(("server", "x")),), "HTTP/2: "),
+        ((headers(OK, ("Server", "x")),), "HTTP/2: "),
+        ((headers(OK, ("connection", "close")),), "HTTP/2: "),
+        ((headers(OK, ("x", "a\r\nset-cookie: b")),), "HTTP/2: "),
+        ((headers((":status", "2x0")),), ""),
+        ((headers((":status", "101")),), ""),
+        ((headers(OK, ("content-length", "5")), DataFrame(1, b"four", flags=["END_STREAM"])), "HTTP/2: "),
+        ((headers(OK, ("content-length", "3")), DataFrame(1, b"four", flags=["END_STREAM"])), "HTTP/2: "),
+        ((DataFrame(1, b"x"),), "HTTP/2: "),
+        ((headers(OK, ("x", "y" * 70_000), flags=()),), "frame"),
+        ((b"\x00\x00\x05\x01\x04\x00\x00\x00\x01\xff\xff\xff\xff\xff",), "HTTP/2: "),
+        ((b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",), "too large frame size"),
+        ((GoAwayFrame(0).serialize()[:9][:2] + b"\x00\x07\x00\x00\x00\x00\x00",), "FRAME_SIZE_ERROR"),
+    ],
+)
+async def test_invalid_frames(stage: Stage, frames: tuple[Any, ...], detail: str | None) -> None:
+    """A 502 with a one-line detail, counted as a reset; the next connection is new."""
+    await serve_frames(stage, *frames)
+    status, error, message = fault_of(await stage.ask(get()))
+    assert (status, error) == (502, "malformed_response")
+    assert detail is None or detail in message
+    assert stage.outcomes() == {"reset": 1}
+    assert stage.proxy.counts.errors == {"malformed_response": 1}
+
+
+async def test_http1_response(stage: Stage) -> None:
+    worker = ScriptedWorker(lambda wire: wire.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
+    await run(stage, worker, "http2", retries=0)
+    status, error, detail = fault_of(await stage.ask(post(b"")))
+    assert (status, error) == (502, "malformed_response")
+    assert "HTTP/1" in detail
+
+
+async def test_continuation_flood(stage: Stage) -> None:
+    """The size of a head is limited."""
+    flood = [headers(OK, flags=()), *(ContinuationFrame(1, b"\0\1a\1b" * 3000) for _ in range(200))]
+    await serve_frames(stage, *flood)
+    assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
+
+
+async def test_hpack_bomb(stage: Stage) -> None:
+    """A repeated HPACK table entry is small on the wire; the decoded size is limited."""
+    encoder = Encoder()
+    first = encoder.encode([(b":status", b"200"), (b"x", b"y" * 3000)])
+    again = encoder.encode([(b"x", b"y" * 3000)]) * 10_000
+    await serve_frames(stage, HeadersFrame(1, first + again, flags=["END_HEADERS"]))
+    assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
+
+
+async def test_other_streams_of_a_malformed_response(stage: Stage) -> None:
+    """A malformed head ends its stream alone (RFC 9113 § 8.1.1)."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if play.target == b"/good":
+            await gate.wait()
+        if play.target == b"/bad":
+            play.peer.writer.write(headers(("nothing", "x"), stream=play.stream_id).serialize())
+            return
+        await hello(play)
+
+    plays = await serve_script(stage, script)
+    good = asyncio.ensure_future(stage.ask(get(b"/good")))
+    await stage.eventually(lambda: plays)
+    assert fault_of(await stage.ask(get(b"/bad")))[1] == "malformed_response"
+    gate.set()
+    assert (await good).body == b"hello"
+    assert stage.pool().counts.opened == 1
+
+
+async def test_other_streams_of_a_broken_connection(stage: Stage) -> None:
+    """A header block that cannot be decoded ends the connection: its requests are broken off, and retried if that is
+    safe."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if play.peer is not plays[0].peer:
+            await hello(play)
+        elif play.target == b"/bad":
+            play.peer.writer.write(
+                HeadersFrame(play.stream_id, b"\xff" * 5, flags=["END_HEADERS"]).serialize()
+            )
+
+    plays = await serve_script(stage, script)
+    good = asyncio.ensure_future(stage.ask(get(b"/good")))
+    await stage.eventually(lambda: plays)
+    assert fault_of(await stage.ask(get(b"/bad", method=b"POST")))[1] == "connection_broken"
+    assert (await good).body == b"hello"
+    assert stage.pool().counts.closed_by_error == 1
+
+
+# --- age
+
+
+async def test_ping_on_a_silent_connection(stage: Stage) -> None:
+    """A worker that answers the PING keeps its connection."""
+    await serve_script(stage, hello, pool={"idle_timeout": 300})
+    await stage.ask(get())
+    for _ in range(4):
+        stage.advance(PING_AFTER + 1)
+        await stage.turn()
+        await stage.eventually(lambda: stage.pool().idle == 1)
+    assert stage.pool().counts.opened == 1
+
+
+async def test_unanswered_ping(stage: Stage) -> None:
+    """Its requests fail before their timeouts."""
+    worker = await serve_frames(stage, PingFrame(0, b"12345678"), timeouts={"first_byte": 100})
+    asking = asyncio.ensure_future(stage.ask(post(b"")))
+    await stage.eventually(lambda: worker.connections and b"12345678" in worker.received)
+    stage.advance(PING_AFTER + 1)
+    stage.advance(PING_WAIT + 1)
+    assert fault_of(await asking)[1] == "connection_broken"
+
+
+async def test_idle_timeout_and_max_age(stage: Stage) -> None:
+    """`pool.idle_timeout` and `pool.max_age`; an old connection finishes its streams."""
+    gate = asyncio.Event()
+    plays = await serve_script(stage, hello_after(gate, b"/slow"), pool={"idle_timeout": 4, "max_age": 8})
+    slow = asyncio.ensure_future(stage.ask(get(b"/slow")))
+    await stage.eventually(lambda: plays)
+    stage.advance(9.0)
+    assert (await stage.ask(get())).body == b"hello"
+    assert stage.pool().counts.opened == 2
+    gate.set()
+    assert (await slow).body == b"hello"
+    await stage.eventually(lambda: stage.pool().idle == 1)
+    stage.advance(5.0)
+    assert stage.pool().idle == 0
+
+
+async def test_reload_changes_the_transport(stage: Stage) -> None:
+    """Streams in flight finish on the old transport."""
+    gate = asyncio.Event()
+    plays = await serve_script(stage, hello_after(gate))
+    slow = asyncio.ensure_future(stage.ask(get()))
+    await stage.eventually(lambda: plays)
+    other = await stage.worker(response(b"native"))
+    await stage.reload(endpoints=[{"id": "w0", "address": f"http://127.0.0.1:{other.port}"}])
+    assert (await stage.ask(get())).body == b"native"
+    gate.set()
+    assert (await slow).body == b"hello"
+
+
+# --- unsupported requests
+
+
+async def test_connect_is_not_supported(stage: Stage) -> None:
+    """501, and no outcome is counted against the endpoint."""
+    await serve_script(stage, hello, http={"allow": ["CONNECT"]})
+    client = await stage.client()
+    await client.send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
+    assert fault_of(await client.response())[:2] == (501, "not_carried")
+    assert stage.outcomes() == {"abandoned": 1}
+
+
+async def test_upgrade_is_removed(stage: Stage) -> None:
+    """The worker gets an ordinary request."""
+    plays = await serve_script(stage, hello)
+    fields = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
+    assert (await stage.ask(get(b"/", *fields))).body == b"hello"
+    assert {b"upgrade", b"connection"}.isdisjoint(name for name, _ in plays[0].fields)
+
+
+# --- TLS
+
+
+@pytest.mark.parametrize("offer", [["h2", "http/1.1"], ["h2"]])
+async def test_alpn(stage: Stage, tmp_path: Path, offer: list[str]) -> None:
+    """Over https the worker selects h2."""
+    shelf = Shelf(tmp_path)
+    context = shelf.worker("127.0.0.1")
+    context.set_alpn_protocols(offer)
+    plays: list[Any] = []
+    await run(stage, over_http2(echo, plays, tls=context), "http2", upstream_tls={"ca": str(shelf.ca)})
+    for _ in range(3):
+        assert (await stage.ask(post(MEBI))).body == MEBI
+    assert stage.pool().counts.opened == 1
+
+
+async def test_alpn_without_h2(stage: Stage, tmp_path: Path) -> None:
+    """Nothing is sent; the status has the cause, which the client does not get."""
+    shelf = Shelf(tmp_path)
+    context = shelf.worker("127.0.0.1")
+    context.set_alpn_protocols(["http/1.1"])
+    worker = await stage.worker(response(), tls=context)
+    address = f"https://127.0.0.1:{worker.port}"
+    endpoints = [{"id": "w0", "address": address, "transport": "http2"}]
+    await stage.serve(endpoints=endpoints, upstream_tls={"ca": str(shelf.ca)}, retries=0)
+    assert fault_of(await stage.ask(post(b"")))[:2] == (502, "tls_failed")
+    assert "ALPN" in (stage.pool().last_fault or "")
+    assert worker.received == b""

@@ -1,0 +1,143 @@
+"""500 slow readers of long responses on five HTTP/2 connections: the memory of the balancer process.
+
+Slow means that they stand still, or go on when the test lets them, so that nothing depends on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from typing import ClassVar, cast
+
+import pytest
+
+from balancer.http.h2.limits import Limits
+from tests.support.http2_client import Http2Client, fields
+from tests.support.programs import PATIENCE, Program, Start, memory, starting
+from tests.support.wire import Wire, get
+
+pytestmark = [
+    pytest.mark.second_tier,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc"),
+]
+
+MIB = 1 << 20
+CONNECTIONS, STREAMS = 5, 100
+WINDOW = 65_535
+RESPONSE = bytes(range(256)) * (5 * MIB // 256)
+MOST_MEMORY = 120 * MIB
+"""Of the whole process, the pure source included, of which some 67 MiB are there before the first request."""
+
+ROUNDS = 5
+STILL = 5
+"""Observations in a row without a change after which the worker sends no more."""
+
+
+class Worker(asyncio.Protocol):
+    """One connection of a worker, which answers `RESPONSE` for /long."""
+
+    all: ClassVar[list[asyncio.Transport]] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._received = b""
+        Worker.all.append(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._received.endswith(b"\r\n\r\n"):
+            answer = RESPONSE if self._received.startswith(b"GET /long ") else b"ok"
+            self._received = b""
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+
+    @classmethod
+    def unsent(cls) -> int:
+        return sum(transport.get_write_buffer_size() for transport in cls.all)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[int]:
+    """The port of a worker."""
+    Worker.all.clear()
+    server = await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", 0, backlog=1024)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for transport in Worker.all:
+        transport.abort()
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    async with starting("--policy", "random") as started:
+        yield started
+
+
+async def slow_client(program: Program, window: int) -> Http2Client:
+    """A client with a small receive buffer, and windows of streams that it does not open."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", program.port))
+    wire = Wire(*await asyncio.open_connection(sock=sock, limit=4096))
+    wire.patience = PATIENCE
+    client = Http2Client(wire, Limits(streams=STREAMS, stream_window=window))
+    client.is_slow = True
+    for _ in range(STREAMS):
+        client.begin(fields(b"/long"), is_last=True)
+    return client
+
+
+async def until_workers_stand_still(program: Program) -> None:
+    """Until nothing moves between worker and balancer, which serves a normal client meanwhile."""
+    normal = await program.client()
+    seen: list[int] = []
+    while len(seen) < STILL or len(set(seen[-STILL:])) > 1 or len(Worker.all) < CONNECTIONS * STREAMS:
+        assert (await normal.ask(get())).body == b"ok"
+        seen.append(Worker.unsent())
+    await normal.close()
+    assert seen[-1] > CONNECTIONS * STREAMS * MIB
+
+
+async def take_windows(client: Http2Client) -> None:
+    """Read on every stream until its window is used up, and open it for the next time."""
+    expected = {number: answer.size + WINDOW for number, answer in client.answers.items()}
+    await client.until(lambda: all(client.answers[number].size == size for number, size in expected.items()))
+    client.wire.received.clear()
+    for answer in client.answers.values():
+        assert answer.body == RESPONSE[answer.size - WINDOW : answer.size]
+        answer.pieces.clear()
+
+
+def open_windows(client: Http2Client) -> None:
+    for number in client.answers:
+        client.engine.acknowledge(number, WINDOW)
+    client.flush()
+
+
+@pytest.mark.parametrize("window", [WINDOW, MIB], ids=["windows", "socket"])
+async def test_slow_readers_need_little_memory(start: Start, worker: int, window: int) -> None:
+    """They withhold the windows of their streams, or leave what has come in the socket."""
+    program = await start("--worker", f"r=http://127.0.0.1:{worker}", "--port", "0")
+    status = await program.status()
+    pid = status["pid"]
+    base = memory(pid, "VmRSS")
+    clients = [await slow_client(program, window) for _ in range(CONNECTIONS)]
+    await until_workers_stand_still(program)
+    if window == WINDOW:
+        for _ in range(ROUNDS):
+            await asyncio.gather(*map(take_windows, clients))
+            await until_workers_stand_still(program)
+            for client in clients:
+                open_windows(client)
+        await until_workers_stand_still(program)
+    status = await program.status()
+    assert status["in_flight"] == CONNECTIONS * STREAMS
+    assert status["errors"] == {}
+    peak = memory(pid, "VmHWM")
+    print(f"\nmemory {base / MIB:.0f} MiB at the start and {peak / MIB:.0f} MiB at most", end="")
+    assert peak < MOST_MEMORY
+    for client in clients:
+        client.wire.reset()

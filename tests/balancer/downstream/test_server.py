@@ -1,0 +1,150 @@
+"""Descriptor limits, error responses, the listening socket, the sweep, client limit, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+
+import pytest
+
+from balancer.downstream.acceptor import bind
+from balancer.downstream.descriptor_limit import (
+    MOST_CLIENTS,
+    DescriptorLimit,
+    allowance,
+    descriptor_limit,
+    descriptors_in_use,
+)
+from balancer.errors import ListenFailed, QueueFull, RequestRejected
+from balancer.http.h1.own_responses import error_response
+from tests.support.stage import Stage
+from tests.support.wire import Wire, get, playing, response
+
+
+@pytest.mark.parametrize(
+    ("limit", "in_use", "expected"),
+    [
+        (256, 20, DescriptorLimit(110, 110)),
+        (64, 12, DescriptorLimit(18, 18)),
+        (20, 30, DescriptorLimit(1, 1)),
+        (1 << 20, 0, DescriptorLimit(MOST_CLIENTS, (1 << 19) - 8)),
+    ],
+)
+def test_descriptor_limit_is_divided(limit: int, in_use: int, expected: DescriptorLimit) -> None:
+    """Half each for clients and workers of what the reserve leaves, and at least one."""
+    assert allowance(limit, in_use) == expected
+
+
+def test_descriptors_in_use_are_counted() -> None:
+    gc.collect()  # sockets dropped by earlier tests would otherwise be closed during this one
+    before = descriptors_in_use()
+    with open("/dev/null"):
+        assert descriptors_in_use() == before + 1
+    assert before < descriptor_limit()
+
+
+def test_error_response_as_bytes() -> None:
+    """JSON with code, detail and request id; no body for HEAD; `Connection: close` where the connection ends."""
+    answer = error_response(QueueFull("all full"), b"id\xe9", stays=True, is_head=False)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.split(b"\r\n") == [
+        b"HTTP/1.1 503 Service Unavailable",
+        b"Content-Type: application/json",
+        b"Content-Length: %d" % len(body),
+        b"Retry-After: 1",
+    ]
+    assert json.loads(body) == {"error": "queue_full", "detail": "all full", "request_id": "idé"}
+    refused = RequestRejected(400, "bad_host", "one Host")
+    answer = error_response(refused, b"", stays=False, is_head=True)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answer.endswith(b"\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize(("host", "port"), [("256.0.0.1", 0), ("192.0.2.1", 0)])
+def test_bind_to_foreign_address_names_it(host: str, port: int) -> None:
+    with pytest.raises(ListenFailed, match=f"listen: cannot use {host}:{port}: "):
+        bind(host, port)
+
+
+def test_bind_to_port_in_use_names_it() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(ListenFailed, match=f"127.0.0.1:{port}: Address already in use"):
+            bind("127.0.0.1", port)
+
+
+async def test_server_sweeps_periodically(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()))
+    stage.clock.at += 5
+    await stage.eventually(lambda: stage.proxy.cached_time == stage.clock.at)
+    for _ in range(4):
+        stage.advance(0.25)
+
+
+async def test_all_clients_are_served_beyond_the_client_limit(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), limits={"clients": 2})
+    clients = [await stage.client() for _ in range(6)]
+    answers = [asyncio.ensure_future(client.ask(get())) for client in clients]
+    while (await asyncio.wait(answers, timeout=0.1))[1]:
+        stage.clock.at += 2  # the server's own sweep closes idle connections
+    assert [answer.result().status for answer in answers] == [200] * 6
+    assert len(stage.proxy.downstreams) <= 2
+
+
+async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
+    """An idle connection is closed after a second when another client waits for its place."""
+    server = await stage.serve(await stage.worker(response()), limits={"clients": 1})
+    first = await stage.client()
+    assert (await first.ask(get())).status == 200
+    second = await stage.client()
+    await second.send(get())
+    await stage.turn()
+    assert not second.received
+    stage.clock.at += 2  # the server's own sweep closes the idle connection
+    assert (await second.response()).status == 200
+    assert await first.rest() == b""
+    assert server.proxy.counts.connections == 2
+
+
+async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
+    """Idle clients are closed, the request in flight is answered with `Connection: close`, new clients are refused."""
+    go = asyncio.Event()
+    worker = await stage.worker(playing(Wire.request, go, response(b"last")))
+    server = await stage.serve(worker)
+    idle, busy = await stage.client(), await stage.client()
+    await busy.send(get())
+    await stage.eventually(lambda: worker.requests and len(stage.proxy.downstreams) == 2)
+    address = server.address
+    stopping = asyncio.ensure_future(server.stop())
+    assert await idle.rest() == b""
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(address.host, address.port)
+    go.set()
+    answer = await busy.response()
+    assert (answer.body, answer.value(b"Connection")) == (b"last", b"close")
+    assert await stopping
+    stage.server = None
+
+
+async def test_stop_resets_connections_after_the_grace_period(stage: Stage) -> None:
+    """`stop` returns False then."""
+    worker = await stage.worker(playing(Wire.closed))
+    server = await stage.serve(worker, timeouts={"shutdown": 0.01})
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.received)
+    assert not await server.stop()
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    stage.server = None
+
+
+async def test_trusted_proxy_matches_mapped_address(stage: Stage) -> None:
+    """A dual-stack socket shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
+    await stage.serve(await stage.worker(response()), trusted_proxies=["10.0.0.0/8"])
+    trusts = stage.proxy.trusts
+    assert trusts("10.1.2.3")
+    assert trusts("::ffff:10.1.2.3")
+    assert not trusts("::ffff:11.1.2.3")
+    assert not trusts("fe80::1%eth0")

@@ -1,0 +1,222 @@
+"""Every timeout of `[timeouts]` and the ages of pooled connections, under a manual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from balancer.downstream.timeouts import SLICE, Sweep
+from tests.support.stage import Stage
+from tests.support.wire import Message, Wire, answering, get, playing, post, response
+
+read_silently = playing(Wire.closed)
+"""Read everything and answer nothing."""
+
+
+def check(answer: Message, status: int, reason: str) -> None:
+    assert (answer.status, json.loads(answer.body)["error"]) == (status, reason)
+
+
+async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
+    """504, counted as a timeout; it is not retried, and its connection is closed."""
+    worker = await stage.worker(read_silently)
+    await stage.serve(worker, timeouts={"first_byte": 5})
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.received)
+    stage.advance(4.9)
+    await stage.turn()
+    assert stage.proxy.in_flight == 1
+    stage.advance(0.2)
+    check(await client.response(), 504, "response_timeout")
+    assert stage.outcomes() == {"timeout": 1}
+    assert len(worker.connections) == 1
+    assert stage.pool().idle == 0
+
+
+async def test_stalled_response_resets_the_client(stage: Stage) -> None:
+    """Whatever its length; a response that moves does not time out."""
+    more = asyncio.Event()
+    script = playing(Wire.request, response(b"x" * 20_050)[:-20_000], more, b"x", Wire.closed)
+    await stage.serve(await stage.worker(script), timeouts={"body_idle": 5})
+    client = await stage.client()
+    await client.send(get())
+    await client.until(b"x" * 50)
+    stage.advance(4)
+    more.set()
+    await client.exactly(1)
+    stage.advance(4)
+    await stage.turn()
+    stage.advance(1.5)
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    assert stage.outcomes() == {"timeout": 1}
+
+
+async def test_client_that_reads_nothing_is_reset(stage: Stage) -> None:
+    """A client that reads nothing for `body_idle` is reset, and the outcome is "abandoned"."""
+    await stage.serve(await stage.worker(response(b"x" * (8 << 20))), timeouts={"body_idle": 5})
+    client = await stage.client(receive_buffer=4096)
+    await client.send(get())
+    await stage.eventually(lambda: [d for d in stage.proxy.downstreams if d.is_write_paused])
+    await stage.turn(500)
+    stage.advance(4)  # notes how much is unsent
+    stage.advance(4)
+    await stage.turn()
+    assert len(stage.proxy.downstreams) == 1
+    stage.advance(2)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
+    assert stage.outcomes() == {"abandoned": 1}
+    client.reset()
+
+
+async def test_incomplete_head_is_answered_408(stage: Stage) -> None:
+    """408, counted from the first byte of the head, even if bytes keep coming."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, timeouts={"head": 5})
+    client = await stage.client()
+    stage.advance(50)
+    for piece in (b"GET / HT", b"TP/1.1\r\n", b"Host: "):
+        await client.send(piece)
+        await stage.turn()
+        stage.advance(1.6)
+    await stage.turn()
+    assert not client.received
+    await client.send(b"a")
+    await stage.turn()
+    stage.advance(0.4)
+    answer = await client.response()
+    check(answer, 408, "head_timeout")
+    assert answer.value(b"Connection") == b"close"
+    client.half_close()
+    await client.closed()
+    assert worker.connections == []
+
+
+async def test_stalled_request_body_is_answered_408(stage: Stage) -> None:
+    """408, and the worker's connection is closed before it could take the request for complete."""
+    worker = await stage.worker(read_silently)
+    await stage.serve(worker, timeouts={"request_idle": 5})
+    client = await stage.client()
+    await client.send(post(b"x" * 100)[:-50])
+    await stage.eventually(lambda: b"x" * 50 in worker.received)
+    stage.advance(4.9)
+    await client.send(b"x")
+    await stage.eventually(lambda: b"x" * 51 in worker.received)
+    stage.advance(4.9)
+    await stage.turn()
+    assert stage.proxy.in_flight == 1
+    stage.advance(0.2)
+    check(await client.response(), 408, "body_timeout")
+    client.half_close()
+    await client.closed()
+    assert stage.outcomes() == {"abandoned": 1}
+
+
+async def test_idle_client_is_closed_after_keep_alive(stage: Stage) -> None:
+    """With or without an earlier request."""
+    await stage.serve(await stage.worker(response()), timeouts={"keep_alive": 95})
+    mute, client = await stage.client(), await stage.client()
+    assert (await client.ask(get())).status == 200
+    stage.advance(94)
+    await stage.turn()
+    assert len(stage.proxy.downstreams) == 2
+    stage.advance(2)
+    assert await mute.rest() == await client.rest() == b""
+
+
+async def test_queue_timeout_is_answered_503(stage: Stage) -> None:
+    """503 with Retry-After."""
+    worker = await stage.worker(read_silently)
+    await stage.serve(worker, max_in_flight=1, timeouts={"queue": 5, "first_byte": 100})
+    first, second = await stage.client(), await stage.client()
+    await first.send(get())
+    await stage.eventually(lambda: worker.received)
+    await second.send(get())
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    stage.advance(5.1)
+    answer = await second.response()
+    check(answer, 503, "queue_timeout")
+    assert answer.value(b"Retry-After") == b"1"
+    assert len(stage.proxy.queue) == 0
+    first.reset()
+
+
+async def test_connect_timeout_is_retried_elsewhere(stage: Stage) -> None:
+    """Nothing was sent, so even a POST goes to the next endpoint."""
+    worker = await stage.worker(response(b"fine"))
+    await stage.serve(stage.deaf_port(), worker, timeouts={"connect": 0.05})
+    for _ in range(2):
+        assert (await stage.ask(post(b"body"))).body == b"fine"
+    assert stage.outcomes("w0") == {"refused": stage.proxy.counts.retried}
+
+
+async def test_connect_timeout_without_another_endpoint_is_answered_504(stage: Stage) -> None:
+    await stage.serve(stage.deaf_port(), timeouts={"connect": 0.05})
+    check(await stage.ask(get()), 504, "connect_timeout")
+
+
+async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage) -> None:
+    """It is no sign of slow service; that connecting takes so long is shown by `connect_time`."""
+    await stage.serve(stage.deaf_port(), timeouts={"connect": 100})
+    (state,) = stage.proxy.router.states
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: state.in_flight == 1)
+    assert state.awaiting == 0
+    pool: Any = state.connections
+    assert pool.connect_time < 1.0
+    stage.advance(1.5)
+    assert pool.connect_time >= 1.5
+    client.reset()
+    await stage.eventually(lambda: state.in_flight == 0)
+    assert state.awaiting == 0
+    await asyncio.wait(pool.connector.cancel())
+
+
+async def test_idle_connection_is_closed_after_idle_timeout(stage: Stage) -> None:
+    worker = await stage.worker(response())
+    await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 300})
+    client = await stage.client()
+    await client.ask(get())
+    stage.advance(3.9)
+    assert stage.pool().idle == 1
+    stage.advance(0.2)
+    assert stage.pool().idle == 0
+    await client.ask(get())
+    assert len(worker.connections) == 2
+
+
+async def test_busy_connection_is_closed_after_max_age(stage: Stage) -> None:
+    """A connection older than `max_age` is closed between two requests."""
+    worker = await stage.worker(answering(response()))
+    await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 10})
+    client = await stage.client()
+    for _ in range(6):  # at 0, 3, 6, 9, 12 (closed for its age) and 15 s
+        await client.ask(get())
+        stage.advance(3)
+    assert len(worker.connections) == 2
+
+
+async def test_sweep_yields_between_slices(stage: Stage) -> None:
+    """More connections than one slice of the sweep: all are checked, and the loop runs other callbacks in between."""
+    await stage.serve(await stage.worker(response()), timeouts={"head": 2})
+    clients = [await stage.client() for _ in range(2 * SLICE + 1)]
+    for client in clients:
+        await client.send(b"GET / HT")
+    await stage.eventually(lambda: len(stage.proxy.downstreams) == len(clients))
+    await stage.turn()
+    stage.clock.at += 3
+    sweep = Sweep(stage.proxy, lambda now: None)
+    refused: list[int] = []
+    asyncio.get_running_loop().call_soon(lambda: refused.append(stage.proxy.counts.errors["head_timeout"]))
+    sweep.run()
+    assert stage.proxy.counts.errors["head_timeout"] == SLICE
+    await stage.eventually(lambda: stage.proxy.counts.errors["head_timeout"] == len(clients))
+    assert refused[0] < len(clients)
+    sweep.stop()
+    for client in clients:
+        assert (await client.response()).status == 408

@@ -1,0 +1,275 @@
+"""Input that is expensive waits for turns: a flood leaves time for others, and nothing is refused or lost."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer.exchange.client_connection import HELD_BY_TURN
+from balancer.exchange.turns import AT_ONCE, SECONDS_PER_TURN, STEPS_PER_TURN, Turns
+from balancer.http.h2.frame_scanner import FrameScanner
+from balancer.http.h2.limits import SMALL
+from tests.support import frames, messages
+from tests.support.example_counts import examples
+from tests.support.frames import END_HEADERS, PREFACE, frame, head
+from tests.support.http2_client import fields
+from tests.support.messages import pieces
+from tests.support.readers import requests_seen
+from tests.support.storm import ANSWER
+from tests.support.wireless import Peer, Wireless
+
+NUMBER = 1000
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+OPENED = PREFACE + frame(frames.SETTINGS)
+POST = head(1, *fields(method=b"POST"), flags=END_HEADERS)
+GET = b"GET /other HTTP/1.1\r\nHost: a\r\n\r\n"
+VERSIONS = ["http1", "http2"]
+
+
+def flood(version: str, part: bytes = b"x", number: int = NUMBER) -> bytes:
+    """A request whose body comes in small parts."""
+    if version == "http1":
+        return CHUNKED + b"%x\r\n%b\r\n" % (len(part), part) * number + b"0\r\n\r\n"
+    return OPENED + POST + frame(frames.DATA, part, 1) * number + frame(frames.DATA, b"", 1, 1)
+
+
+def stage_of(turns: Turns | None = None, **options: Any) -> Wireless:
+    stage = Wireless(**options)
+    stage.proxy.turns = turns or stage.proxy.turns
+    stage.worker_script = answer
+    return stage
+
+
+def answer(worker: Peer) -> None:
+    if worker.received.endswith((b"0\r\n\r\n", b"close\r\n\r\n")) or bytes(worker.received).count(GET[:10]):
+        worker.send(ANSWER)
+
+
+def taken(stage: Wireless) -> int:
+    """Bytes of bodies that the workers have got."""
+    return sum(len(request.body) for peer in stage.workers for request in requests_seen(bytes(peer.received)))
+
+
+def waiting(stage: Wireless) -> int:
+    return sum(bool(one.is_held & HELD_BY_TURN) for one in stage.proxy.downstreams)
+
+
+def done(stage: Wireless) -> int:
+    return stage.proxy.counts.responses[200]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_floods_share_the_steps(version: str) -> None:
+    """Fifty clients get at once what is cheap, then what a turn allows; another's request is answered between."""
+    with stage_of() as stage:
+        for _ in range(50):
+            stage.client().send(flood(version))
+        stage.turn()
+        first = 50 * (AT_ONCE - (version == "http2"))  # SETTINGS is a step, too
+        assert (taken(stage), waiting(stage)) == (first, 50)
+        stage.client().send(GET)
+        stage.turn()
+        assert done(stage) == 1
+        stage.loop.advance(100 * SECONDS_PER_TURN)
+        assert 50 * STEPS_PER_TURN <= taken(stage) - first <= 101 * STEPS_PER_TURN
+        stage.loop.advance(2 * 50 * NUMBER / STEPS_PER_TURN * SECONDS_PER_TURN)
+        assert (taken(stage), waiting(stage), done(stage)) == (50 * NUMBER, 0, 51)
+        stage.leave()
+        assert not stage.left_behind()
+
+
+@pytest.mark.parametrize("others", [0, 50])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_sends_more_than_20_000_small_parts_a_second(version: str, others: int) -> None:
+    """Alone, and beside one client with many connections: clients take turns."""
+    with stage_of() as stage:
+        for _ in range(others):
+            stage.client("192.0.2.8").send(flood(version))
+        stage.client().send(flood(version))
+        stage.loop.advance(NUMBER / 20_000)
+        assert done(stage) == 1
+        stage.leave()
+        assert not stage.left_behind()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_large_parts_and_ordinary_requests_take_no_turn(version: str) -> None:
+    """Also a hundred requests of gRPC, each with a small frame at its end, and what ends a body in chunks."""
+    with stage_of() as stage:
+        stage.client().send(flood(version, b"x" * SMALL, 100))
+        if version == "http1":
+            stage.client().send((CHUNKED + b"1\r\nx\r\n0\r\n\r\n") * 100)
+        else:
+            calls = [
+                (head(1 + 2 * n, *fields(method=b"POST"), flags=END_HEADERS), 1 + 2 * n) for n in range(100)
+            ]
+            stage.client().send(
+                OPENED + b"".join(one + frame(frames.DATA, b"x", stream, 1) for one, stream in calls)
+            )
+        stage.turn()
+        assert (waiting(stage), done(stage)) == (0, 101)
+        stage.leave()
+
+
+@pytest.mark.parametrize(("size", "times"), [(250, 118), (3_900, 8)], ids=["large", "refused"])
+def test_heads_by_reference_take_turns(size: int, times: int) -> None:
+    """30 KB in a few bytes (RFC 7541): beyond the first piece, a few of them in a turn."""
+    cookie = frames.block((b"cookie", b"c" * size), first=0x40)
+    first = frame(frames.HEADERS, frames.block(*fields()) + cookie, 1, END_HEADERS | 1)
+    again = frames.block(*fields()) + b"\xbe" * times
+    with stage_of() as stage:
+        client = stage.client()
+        client.send(OPENED + first)
+        client.send(
+            b"".join(frame(frames.HEADERS, again, stream, END_HEADERS | 1) for stream in range(3, 163, 2))
+        )
+        stage.turn()
+        assert (waiting(stage), stage.proxy.counts.http2_streams) == (1, 3)
+        stage.loop.advance(0.02)
+        assert 4 < stage.proxy.counts.http2_streams <= 3 + 20 * STEPS_PER_TURN // 32
+        stage.loop.advance(1)
+        assert (waiting(stage), stage.proxy.counts.http2_streams) == (0, 81)
+        stage.leave()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("is_early", [False, True], ids=["in order", "while paused"])
+def test_end_behind_input_that_waits(version: str, is_early: bool) -> None:
+    """The client's FIN counts after its input, also where the transport reports it at once, as with TLS."""
+    with stage_of() as stage:
+        client = stage.client()
+        client.send(flood(version))
+        if is_early:
+            assert client.wire is not None
+            assert client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
+        else:
+            client.end()
+        stage.turn()
+        assert client.is_open
+        stage.loop.advance(0.1)
+        assert taken(stage) == NUMBER
+        assert (client.ending, b"200 OK" in client.received) == ("end", version == "http1")
+        stage.leave()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_timeout_while_input_waits(version: str) -> None:
+    """What the client has sent in time is taken ten seconds later; then the timeout begins."""
+    with stage_of(timeouts=(("request_idle", 1.0),)) as stage:
+        stage.proxy.turns.spend(round(10 * STEPS_PER_TURN / SECONDS_PER_TURN))
+        whole, partial = stage.client(), stage.client()
+        whole.send(flood(version))
+        partial.send(flood(version)[:-9])
+        for _ in range(36):
+            stage.advance(0.25)
+        assert (waiting(stage), done(stage), stage.proxy.counts.errors.total()) == (2, 0, 0)
+        for _ in range(6):
+            stage.advance(0.25)
+        assert (waiting(stage), done(stage), stage.proxy.counts.errors.total()) == (0, 1, 0)
+        stage.advance(1.5)
+        assert stage.proxy.counts.errors == {"body_timeout": 1}
+        stage.leave()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("end", "statuses"), [("refused", {413: 1}), ("drained", {200: 1}), ("lost", {})])
+def test_ends_while_input_waits(version: str, end: str, statuses: dict[int, int]) -> None:
+    """The worker answers early and closes, the balancer drains, or the client is gone."""
+    with stage_of() as stage:
+        client = stage.client()
+        client.send(flood(version))
+        stage.turn()
+        assert waiting(stage) == 1
+        if end == "refused":
+            stage.workers[0].send(b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        elif end == "drained":
+            stage.proxy.drain()
+        else:
+            client.vanish()
+        for _ in range(4):
+            stage.advance(0.25)
+        counts = stage.proxy.counts.responses
+        assert {status: count for status, count in enumerate(counts) if count} == statuses
+        client.end()
+        for _ in range(40):
+            stage.advance(0.25)
+        assert not stage.proxy.downstreams
+        stage.leave()
+        assert not stage.left_behind()
+
+
+def test_upgrade_behind_input_that_waits() -> None:
+    upgrade = b"GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    with stage_of() as stage:
+        client = stage.client()
+        client.send(flood("http1") + upgrade + b"early")
+        stage.loop.advance(0.1)
+        worker = stage.workers[-1]
+        assert b"GET /chat" in worker.received
+        worker.send(b"HTTP/1.1 101 Go\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello")
+        stage.loop.advance(0.1)
+        assert worker.received.endswith(b"early")
+        assert client.received.endswith(b"hello")
+        stage.leave()
+
+
+def outcome(turns: Turns, reads: list[bytes], number: int) -> tuple[object, bytes]:
+    """What a worker gets of the requests in these reads, and what the client gets."""
+    with stage_of(turns) as stage:
+        stage.worker_script = None
+        client = stage.client()
+        for data in reads:
+            client.send(data)
+            stage.turn()
+        seen: list[object] = []
+        for _ in range(number):
+            stage.loop.advance(20)
+            found = requests_seen(bytes(stage.workers[0].received))
+            assert len(found) == len(seen) + 1
+            last = found[-1]
+            seen.append((last.line, last.body, last.trailers, last.is_whole))
+            stage.workers[0].send(ANSWER if last.line[0] != b"HEAD" else ANSWER[:-2])
+        stage.loop.advance(20)
+        received = bytes(client.received)
+        stage.leave()
+        return seen, received
+
+
+@examples(60)
+@given(st.data())
+def test_any_number_of_steps_gives_the_same_requests(data: st.DataObject) -> None:
+    """Pipelined, split anywhere, with trailers: only the time differs."""
+    sent = data.draw(st.lists(messages.requests(), min_size=1, max_size=3))
+    reads = data.draw(pieces(b"".join(one.data for one in sent)))
+    turns = Turns(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 20)))
+    assert outcome(turns, reads, len(sent)) == outcome(Turns(), reads, len(sent))
+
+
+@examples(60)
+@given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 5), st.data())
+def test_pieces_of_frames(kinds: list[int], limit: int, data: st.DataObject) -> None:
+    """Together they are the input, they end with a frame or with the read, and none has more than the limit."""
+    some = [
+        *(frame(frames.DATA, b"x", 1), frame(frames.PING, b"12345678"), frame(frames.DATA, b"x" * SMALL, 1)),
+        *(frame(frames.DATA, b"x", 1, 1), head(1, *fields())),
+    ]
+    sent = [PREFACE, *(some[kind] for kind in kinds)]
+    ends = list(accumulate(map(len, sent)))
+    scanner, at, come, small = FrameScanner(), 0, 0, 0
+    for read in data.draw(pieces(b"".join(sent))):
+        come += len(read)
+        kept, begin = b"".join(sent)[at:come], at
+        while (end := begin + scanner.end_of_piece(kept, at - begin, limit, limit)) > at:
+            assert end == come or end in ends
+            assert scanner.small <= limit
+            assert (
+                sum(kind == 4 for kind, last in zip(kinds, ends[1:], strict=True) if at < last <= end)
+                <= limit
+            )
+            at, small = end, small + scanner.small
+        assert come - at < 9
+    assert (at, small) == (ends[-1], sum(kind < 2 for kind in kinds))

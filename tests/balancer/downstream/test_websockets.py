@@ -1,0 +1,178 @@
+"""WebSockets through the balancer, with the package `websockets` as client and server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.http11 import Request, Response
+from websockets.typing import Origin, Subprotocol
+
+from tests.support.stage import Stage
+from tests.support.wire import PATIENCE
+
+MIB = 1 << 20
+CLIENTS = 1000
+DESCRIPTORS_EACH = 4
+"""Client, both sides of the balancer, server: all in this process."""
+
+Connections = list[ServerConnection]
+
+
+async def echo(connection: ServerConnection) -> None:
+    """Send everything back; "bye CODE" closes with that code."""
+    async for message in connection:
+        if isinstance(message, str) and message.startswith("bye "):
+            await connection.close(int(message.removeprefix("bye ")), "as you wish")
+            return
+        await connection.send(message)
+
+
+@asynccontextmanager
+async def echo_server(stage: Stage) -> AsyncIterator[tuple[str, Connections]]:
+    """The URL of an echoing server behind the balancer, and its connections."""
+    connections: Connections = []
+
+    async def on_connection(connection: ServerConnection) -> None:
+        connections.append(connection)
+        await echo(connection)
+
+    async with serve(
+        on_connection,
+        "127.0.0.1",
+        0,
+        max_size=32 * MIB,
+        subprotocols=[Subprotocol("chat")],
+        ping_interval=None,
+    ) as server:
+        port = server.sockets[0].getsockname()[1]
+        await stage.serve(port)
+        yield f"ws://{stage.running.address}/room?id=1", connections
+        await stage.eventually(lambda: not stage.proxy.tunnels)
+    ends = stage.outcomes()
+    assert ends.get("tunnelled", 0) == stage.proxy.tunnels.opened
+    assert (stage.pool().leased, stage.proxy.in_flight) == (0, 0)
+
+
+def client_for(url: str, *, compression: str | None = None, origin: str = "http://here") -> connect:
+    """A client without automatic pings."""
+    return connect(
+        url,
+        compression=compression,
+        origin=Origin(origin),
+        subprotocols=[Subprotocol("chat")],
+        max_size=32 * MIB,
+        ping_interval=None,
+        proxy=None,
+    )
+
+
+async def received(client: ClientConnection) -> str | bytes:
+    async with asyncio.timeout(PATIENCE * 4):
+        return await client.recv()
+
+
+@pytest.mark.parametrize("compression", [None, "deflate"])
+async def test_messages_are_echoed(stage: Stage, compression: str | None) -> None:
+    """Text, binary, empty; permessage-deflate is negotiated by the ends."""
+    async with echo_server(stage) as (url, connections), client_for(url, compression=compression) as client:
+        for message in ("héllo ⚖", b"\x00\xff" * 100, "", b"", "x" * 100_000):
+            await client.send(message)
+            assert await received(client) == message
+        extensions = connections[0].protocol.extensions
+        assert bool(client.protocol.extensions) is bool(extensions) is (compression is not None)
+
+
+async def test_fragmented_message(stage: Stage) -> None:
+    async with echo_server(stage) as (url, _), client_for(url) as client:
+        await client.send([b"one", b"", b"two", b"three"])
+        assert await received(client) == b"onetwothree"
+
+
+async def test_message_of_sixteen_mebibytes(stage: Stage) -> None:
+    message = os.urandom(16 * MIB)
+    async with echo_server(stage) as (url, _), client_for(url) as client:
+        await client.send(message)
+        assert await received(client) == message
+
+
+async def test_pings_in_both_directions(stage: Stage) -> None:
+    """With their payloads."""
+    async with echo_server(stage) as (url, connections), client_for(url) as client:
+        await client.send("hello")
+        assert await received(client) == "hello"
+        for end in (client, connections[0]):
+            pong = await end.ping(b"payload")
+            async with asyncio.timeout(PATIENCE):
+                await pong
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
+async def test_close_codes_from_the_client(stage: Stage, code: int) -> None:
+    """The server gets the client's code and reason."""
+    async with echo_server(stage) as (url, connections):
+        async with client_for(url) as client:
+            await client.send("hello")
+            await received(client)
+            await client.close(code, "that is all")
+        await connections[0].wait_closed()
+        assert (connections[0].close_code, connections[0].close_reason) == (code, "that is all")
+
+
+@pytest.mark.parametrize("code", [1000, 1012, 4000])
+async def test_close_codes_from_the_server(stage: Stage, code: int) -> None:
+    """The client gets the server's code and reason."""
+    async with echo_server(stage) as (url, _), client_for(url) as client:
+        await client.send(f"bye {code}")
+        with pytest.raises(ConnectionClosed):
+            await received(client)
+        assert (client.close_code, client.close_reason) == (code, "as you wish")
+
+
+async def test_handshake_is_forwarded(stage: Stage) -> None:
+    """Target, origin and subprotocol as sent by the client; X-Forwarded-For from the balancer."""
+    async with echo_server(stage) as (url, connections), client_for(url, origin="http://there") as client:
+        assert client.subprotocol == "chat"
+        asked = connections[0].request
+        assert asked is not None
+        assert (asked.path, asked.headers["Origin"]) == ("/room?id=1", "http://there")
+        assert asked.headers["X-Forwarded-For"] == "127.0.0.1"
+
+
+async def test_declined_handshake_is_forwarded(stage: Stage) -> None:
+    """Its status and body are forwarded."""
+
+    def decline(connection: ServerConnection, request: Request) -> Response:
+        return connection.respond(418, "no tea\n")
+
+    async with serve(echo, "127.0.0.1", 0, process_request=decline) as server:
+        await stage.serve(server.sockets[0].getsockname()[1])
+        with pytest.raises(InvalidStatus) as caught:
+            await client_for(f"ws://{stage.running.address}/")
+    assert (caught.value.response.status_code, caught.value.response.body) == (418, b"no tea\n")
+
+
+@pytest.mark.second_tier
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < CLIENTS * DESCRIPTORS_EACH + 500,
+    reason=f"the hard limit of open files is below {CLIENTS * DESCRIPTORS_EACH + 500}",
+)
+async def test_a_thousand_concurrent_tunnels(stage: Stage) -> None:
+    async with echo_server(stage) as (url, connections), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(client_for(url)) for _ in range(CLIENTS)]
+        assert len(stage.proxy.tunnels) == stage.state().in_flight == len(connections) == CLIENTS
+        for number, client in enumerate(clients):
+            await client.send(f"I am {number}")
+        for number, client in enumerate(clients):
+            assert await received(client) == f"I am {number}"
+        async with asyncio.TaskGroup() as leaving:
+            for client in clients:
+                leaving.create_task(client.close())
+    assert stage.outcomes() == {"tunnelled": CLIENTS}

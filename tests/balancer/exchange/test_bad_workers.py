@@ -1,0 +1,192 @@
+"""Workers with invalid certificates, unknown names or garbage responses, over every transport.
+
+A request is sent elsewhere, even a POST, if nothing of it reached the worker. After an invalid response only
+idempotent requests are repeated: the worker may have executed the request.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.balancer.upstream.test_transports import TRANSPORTS, echo
+from tests.support.certificates import Shelf, self_signed
+from tests.support.scripted_transports import over_http1, over_http2
+from tests.support.stage import Stage
+from tests.support.wire import Message, Script, ScriptedWorker, Wire, get, playing, post, response
+
+STATUS = b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+METRICS = b"GET /-/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Untrusted:
+    """What is wrong with a certificate, and the kind of fault that is counted."""
+
+    kind: str
+    names: tuple[str, ...] = ("127.0.0.1",)
+    is_expired: bool = False
+    is_of_another: bool = False
+    is_self_signed: bool = False
+
+
+UNTRUSTED = [
+    Untrusted("certificate_expired", is_expired=True),
+    Untrusted("certificate_name", names=("other.example.org",)),
+    Untrusted("certificate_self_signed", is_self_signed=True),
+    Untrusted("certificate_authority", is_of_another=True),
+]
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def echo_worker(transport: str) -> ScriptedWorker:
+    return over_http2(echo, []) if transport == "http2" else over_http1(echo, [])
+
+
+async def listening(stage: Stage, worker: ScriptedWorker, transport: str) -> int:
+    """Start the worker and return its port; https if it has a context."""
+    if worker.tls is not None:
+        worker.tls.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
+    await worker.start()
+    stage.started_workers.append(worker)
+    return worker.port
+
+
+def bad_and_good(transport: str, bad: str, good: str | None = None) -> list[dict[str, Any]]:
+    """Endpoints in this order; round robin begins with the first."""
+    both = [{"id": "bad", "address": bad, "region": "r", "transport": transport}]
+    if good is not None:
+        both.append({"id": "good", "address": good, "region": "r", "transport": transport})
+    return both
+
+
+async def serve_bad_and_good(stage: Stage, transport: str, bad: str) -> None:
+    """Serve with the address `bad` and an echo worker, and one retry."""
+    port = await listening(stage, echo_worker(transport), transport)
+    await stage.serve(endpoints=bad_and_good(transport, bad, f"http://127.0.0.1:{port}"), retries=1)
+
+
+async def faults_of(stage: Stage) -> dict[str, int]:
+    """Faults of endpoint `bad` in the status, which must equal those in the metrics."""
+    status = json.loads((await stage.ask(STATUS)).body)
+    (bad,) = (one for one in status["endpoints"] if one["id"] == "bad")
+    faults: dict[str, int] = bad["route"]["faults"]
+    text = (await stage.ask(METRICS)).body.decode()
+    for kind, number in faults.items():
+        sample = f'steelyard_endpoint_connect_faults_total{{endpoint="bad",kind="{kind}",region="r"}}'
+        assert f"{sample} {float(number)}" in text
+    return faults
+
+
+def error_of(answer: Message) -> tuple[int, str]:
+    """Status and reason of a generated error; its detail is one line."""
+    report = json.loads(answer.body)
+    assert "\n" not in report["detail"]
+    assert report["detail"]
+    return answer.status, report["error"]
+
+
+def context_of(shelf: Shelf, folder: Path, case: Untrusted) -> Any:
+    if case.is_self_signed:
+        return self_signed(folder, *case.names)
+    if case.is_of_another:
+        folder.mkdir()
+        shelf = Shelf(folder)
+    return shelf.worker(*case.names, is_expired=case.is_expired)
+
+
+@pytest.mark.parametrize("case", UNTRUSTED, ids=lambda case: case.kind)
+async def test_invalid_certificate(stage: Stage, transport: str, case: Untrusted, tmp_path: Path) -> None:
+    """Nothing is sent; each kind is counted separately, and a POST goes to the other endpoint."""
+    shelf = Shelf(tmp_path)
+    bad, good = echo_worker(transport), echo_worker(transport)
+    bad.tls, good.tls = context_of(shelf, tmp_path / "another", case), shelf.worker("127.0.0.1")
+    addresses = [f"https://127.0.0.1:{await listening(stage, worker, transport)}" for worker in (bad, good)]
+    trust = {"ca": str(shelf.ca)}
+    await stage.serve(endpoints=bad_and_good(transport, *addresses), upstream_tls=trust, retries=1)
+    for _ in range(3):
+        answer = await stage.ask(post(b"secret"))
+        assert (answer.status, answer.body) == (200, b"secret")
+    assert b"secret" not in bad.received
+    faults = await faults_of(stage)
+    assert set(faults) == {case.kind}
+    assert faults[case.kind] == stage.outcomes("bad")["refused"] > 0
+
+
+@pytest.mark.parametrize("case", UNTRUSTED, ids=lambda case: case.kind)
+async def test_invalid_certificate_without_another_endpoint(
+    stage: Stage, transport: str, case: Untrusted, tmp_path: Path
+) -> None:
+    """The client gets 502 `tls_failed`; the status has the cause."""
+    shelf, bad = Shelf(tmp_path), echo_worker(transport)
+    bad.tls = context_of(shelf, tmp_path / "another", case)
+    address = f"https://127.0.0.1:{await listening(stage, bad, transport)}"
+    await stage.serve(
+        endpoints=bad_and_good(transport, address), upstream_tls={"ca": str(shelf.ca)}, retries=0
+    )
+    assert error_of(await stage.ask(get())) == (502, "tls_failed")
+    status = json.loads((await stage.ask(STATUS)).body)
+    assert "certificate" in status["endpoints"][0]["connections"]["last_fault"]
+
+
+async def test_unresolved_name(stage: Stage, transport: str) -> None:
+    """A name under `.invalid` (RFC 6761 § 6.4)."""
+    address = "http://worker.invalid:80"
+    await serve_bad_and_good(stage, transport, address)
+    for _ in range(3):
+        assert (await stage.ask(post(b"x"))).body == b"x"
+    assert set(await faults_of(stage)) == {"name"}
+    await stage.reload(endpoints=bad_and_good(transport, address), retries=0)
+    assert error_of(await stage.ask(post(b"x"))) == (502, "name_unresolved")
+
+
+async def test_connection_refused(stage: Stage, transport: str) -> None:
+    await serve_bad_and_good(stage, transport, f"http://127.0.0.1:{stage.dead_port()}")
+    for _ in range(3):
+        assert (await stage.ask(post(b"x"))).body == b"x"
+    assert set(await faults_of(stage)) == {"refused"}
+
+
+GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46" * 20
+BAD = {
+    "answers_garbage": playing(Wire.some, GARBAGE),
+    "sends_ssh_banner_at_once": playing(b"SSH-2.0-OpenSSH_9.6\r\n", Wire.closed),
+    "closes_after_bytes": playing(Wire.some),
+}
+
+
+@pytest.mark.parametrize("script", BAD.values(), ids=BAD)
+async def test_garbage_or_no_response(stage: Stage, transport: str, script: Script) -> None:
+    """A GET is retried elsewhere; a POST that was sent is not, and its client gets a one-line error."""
+    address = f"http://127.0.0.1:{(await stage.worker(script)).port}"
+    await serve_bad_and_good(stage, transport, address)
+    answers = [await stage.ask(get()) for _ in range(4)]
+    assert [answer.status for answer in answers] == [200] * 4
+    await stage.reload(endpoints=bad_and_good(transport, address))
+    status, reason = error_of(await stage.ask(post(b"once")))
+    assert (status, reason) in {
+        (502, "malformed_response"),
+        (502, "connection_broken"),
+        (502, "connect_failed"),
+        (502, "stream_refused"),  # garbage before the request was sent
+    }
+    errors = json.loads((await stage.ask(STATUS)).body)["errors"]
+    assert errors == {reason: 1}
+
+
+async def test_http1_where_http2_is_expected(stage: Stage) -> None:
+    """The error's detail names the protocol."""
+    worker = await stage.worker(response(b"old"))
+    await stage.serve(endpoints=bad_and_good("http2", f"http://127.0.0.1:{worker.port}"), retries=0)
+    answer = await stage.ask(get())
+    assert error_of(answer) == (502, "malformed_response")
+    assert "HTTP/1" in json.loads(answer.body)["detail"]

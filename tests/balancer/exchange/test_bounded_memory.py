@@ -1,0 +1,128 @@
+"""Memory that a client can occupy by not reading: bounded in bytes for every framing of the response."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from balancer.config.schema.limits import READ
+from balancer.upstream.library.bounded_reader import LONGEST_READ, next_size
+from tests.support.stage import Stage
+from tests.support.wire import Wire, get, response
+
+MIB = 1 << 20
+SIZE = 64 * MIB
+FRAMING = 1024
+"""A head and chunk sizes."""
+
+HEADS = {
+    "length": response(b"")[:-5] + b"%d\r\n\r\n" % SIZE,
+    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "until close": b"HTTP/1.1 200 OK\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("framing", HEADS)
+@pytest.mark.parametrize("buffer", [1024, 65_536, 200_000])
+async def test_stalled_client_holds_one_buffer(stage: Stage, framing: str, buffer: int) -> None:
+    """Of 64 MiB at most `limits.buffer` is held, or the first read where that is more."""
+    most = 0
+    taken = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        wire.write(HEADS[framing])
+        piece = b"x" * MIB
+        for _ in range(SIZE // MIB):
+            wire.write(b"%x\r\n%b\r\n" % (MIB, piece) if framing == "chunked" else piece)
+        await taken.wait()
+        wire.reset()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker, limits={"buffer": buffer})
+    client = await stage.client(receive_buffer=4096)
+    await client.send(get())
+    await stage.eventually(lambda: worker.connections and worker.connections[0].unsent)
+    left = -1
+    while left != worker.connections[0].unsent:  # until it stands still
+        left = worker.connections[0].unsent
+        for _ in range(200):
+            await stage.turn(1)
+            most = max(most, *(one.transport.get_write_buffer_size() for one in stage.proxy.downstreams))
+    assert left > SIZE // 2
+    assert [one.is_write_paused for one in stage.proxy.downstreams] == [True]
+    assert 0 < most <= max(buffer, LONGEST_READ) + FRAMING
+    client.reset()
+    taken.set()
+
+
+async def test_client_that_stalls_after_quick_reads_holds_one_read(stage: Stage) -> None:
+    """Reads grow while a client reads at once; after it stops at most one read of the largest size is held."""
+    taken = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        wire.write(response(b"x" * (8 * MIB)))
+        await wire.request()
+        wire.write(HEADS["length"] + b"x" * SIZE)
+        await taken.wait()
+        wire.reset()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get())
+    assert len((await client.response()).body) == 8 * MIB
+    (downstream,) = stage.proxy.downstreams
+    await client.send(get())
+    await stage.eventually(lambda: downstream.is_write_paused)
+    left = held = -1
+    while (left, held) != (worker.connections[0].unsent, downstream.transport.get_write_buffer_size()):
+        left, held = worker.connections[0].unsent, downstream.transport.get_write_buffer_size()
+        await stage.turn(200)
+    assert left > SIZE // 2
+    assert 0 < held <= LONGEST_READ + FRAMING
+    client.reset()
+    taken.set()
+
+
+class Receiver(asyncio.WriteTransport):
+    """A transport with `unsent` bytes in its buffer."""
+
+    def __init__(self, unsent: int) -> None:
+        self._unsent = unsent
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent
+
+
+def test_read_size_follows_the_write_buffer() -> None:
+    size, sizes = READ, []
+    for unsent in (0, 0, 0, 0, 1, 1, 1, 1, 0):
+        size = next_size(size, Receiver(unsent))
+        sizes.append(size)
+    assert sizes == [65_536, 131_072, 256_000, 256_000, 128_000, 64_000, READ, READ, 65_536]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="not on this system")
+async def test_kernel_send_buffer_is_limited(stage: Stage) -> None:
+    """Inherited from the listening socket."""
+    await stage.serve(await stage.worker(response(b"x")))
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: stage.proxy.downstreams)
+    (downstream,) = stage.proxy.downstreams
+    sock = downstream.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.proxy.limits.buffer
+
+
+async def test_413_to_head_has_no_content(stage: Stage) -> None:
+    """RFC 9110 § 9.3.2: a response to HEAD has no content."""
+    await stage.serve(await stage.worker(response(b"x")), limits={"body": 10})
+    client = await stage.client()
+    await client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\nContent-Length: 11\r\n\r\n")
+    answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.endswith(b"\r\n\r\n")

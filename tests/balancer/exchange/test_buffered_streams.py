@@ -1,0 +1,212 @@
+"""Buffering for streams of HTTP/2: slow uploads and slow readers occupy no worker, and nothing stays charged."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from balancer.http.h2.limits import Limits
+from tests.support.http2_client import Http2Client, fields, http2_client
+from tests.support.stage import Stage
+from tests.support.wire import Wire, answering_after, playing, response
+
+BODY = bytes(range(256)) * 1200
+BUFFERING = {"request": 400_000, "response": 400_000, "total": 500_000}
+
+
+async def serve(stage: Stage, answer: bytes, **buffering: int) -> Any:
+    worker = await stage.worker(response(answer))
+    await stage.serve(worker, buffering={**BUFFERING, **buffering}, limits={"buffer": 1024})
+    return worker
+
+
+async def slow_reader(stage: Stage) -> tuple[Http2Client, int]:
+    """A client that has a window of 16 KiB, and does not renew it."""
+    client = await http2_client(stage, Limits(stream_window=16_384))
+    client.is_slow = True
+    return client, client.request()
+
+
+async def test_response_is_taken_over_from_the_worker(stage: Stage) -> None:
+    await serve(stage, BODY)
+    client, stream = await slow_reader(stage)
+    await client.until(lambda: client.answers[stream].size == 16_384)
+    await stage.eventually(lambda: not stage.state().in_flight)
+    budget = stage.proxy.buffer_budget
+    assert (stage.pool().leased, stage.pool().idle) == (0, 1)
+    assert len(BODY) - 16_384 <= budget.kept <= len(BODY)
+    assert budget.responses == 1
+    client.is_slow = False
+    client.engine.acknowledge(stream, 16_384)
+    client.flush()
+    answer = await client.answer(stream)
+    assert answer.body == BODY
+    await stage.eventually(lambda: not budget.kept)
+
+
+async def test_chunks_and_trailers_are_taken_over(stage: Stage) -> None:
+    chunks = b"".join(b"2800\r\n%b\r\n" % BODY[at : at + 10_240] for at in range(0, len(BODY), 10_240))
+    message = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nX-Sum: 1\r\n\r\n"
+    await stage.serve(await stage.worker(message), buffering=BUFFERING, limits={"buffer": 1024})
+    client, stream = await slow_reader(stage)
+    await client.until(lambda: client.answers[stream].size == 16_384)
+    await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
+    assert stage.proxy.buffer_budget.kept > 200_000
+    client.is_slow = False
+    client.engine.acknowledge(stream, 16_384)
+    client.flush()
+    answer = await client.answer(stream)
+    assert (answer.body, answer.trailers) == (BODY, {b"x-sum": b"1"})
+    await stage.eventually(lambda: not stage.proxy.buffer_budget.kept)
+
+
+async def test_second_stream_beyond_the_total_is_streamed(stage: Stage) -> None:
+    """On the same connection; when the client takes both, both arrive. The worker sends piece by piece."""
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            for at in range(0, len(BODY), 30_720):
+                await wire.send(BODY[at : at + 30_720] if at else response(BODY)[:-276_480])
+                await stage.turn(20)
+
+    await stage.serve(await stage.worker(script), buffering=BUFFERING, limits={"buffer": 1024})
+    client, kept = await slow_reader(stage)
+    await client.until(lambda: client.answers[kept].size == 16_384)
+    await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
+    streamed, budget = client.request(), stage.proxy.buffer_budget
+    await client.until(lambda: client.answers[streamed].size == 16_384)
+    await stage.eventually(lambda: budget.responses_streamed == 1)
+    assert (budget.responses, stage.state().in_flight) == (1, 1)
+    assert budget.kept <= budget.total
+    client.is_slow = False
+    for stream in (kept, streamed):
+        client.engine.acknowledge(stream, 16_384)
+    client.flush()
+    for stream in (kept, streamed):
+        assert (await client.answer(stream)).body == BODY
+    await stage.eventually(lambda: not budget.kept)
+
+
+async def test_response_beyond_the_total_is_streamed(stage: Stage) -> None:
+    await serve(stage, BODY, request=0, response=20_000, total=20_000)
+    client, stream = await slow_reader(stage)
+    await client.until(lambda: client.answers[stream].size == 16_384)
+    await stage.turn()
+    assert stage.state().in_flight == 1
+    assert stage.proxy.buffer_budget.kept == 0
+    client.is_slow = False
+    client.engine.acknowledge(stream, 16_384)
+    client.flush()
+    assert (await client.answer(stream)).body == BODY
+
+
+@pytest.mark.parametrize("way", ["reset", "close", "stall"])
+async def test_client_that_goes_away_gives_its_share_back(stage: Stage, way: str) -> None:
+    await serve(stage, BODY)
+    client, stream = await slow_reader(stage)
+    await client.until(lambda: client.answers[stream].size == 16_384)
+    budget = stage.proxy.buffer_budget
+    await stage.eventually(lambda: budget.kept)
+    if way == "reset":
+        client.engine.reset(stream, 8)
+        client.flush()
+    elif way == "close":
+        await client.wire.close()
+    else:
+        stage.advance(1.0)
+        stage.advance(61.0)
+    await stage.eventually(lambda: not budget.kept)
+
+
+async def test_body_is_received_before_an_endpoint_is_asked(stage: Stage) -> None:
+    worker = await serve(stage, b"ok")
+    client = await http2_client(stage)
+    head = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/"))
+    stream = client.begin((*head, (b"expect", b"100-continue")))
+    await client.until(lambda: client.answers[stream].interim)
+    body = BODY[:200_000]  # within the window of a stream
+    for at in range(0, len(body), 10_000):
+        client.send(stream, body[at : at + 10_000])
+    await stage.eventually(lambda: stage.proxy.buffer_budget.kept >= len(body))
+    assert not worker.requests
+    assert (stage.proxy.receiving, stage.state().in_flight) == (1, 0)
+    client.send(stream, b"", is_last=True)
+    assert (await client.answer(stream)).body == b"ok"
+    [request] = worker.requests
+    assert request.body == body
+    assert request.value(b"Expect") is None
+    assert (stage.proxy.buffer_budget.kept, stage.proxy.receiving) == (0, 0)
+
+
+async def test_fifty_uploads_of_one_client_hold_no_worker(stage: Stage) -> None:
+    worker = await serve(stage, b"ok")
+    client, budget = await http2_client(stage), stage.proxy.buffer_budget
+    await client.ask()  # the window of the connection is known from now on
+    streams = [client.begin(fields(method=b"POST")) for _ in range(50)]
+    for stream in streams:
+        client.send(stream, b"x" * 2999)
+    await stage.eventually(lambda: budget.kept >= 50 * 2999)
+    assert (len(worker.requests), stage.proxy.receiving) == (1, 50)
+    for stream in streams:
+        client.send(stream, b"x", is_last=True)
+        assert (await client.answer(stream)).status == 200
+    assert {request.body for request in worker.requests[1:]} == {b"x" * 3000}
+    assert (budget.kept, budget.requests, stage.proxy.receiving) == (0, 50, 0)
+    assert len(worker.connections) == 1
+
+
+@pytest.mark.parametrize("way", ["reset", "close", "timeout"])
+async def test_upload_that_does_not_end(stage: Stage, way: str) -> None:
+    await serve(stage, b"ok")
+    client, budget = await http2_client(stage), stage.proxy.buffer_budget
+    stream = client.begin(fields(method=b"POST"))
+    client.send(stream, b"x" * 100)
+    await stage.eventually(lambda: budget.kept)
+    if way == "reset":
+        client.engine.reset(stream, 8)
+        client.flush()
+    elif way == "close":
+        await client.wire.close()
+    else:
+        stage.advance(31.0)
+        assert (await client.answer(stream)).status == 408
+    await stage.eventually(lambda: not budget.kept)
+    assert (stage.proxy.receiving, stage.proxy.router.routed) == (0, 0)
+
+
+async def test_calls_of_grpc_are_streamed(stage: Stage) -> None:
+    """The worker answers before the request has ended."""
+    script = playing(
+        Wire.head, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", Wire.closed
+    )
+    await stage.serve(await stage.worker(script), buffering=BUFFERING)
+    client = await stage.client()
+    lines = (b"Host: a", b"Content-Type: application/grpc", b"Transfer-Encoding: chunked", b"", b"1\r\nx\r\n")
+    await client.send(b"\r\n".join((b"POST / HTTP/1.1", *lines)))
+    assert (await client.head()).status == 200
+    assert stage.proxy.buffer_budget.kept == 0
+    await client.close()
+
+
+async def test_removed_pool_waits_for_a_body_that_it_receives(stage: Stage) -> None:
+    go = asyncio.Event()
+    script = answering_after(go, response(b"api"))
+    api, main = await stage.worker(script), await stage.worker(response(b"main"))
+    pools = {"api": {"endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{api.port}"}]}}
+    routes = [{"prefix": "/api", "pool": "api"}]
+    await stage.serve(main, buffering=BUFFERING, pools=pools, routes=routes)
+    client = await stage.client()
+    await client.send(b"POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+    named = stage.control_plane.named["api"]
+    await stage.eventually(lambda: named.proxy.receiving)
+    await stage.reload(routes=[], pools={})
+    stage.running.named_pools.sweep(stage.clock.at)
+    assert stage.running.named_pools.every == [named]
+    await client.send(b"cd")
+    go.set()
+    assert (await client.response()).body == b"api"
+    stage.running.named_pools.sweep(stage.clock.at)
+    assert stage.running.named_pools.every == []

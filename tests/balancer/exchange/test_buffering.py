@@ -1,0 +1,135 @@
+"""Buffering as configured and reported: its keys, named pools, status and metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.config.schema.limits import BufferingLimits
+from balancer.configuration import load
+from balancer.exchange.runtime_config import runtime_config_of
+from tests.balancer.config.test_config import ENDPOINT, problem, write
+from tests.balancer.control.test_admin import local, status
+from tests.balancer.control.test_reload import endpoint
+from tests.support.stage import Stage
+from tests.support.wire import get, post, response
+
+BODY = b"x" * 100
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", BufferingLimits(0, 0, 64 << 20)),
+        ("request = 1000", BufferingLimits(1000, 0, 64 << 20)),
+        ("response = 67108864\ntotal = 67_108_864", BufferingLimits(0, 64 << 20, 64 << 20)),
+    ],
+)
+def test_keys(tmp_path: Path, text: str, expected: BufferingLimits) -> None:
+    settings = load(write(tmp_path, f"{ENDPOINT}[buffering]\n{text}\n"), {})
+    assert runtime_config_of(settings).buffering == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("request = -1", "buffering.request: input should be greater than or equal to 0, got -1"),
+        ("response = 67108865", "buffering.response: input should be less than or equal to 67108864"),
+        ("response = 2048\ntotal = 2047", "buffering.total: must not be below response (2048), got 2047"),
+        ("request = 4096\ntotal = 2048", "buffering.total: must not be below request (4096), got 2048"),
+        ("totals = 1", "buffering.totals: is not a known key; did you mean 'total'?"),
+    ],
+)
+def test_problems_name_the_key_and_what_is_allowed(tmp_path: Path, text: str, expected: str) -> None:
+    assert problem(tmp_path, f"{ENDPOINT}[buffering]\n{text}\n").startswith(expected)
+
+
+async def metrics(stage: Stage) -> str:
+    return (await stage.ask(local(b"/-/metrics"))).body.decode()
+
+
+async def test_status_and_metrics(stage: Stage) -> None:
+    """What is kept, its bound, and what was kept and streamed."""
+    await stage.serve(
+        await stage.worker(response(b"ok")), buffering={"request": 100, "response": 50, "total": 1024}
+    )
+    clients = [await stage.client() for _ in range(11)]
+    for client in clients:
+        await client.send(post(BODY)[:-1])
+        await stage.turn()
+    await stage.eventually(lambda: stage.proxy.router.in_flight == 1)
+    document = (await status(stage))["buffering"]
+    assert document == {
+        "kept": 990,
+        "limit": 1024,
+        "requests": 0,
+        "responses": 0,
+        "requests_streamed": 1,
+        "responses_streamed": 0,
+    }
+    lines = (await metrics(stage)).splitlines()
+    for line in (
+        "steelyard_buffered_bytes 990.0",
+        "steelyard_buffered_bytes_limit 1024.0",
+        'steelyard_buffered_total{body="request"} 0.0',
+        'steelyard_buffering_refused_total{body="request"} 1.0',
+        'steelyard_buffering_refused_total{body="response"} 0.0',
+    ):
+        assert line in lines
+    for client in clients:
+        assert (await client.ask(b"x")).body == b"ok"
+    document = (await status(stage))["buffering"]
+    assert (document["kept"], document["requests"]) == (0, 10)
+
+
+async def test_nothing_is_reported_while_buffering_is_off(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()))
+    assert (await status(stage))["buffering"] is None
+    assert "steelyard_buffer" not in await metrics(stage)
+
+
+async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None:
+    """Here only the pool `api` is buffered, at first and after a reload; status and metrics are of the process."""
+    main, worker = await stage.worker(response(b"main")), await stage.worker(response(b"api"))
+    keys: dict[str, Any] = {
+        "routes": [{"prefix": "/api", "pool": "api"}],
+        "pools": {"api": {"endpoints": [endpoint(worker, "a0")], "buffering": {"request": 100}}},
+        "buffering": {"total": 1024},
+    }
+    await stage.serve(main, **keys)
+    for _ in range(2):
+        streamed, kept = await stage.client(), await stage.client()
+        await streamed.send(post(BODY)[:-1])
+        await kept.send(post(BODY).replace(b"POST /", b"POST /api")[:-1])
+        await stage.eventually(lambda: stage.proxy.buffer_budget.kept == 99)
+        assert (stage.proxy.router.in_flight, worker.requests[1:]) == (1, [])
+        document = await status(stage)
+        assert (document["buffering"]["kept"], document["buffering"]["limit"]) == (99, 1024)
+        assert "buffering" not in document["pools"][0]
+        assert "steelyard_buffered_bytes 99.0" in (await metrics(stage)).splitlines()
+        assert [(await client.ask(b"x")).body for client in (streamed, kept)] == [b"main", b"api"]
+        assert stage.proxy.buffer_budget.kept == 0
+        await stage.running.reload()
+
+
+async def test_requests_of_one_connection_go_to_buffered_and_unbuffered_pools(stage: Stage) -> None:
+    """A large response of the one, and then of the other, to a client that reads slowly."""
+    body = bytes(range(256)) * 4096
+    main, worker = await stage.worker(response(body)), await stage.worker(response(body))
+    await stage.serve(
+        main,
+        routes=[{"prefix": "/api", "pool": "api"}],
+        pools={"api": {"endpoints": [endpoint(worker, "a0")], "buffering": {"response": 4 << 20}}},
+    )
+    client = await stage.client(receive_buffer=4096)
+    for target, is_kept in ((b"/api", True), (b"/", False), (b"/api", True)):
+        await client.send(get(target))
+        await client.head()
+        await stage.eventually(lambda: [one.is_write_paused for one in stage.proxy.downstreams] == [True])
+        await stage.turn(500)
+        assert bool(stage.proxy.buffer_budget.kept) is is_kept
+        assert await client.exactly(len(body)) == body
+        await stage.eventually(lambda: not stage.proxy.buffer_budget.kept)
+    assert stage.proxy.buffer_budget.responses == 2

@@ -1,0 +1,234 @@
+"""Hostile files, DNS answers, load reports and admin responses: a one-line error, and the known endpoints stay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from balancer.__main__ import cli, main
+from balancer.config.documents import DEEPEST, LARGEST
+from balancer.config.problems import ConfigError
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.configuration import load
+from balancer.http.h1.load_report import reported_load
+from tests.balancer.cluster.test_discovery_dns import NAME, known, only_source, pass_time, serve
+from tests.support.command_line import run_in_process
+from tests.support.name_server import SRV, NameServer, name_bytes
+from tests.support.stage import Stage
+from tests.support.wire import ScriptedWorker, get, response
+
+# --- files
+
+TEXTS: dict[str, bytes] = {
+    "deep lists": b"x = " + b"[" * 100_000,
+    "deep tables": b"[" + b"a." * 5000 + b"a]\nx = 1\n",
+    "a little too deep": b"[policy." + b".".join([b"a"] * DEEPEST) + b"]\nx = 1\n",
+    "a long number": b"seed = " + b"9" * 5000,
+    "no text": b"\xff\xfe\x00",
+    "long": b"#" * (LARGEST + 1),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_invalid_configuration_file(tmp_path: Path, case: str) -> None:
+    """From a file of any content."""
+    path = tmp_path / "balancer.toml"
+    path.write_bytes(TEXTS[case])
+    with pytest.raises(ConfigError) as raised:
+        load(path, {})
+    assert re.match(rf"{re.escape(str(path))}(:1)?: ", str(raised.value))
+    assert "TOML" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_endless_configuration() -> None:
+    with pytest.raises(ConfigError, match=r"/dev/zero: .*16 MiB"):
+        load(Path("/dev/zero"), {})
+
+
+def test_messages_are_printable_and_bounded(tmp_path: Path) -> None:
+    """Messages contain no control characters and are bounded in length."""
+    path = tmp_path / "\x1b[31m.toml"
+    path.write_text(f'policy = "{"x" * 100_000}"\n', encoding="utf-8")
+    for words in (
+        ["check", str(path)],
+        ["check", str(tmp_path / "\x1b]none")],
+        ["serve", "--worker", "\x1b[31m"],
+    ):
+        done = run_in_process(main, "balancer", *words)
+        lines = done.stderr.splitlines()
+        assert (done.returncode, "\x1b" in done.stderr) == (2, False)
+        assert all(line.startswith("balancer: ") and len(line) < 3000 for line in lines)
+        assert len(lines) == (2 if words[-1] == str(path) else 1)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://a\r\nX: b:80",
+        "http://127.0.0.1:80\r\n",
+        "http://127.0.0.1\t:80",
+        "http://a\x1b[31m",
+        "http://a b:80",
+        "http://" + "a" * 300,
+        "http://a\u202eb:80",
+    ],
+)
+def test_address_with_hidden_characters(address: str) -> None:
+    """`urlsplit` ignores line ends and tabs."""
+    with pytest.raises(ValueError, match="http://host:port"):
+        EndpointConfig(id="a", address=address)
+
+
+def poll_file(stage: Stage) -> None:
+    """Poll often enough for a stable file to be read."""
+    for _ in range(3):
+        stage.clock.at += 1
+        stage.control_plane.discovery.tick(stage.clock.at)
+
+
+async def test_invalid_watched_file(stage: Stage, tmp_path: Path) -> None:
+    """The endpoints stay, and the file is polled again."""
+    path = tmp_path / "endpoints.json"
+    worker = await stage.worker(response(b"here"))
+    good = f'[{{"id": "a", "address": "http://127.0.0.1:{worker.port}"}}]'
+    path.write_text(good, encoding="utf-8")
+    await stage.serve(discovery={"file": {"path": str(path)}})
+    (source,) = stage.control_plane.discovery.sources
+    for text, problem in (
+        ("[" * 100_000, str(DEEPEST)),
+        ("[" + "9" * 5000 + "]", "JSON"),
+        (" " * (LARGEST + 1), "16 MiB"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        poll_file(stage)
+        assert problem in (source.problem or "")
+    path.unlink()
+    os.mkfifo(path)
+    poll_file(stage)
+    assert "not a file" in (source.problem or "")
+    assert (await stage.ask(get())).body == b"here"
+    path.unlink()
+    path.write_text(good, encoding="utf-8")
+    poll_file(stage)
+    assert source.problem is None
+
+
+# --- name servers
+
+
+@pytest.mark.parametrize(
+    ("port", "target"),
+    [
+        (0, b"\1a\4test\0"),
+        (80, b"\0"),
+        (80, b"\5\x1b[31m\4test\0"),
+        (80, b"\3a\nb\4test\0"),
+        (80, b"\3a b\0"),
+    ],
+)
+async def test_unusable_srv_record(stage: Stage, names: NameServer, port: int, target: bytes) -> None:
+    """Port 0, the root, invalid host names: the answer is ignored, and the endpoints stay."""
+    names.service(NAME, (0, 0, 80, "a.test"))
+    names.address("a.test", "127.0.0.1")
+    await serve(stage, names, record="srv")
+    names.records[NAME, SRV] = [(0, struct.pack("!HHH", 0, 0, port) + target)]
+    await pass_time(stage, 1)
+    assert known(stage) == ["127.0.0.1-80"]
+    assert (only_source(stage).problem or "").isprintable()
+    assert "SRV" in (only_source(stage).problem or "")
+    names.records[NAME, SRV] = [(0, struct.pack("!HHH", 0, 0, 81) + name_bytes("a.test"))]
+    await pass_time(stage, 2)
+    assert known(stage) == ["127.0.0.1-81"]
+
+
+# --- workers
+
+
+@pytest.mark.parametrize(
+    "value", [b"99999999999999999999", b"1000001", b"1e5", b"nan", b"inf", b"-0", b"+1", b"0x1"]
+)
+@pytest.mark.parametrize("name", [b"In-Flight", b"Service-Time", b"Utilization"])
+def test_invalid_load_report(name: bytes, value: bytes) -> None:
+    assert reported_load(b"\r\nX-Worker-%b: %b\r\n" % (name, value)) is None
+
+
+# --- admin responses
+
+
+async def run_against(answer: bytes, *words: str) -> Result:
+    """Run `balancer endpoints` against a server that sends this response."""
+    worker = ScriptedWorker(lambda wire: answer_with(wire, answer))
+    await worker.start()
+    arguments = ["endpoints", "--url", f"http://127.0.0.1:{worker.port}", "--token", "t" * 20, *words]
+    ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+    await worker.stop()
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return ran
+
+
+async def answer_with(wire: Any, answer: bytes) -> None:
+    await wire.request()
+    await wire.send(answer)
+
+
+ROW = (
+    b'{"id": "%b", "condition_text": "ready", "in_flight": 0, "weight": 1, "region": "r", '
+    b'"address": "a", "source": "c"}'
+)
+ANSWERS: dict[str, bytes] = {
+    "no object": response(b"[]"),
+    "no list": response(b'{"endpoints": 5, "leaving": []}'),
+    "no rows": response(b'{"endpoints": [5], "leaving": []}'),
+    "other types": response(b'{"endpoints": [{"id": [], "state": {}}], "leaving": []}'),
+    "a weight that is none": response(
+        b'{"panic": {"everywhere": false, "regions": []}, "endpoints": [%b], "leaving": []}'
+        % (ROW % b"a").replace(b'"weight": 1', b'"weight": "1"')
+    ),
+    "deep": response(b"[" * 100_000),
+    "no JSON": response(b"\xff"),
+    "no HTTP": b"SSH-2.0-x\r\n",
+    "half": b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{",
+    "an error that is none": response(b"[1]", status=b"500 No"),
+    "a deep error": response(b"[" * 100_000, status=b"500 No"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.parametrize("words", [("list",), ("remove", "a"), ("ready", "a")])
+async def test_invalid_admin_response(case: str, words: tuple[str, ...]) -> None:
+    """One line that names the option."""
+    ran = await run_against(ANSWERS[case], *words)
+    assert ran.exit_code == 1
+    assert "--url: " in ran.output
+    assert ran.output.count("\n") == 1
+
+
+async def test_control_characters_are_escaped() -> None:
+    ran = await run_against(
+        response(
+            b'{"panic": {"everywhere": false, "regions": []}, "endpoints": [%b], "leaving": []}'
+            % (ROW % b"\\u001b[31m\\na")
+        ),
+        "list",
+    )
+    assert ran.exit_code == 0
+    assert ran.output.startswith("\\x1b[31m a ")
+    assert ran.output.count("\n") == 1
+
+
+async def test_redirect_is_not_followed() -> None:
+    elsewhere = ScriptedWorker(lambda wire: answer_with(wire, response(b"{}")))
+    await elsewhere.start()
+    moved = response(b"", b"Location: http://127.0.0.1:%d/" % elsewhere.port, status=b"307 Elsewhere")
+    ran = await run_against(moved, "list")
+    assert "307" in ran.output
+    assert elsewhere.connections == []
+    await elsewhere.stop()

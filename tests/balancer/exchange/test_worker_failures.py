@@ -1,0 +1,349 @@
+"""Failing workers at every step: the response to the client, the counted outcome, and retries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.support.stage import Stage
+from tests.support.wire import Message, Script, Wire, answering, get, playing, post, post_chunked, response
+
+OK = response(b"fine")
+
+
+close_after_request = playing(Wire.request)
+
+
+def send_then_disconnect(data: bytes, *, cleanly: bool = False) -> Script:
+    """Answer with `data` and reset, or close if `cleanly`."""
+    return playing(Wire.request, data, *(() if cleanly else (lambda _: asyncio.sleep(0), Wire.reset)))
+
+
+BROKEN = {
+    "reset": playing(Wire.request, Wire.reset),
+    "close": close_after_request,
+    "part": send_then_disconnect(b"HTTP/1.1 200 O"),
+}
+
+
+def check_error(answer: Message, status: int, reason: str) -> None:
+    """Assert a JSON error with reason, detail and request id."""
+    assert (answer.status, answer.value(b"Content-Type")) == (status, b"application/json")
+    report = json.loads(answer.body)
+    assert set(report) == {"error", "detail", "request_id"}
+    assert report["error"] == reason
+    assert report["detail"]
+    assert report["request_id"]
+
+
+# --- no connection
+
+
+@pytest.mark.parametrize("request_bytes", [get(), post(b"body"), post_chunked(b"body")])
+async def test_refused_connection_is_retried_for_any_method(stage: Stage, request_bytes: bytes) -> None:
+    """A refused connection is retried elsewhere for every method."""
+    worker = await stage.worker(OK)
+    await stage.serve(stage.dead_port(), worker)
+    for _ in range(2):
+        assert (await stage.ask(request_bytes)).body == b"fine"
+    assert len(worker.requests) == 2
+    assert worker.requests[0].body == worker.requests[1].body
+    refused = stage.outcomes("w0")["refused"]
+    assert stage.proxy.counts.retried == stage.pool("w0").counts.failed == refused > 0
+    assert stage.outcomes("w1") == {"ok": 2}
+
+
+async def test_all_endpoints_refuse(stage: Stage) -> None:
+    """502 after the retries; the client's connection stays open, and its request id is in the body."""
+    await stage.serve(stage.dead_port(), stage.dead_port())
+    client = await stage.client()
+    for _ in range(2):
+        answer = await client.ask(get(b"/", b"X-Request-ID: abc"))
+        check_error(answer, 502, "connect_failed")
+        assert json.loads(answer.body)["request_id"] == "abc"
+    assert stage.proxy.counts.errors == {"connect_failed": 2}
+    assert stage.proxy.counts.retried == 2
+
+
+async def test_error_to_head_has_no_body(stage: Stage) -> None:
+    await stage.serve(stage.dead_port())
+    client = await stage.client()
+    answer = await client.ask(get(method=b"HEAD"), to_head=True)
+    assert answer.status == 502
+    assert (await client.ask(get())).status == 502
+
+
+async def test_retries_can_be_disabled(stage: Stage) -> None:
+    """`retries = 0`: the first failure is final."""
+    worker = await stage.worker(OK)
+    await stage.serve(stage.dead_port(), worker, retries=0)
+    check_error(await stage.ask(get()), 502, "connect_failed")
+    assert worker.requests == []
+
+
+async def test_single_endpoint_is_retried(stage: Stage) -> None:
+    """Without another endpoint the failed one gets the second attempt, on a new connection."""
+    scripts = iter([close_after_request, answering(OK)])
+
+    async def script(wire: Wire) -> None:
+        await next(scripts)(wire)
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    assert (await stage.ask(get())).body == b"fine"
+    assert len(worker.connections) == 2
+
+
+async def test_body_without_a_connection_is_bounded(stage: Stage) -> None:
+    """At most the hold limit and one read are buffered; the error response still arrives."""
+    await stage.serve(stage.dead_port())
+    client = await stage.client()
+    client.write(post(b"x" * (8 << 20)))
+    check_error(await client.response(), 502, "connect_failed")
+    assert client.unsent > 1 << 20
+
+
+# --- before the first byte of a response
+
+
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("method", [b"OPTIONS", b"PUT", b"DELETE"])
+async def test_idempotent_request_is_retried(stage: Stage, script: Script, method: bytes) -> None:
+    """The connection broke within the response head at the latest."""
+    broken, worker = await stage.worker(script), await stage.worker(OK)
+    await stage.serve(broken, worker)
+    client = await stage.client()
+    answer = await client.ask(post(b"body", method=method))
+    assert (answer.status, worker.requests[0].body) == (200, b"body")
+    assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"ok": 1})
+
+
+async def test_chunked_put_is_retried(stage: Stage) -> None:
+    """The buffered part is already framed."""
+    broken, worker = await stage.worker(close_after_request), await stage.worker(OK)
+    await stage.serve(broken, worker)
+    request = post_chunked(b"one", b"two").replace(b"POST", b"PUT", 1)
+    assert (await stage.ask(request)).body == b"fine"
+    assert broken.requests[0].body == worker.requests[0].body == b"onetwo"
+
+
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+async def test_patch_is_not_retried(stage: Stage, script: Script) -> None:
+    """The worker may have executed it: 502 after one attempt."""
+    workers = [await stage.worker(script), await stage.worker(script)]
+    await stage.serve(*workers)
+    check_error(await stage.ask(post(b"x", method=b"PATCH")), 502, "connection_broken")
+    assert len(workers[0].requests + workers[1].requests) == 1
+    assert stage.proxy.counts.retried == 0
+
+
+async def test_stale_connection_under_a_get(stage: Stage) -> None:
+    """The close crosses the request; the GET is retried."""
+    script = answering_then_dying(1)
+    workers = [await stage.worker(script), await stage.worker(script)]
+    await stage.serve(*workers)
+    client = await stage.client()
+    for _ in range(6):
+        assert (await client.ask(get())).body == b"fine"
+    broken = stage.outcomes("w0").get("reset", 0) + stage.outcomes("w1").get("reset", 0)
+    assert stage.proxy.counts.retried == broken > 0
+
+
+async def test_stale_connection_under_a_post(stage: Stage) -> None:
+    """502 after one attempt."""
+    worker = await stage.worker(answering_then_dying(1))
+    await stage.serve(worker)
+    client = await stage.client()
+    assert (await client.ask(get())).body == b"fine"
+    check_error(await client.ask(post(b"body")), 502, "connection_broken")
+    assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
+
+
+def answering_then_dying(count: int) -> Script:
+    """Answer `count` requests, read one more, and close."""
+    return playing(*(Wire.request, OK) * count, Wire.request)
+
+
+async def test_large_body_is_not_retried(stage: Stage) -> None:
+    """Above the replay limit the body is streamed, so even a PUT is not repeated."""
+    script = playing(Wire.head, lambda wire: wire.exactly(200_000), Wire.reset)
+    workers = [await stage.worker(script), await stage.worker(script)]
+    await stage.serve(*workers)
+    check_error(await stage.ask(post(b"x" * 200_000, method=b"PUT")), 502, "connection_broken")
+    assert [len(worker.connections) for worker in workers] == [1, 0]
+
+
+async def test_retry_uses_a_new_connection(stage: Stage) -> None:
+    """A retry does not use an idle connection, which may be stale too."""
+    workers = [await stage.worker(answering_then_dying(1)), await stage.worker(OK)]
+    await stage.serve(*workers)
+    client = await stage.client()
+    for _ in range(3):
+        assert (await client.ask(get())).body == b"fine"
+    assert stage.proxy.counts.retried == 1
+    assert [len(worker.connections) for worker in workers] == [1, 2]
+
+
+# --- after the response head
+
+
+BODIES = {
+    "length": response(b"x" * 20_000)[:-40],
+    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+    "last-chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("cleanly", [True, False])
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+async def test_truncated_response_resets_the_client(
+    stage: Stage, body: str, cleanly: bool, version: bytes
+) -> None:
+    """The client's connection is reset, even if the body would end with the connection (RFC 9112 § 8)."""
+    worker = await stage.worker(send_then_disconnect(BODIES[body], cleanly=cleanly))
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get(version=version))
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    assert not client.received.endswith(b"0\r\n\r\n")
+    assert stage.outcomes() == {"reset": 1}
+    assert len(worker.connections) == 1
+    assert stage.proxy.counts.errors == {"connection_broken": 1}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nBad Name: 1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded: 1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 99 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00",
+    ],
+)
+async def test_malformed_response(stage: Stage, garbage: bytes) -> None:
+    """Nothing of it reaches the client, the connection is closed, and there is no retry."""
+    worker = await stage.worker(garbage)
+    await stage.serve(worker)
+    client = await stage.client()
+    check_error(await client.ask(get()), 502, "malformed_response")
+    assert stage.outcomes() == {"reset": 1}
+    assert stage.proxy.counts.retried == 0
+    assert stage.pool().idle == 0
+    assert len(worker.connections) == 1
+    check_error(await client.ask(get()), 502, "malformed_response")
+
+
+async def test_malformed_chunk_resets_the_client(stage: Stage) -> None:
+    """The bytes before it have been sent already."""
+    await stage.serve(await stage.worker(BODIES["chunked"] + b"zz\r\n"))
+    client = await stage.client()
+    await client.send(get())
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    assert stage.outcomes() == {"reset": 1}
+
+
+SURPLUS = [response(b"evil"), b"\r\n", b"garbage", b"HTTP/1.1 200 OK\r\n"]
+
+
+@pytest.mark.parametrize("surplus", SURPLUS)
+@pytest.mark.parametrize(
+    ("whole", "method"),
+    [
+        (response(b"fine"), b"GET"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n", b"GET"),
+        (response(b"fine")[:-4], b"HEAD"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b"GET"),
+    ],
+)
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_surplus_bytes_never_reach_the_next_response(
+    stage: Stage, surplus: bytes, whole: bytes, method: bytes, is_at_once: bool
+) -> None:
+    """Bytes after a response, in the same read or later, are discarded with the connection."""
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            if is_at_once:
+                await wire.send(whole + surplus)
+            else:
+                await wire.send(whole)
+                await wire.send(surplus)
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    for _ in range(3):
+        answer = await client.ask(get(method=method), to_head=method == b"HEAD")
+        assert answer.status in (200, 204)
+        assert answer.body in (b"", b"fine")
+        await stage.turn()
+    assert len(worker.connections) == (1 if surplus == b"\r\n" and stage.pool().idle else 3)
+
+
+async def test_error_status_is_forwarded(stage: Stage) -> None:
+    """A worker's 500 is an answer: it is forwarded and not retried."""
+    worker = await stage.worker(response(b"oops", status=b"500 Oh No"))
+    await stage.serve(worker)
+    answer = await stage.ask(get())
+    assert (answer.line, answer.body) == (b"HTTP/1.1 500 Oh No", b"oops")
+    assert stage.outcomes() == {"error_status": 1}
+    assert len(worker.requests) == 1
+
+
+async def test_retry_after_an_interim_response(stage: Stage) -> None:
+    """After a 103 no final byte has been sent, so a GET is retried."""
+    hinting = await stage.worker(send_then_disconnect(b"HTTP/1.1 103 Early Hints\r\n\r\n"))
+    await stage.serve(hinting, await stage.worker(OK))
+    client = await stage.client()
+    assert (await client.ask(get())).status == 103
+    assert (await client.response()).body == b"fine"
+
+
+@pytest.mark.parametrize("step", [None, 1])
+async def test_repeated_transfer_encoding_is_malformed(stage: Stage, step: int | None) -> None:
+    """llhttp accepts two Transfer-Encoding fields; the balancer does not, in one read or many."""
+    garbage = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        for at in range(0, len(garbage), step or len(garbage)):
+            await wire.send(garbage[at : at + (step or len(garbage))])
+            await asyncio.sleep(0)
+
+    await stage.serve(await stage.worker(script))
+    check_error(await stage.ask(get()), 502, "malformed_response")
+    assert stage.outcomes() == {"reset": 1}
+
+
+async def test_invalid_host_name(stage: Stage) -> None:
+    """A label of more than 63 characters (RFC 1035 § 2.3.4) counts as unresolved."""
+    endpoint = {"id": "w0", "address": f"http://{'x' * 70}.example.org:80"}
+    await stage.serve(endpoints=[endpoint], retries=0)
+    answer = await stage.ask(get())
+    assert (answer.status, json.loads(answer.body)["error"]) == (502, "name_unresolved")
+    assert stage.outcomes() == {"refused": 1}
+
+
+async def test_unread_body_does_not_block_the_next_request(stage: Stage) -> None:
+    """The body came with its head and exceeds the buffer; the next request on the connection is read."""
+    await stage.serve(await stage.worker(OK), limits={"buffer": 1024})
+    stage.proxy.router.set_enabled("w0", False)
+    client = await stage.client()
+    check_error(await client.ask(post(b"x" * 4096)), 503, "no_endpoint_available")
+    stage.proxy.router.set_enabled("w0", True)
+    assert (await client.ask(get())).body == b"fine"

@@ -1,0 +1,547 @@
+"""Editing of request and response heads: pure functions, no sockets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer.config.schema.limits import Limits
+from balancer.downstream.http2.request_heads import StreamRequestHeads
+from balancer.errors import MalformedResponse, RequestRejected
+from balancer.http.h1.client import OWN_NAME, Client
+from balancer.http.h1.fields import Framing
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import StatusLines, incoming_response, outgoing_head
+from tests.support.outgoing import outgoing_request
+
+UNTRUSTED = Client(b"192.0.2.7", b"127.0.0.1:8080")
+PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)
+HOST = b"Host: example.org"
+
+Fields = list[tuple[bytes, bytes]]
+
+
+def block(*lines: bytes) -> bytes:
+    return b"\r\n" + b"".join(line + b"\r\n" for line in lines)
+
+
+def request(
+    *lines: bytes, target: bytes = b"/", version: bytes = b"HTTP/1.1", method: bytes = b"GET"
+) -> bytes:
+    return b"%b %b %b%b\r\n" % (method, target, version, block(*lines))
+
+
+def parsed(head: bytes) -> tuple[bytes, Fields]:
+    """The first line, and the fields in order."""
+    assert head.endswith(b"\r\n\r\n")
+    first, *lines = head[:-4].split(b"\r\n")
+    return first, [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+
+
+def edit_request(head: bytes, client: Client = UNTRUSTED) -> Request:
+    return outgoing_request(head, client, b"fresh")
+
+
+def refusal(head: bytes, client: Client = UNTRUSTED) -> tuple[int, str]:
+    """Status and reason of the refusal of a request."""
+    with pytest.raises(RequestRejected) as caught:
+        edit_request(head, client)
+    return caught.value.status, caught.value.reason
+
+
+def sent(head: bytes, client: Client = UNTRUSTED) -> tuple[bytes, Fields, Framing]:
+    outgoing = edit_request(head, client)
+    return *parsed(outgoing.head), outgoing.fields.framing
+
+
+def forwarded_response(
+    line: bytes, given: bytes, to_head: bool, to_http10: bool, stays: bool
+) -> tuple[bytes, Framing]:
+    response = incoming_response(line + given)
+    return outgoing_head(response, response.block, to_head, to_http10, stays)
+
+
+def values(fields: Fields, name: bytes) -> list[bytes]:
+    return [value for other, value in fields if other.lower() == name.lower()]
+
+
+# --- requests
+
+
+def test_forwarding_fields_are_appended() -> None:
+    """Order, case and spelling are kept; forwarding fields are appended."""
+    line, fields, framing = sent(request(HOST, b"accept: */*", b"X-A: 1", b"x-a: 2", target=b"/p?q"))
+    assert line == b"GET /p?q HTTP/1.1"
+    assert fields == [
+        (b"Host", b"example.org"),
+        (b"accept", b"*/*"),
+        (b"X-A", b"1"),
+        (b"x-a", b"2"),
+        (b"X-Forwarded-For", b"192.0.2.7"),
+        (b"X-Forwarded-Proto", b"http"),
+        (b"Via", b"1.1 " + OWN_NAME),
+        (b"X-Forwarded-Host", b"example.org"),
+        (b"X-Request-ID", b"fresh"),
+    ]
+    assert framing is Framing.NONE
+
+
+@pytest.mark.parametrize(
+    ("lines", "gone"),
+    [
+        ([b"Connection: keep-alive"], b"Connection"),
+        ([b"CONNECTION: close"], b"Connection"),
+        ([b"Connection: X-Secret", b"X-Secret: 1"], b"X-Secret"),
+        ([b"X-Secret: 1", b"Connection: close, x-secret ,, keep-alive"], b"X-Secret"),
+        ([b"Connection: close", b"Connection: x-secret", b"X-SECRET: 1"], b"X-Secret"),
+        ([b"Keep-Alive: timeout=5"], b"Keep-Alive"),
+        ([b"Proxy-Connection: keep-alive"], b"Proxy-Connection"),
+        ([b"TE: trailers"], b"TE"),
+        ([b"Connection: Upgrade", b"Upgrade: h2c"], b"Upgrade"),
+        ([b"Upgrade: websocket"], b"Upgrade"),
+        ([b"Connection: a.b*c", b"A.B*C: 1"], b"a.b*c"),
+    ],
+)
+def test_hop_by_hop_fields_are_removed(lines: list[bytes], gone: bytes) -> None:
+    """RFC 9110 § 7.6.1: listed and nominated fields are removed, their neighbours stay."""
+    _, fields, _ = sent(request(HOST, b"Before: 1", *lines, b"After: 2"))
+    assert values(fields, gone) == values(fields, b"connection") == []
+    assert values(fields, b"Before") + values(fields, b"After") == [b"1", b"2"]
+
+
+def test_similar_names_are_not_hop_by_hop() -> None:
+    """`X-TE`, `Test` and `Connection-Id` are not hop-by-hop fields."""
+    _, fields, _ = sent(request(HOST, b"X-TE: 1", b"Test: te: 2", b"Connection-Id: 3", b"TE: 4"))
+    assert fields[1:4] == [(b"X-TE", b"1"), (b"Test", b"te: 2"), (b"Connection-Id", b"3")]
+
+
+@pytest.mark.parametrize(
+    "nominated", [b"host", b"content-length", b"transfer-encoding", b"Host, Content-Length"]
+)
+def test_essential_fields_cannot_be_nominated(nominated: bytes) -> None:
+    """Removing Host or the length at a client's request would allow smuggling."""
+    _, fields, framing = sent(request(HOST, b"Connection: " + nominated, b"Content-Length: 3"))
+    assert values(fields, b"Host") == [b"example.org"]
+    assert values(fields, b"Content-Length") == [b"3"]
+    assert framing is Framing.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("lines", "framing"),
+    [
+        ([], Framing.NONE),
+        ([b"Content-Length: 0"], Framing.LENGTH),
+        ([b"content-length:5"], Framing.LENGTH),
+        ([b"Transfer-Encoding: chunked"], Framing.CHUNKED),
+        ([b"transfer-encoding:  Chunked "], Framing.CHUNKED),
+    ],
+)
+def test_request_framing(lines: list[bytes], framing: Framing) -> None:
+    """One statement of the length is accepted and forwarded with the parsed value."""
+    _, fields, found = sent(request(HOST, *lines))
+    assert found is framing
+    for line in lines:
+        name, _, value = line.partition(b":")
+        assert values(fields, name) == [value.strip().lower()]
+
+
+ONE, CHUNKS = b"Content-Length: 1", b"Transfer-Encoding: chunked"
+URL = b"http://example.org/"
+HOSTS = ((), b"/"), ((HOST, HOST), b"/"), ((HOST, b"host: other"), URL), ((), URL), ((), b"*")
+NO_TARGETS = b"* example.org:80 a/b ftp://example.org/ http:///a http://?a http://user@example.org/".split()
+
+REFUSED: dict[tuple[int, str], list[bytes]] = {
+    # RFC 9112 § 6: two parsers could disagree about the end of such a request
+    (400, "bad_framing"): [
+        *(request(HOST, *lines) for lines in ((ONE, ONE), (ONE, CHUNKS), (CHUNKS, ONE))),
+        request(HOST, b"Transfer-Encoding: gzip", CHUNKS),
+        request(HOST, CHUNKS, version=b"HTTP/1.0"),
+    ],
+    (501, "unknown_coding"): [
+        request(HOST, b"Transfer-Encoding:" + coding) for coding in (b" gzip, chunked", b" identity", b"")
+    ],
+    # RFC 9112 § 3.2: exactly one, whatever the target is
+    (400, "bad_host"): [request(*lines, target=target, method=b"OPTIONS") for lines, target in HOSTS],
+    # neither a path nor an http URL with a plain authority
+    (400, "bad_target"): [request(HOST, target=target) for target in NO_TARGETS],
+    (405, "method_not_allowed"): [
+        request(HOST, method=b"CONNECT", target=b"a:80"),
+        request(HOST, method=b"TRACE"),
+    ],
+    (505, "bad_version"): [request(HOST, version=version) for version in (b"HTTP/1.2", b"HTTP/2.0")],
+    (400, "bad_request_line"): [
+        b"GET /\r\nHost: a\r\n\r\n",
+        b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /\nHost: HTTP/1.1\r\nHost: a\r\n\r\n",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"), [(head, expected) for expected, heads in REFUSED.items() for head in heads]
+)
+def test_requests_that_are_refused(head: bytes, expected: tuple[int, str]) -> None:
+    assert refusal(head) == expected
+
+
+LONGEST = b"a." * 127 + b"a"
+
+
+@pytest.mark.parametrize("port", [b":80", b":65535"])
+@pytest.mark.parametrize("form", ["host", "absolute", "connect", "http2"])
+def test_host_of_255_bytes_is_the_longest(port: bytes, form: str) -> None:
+    """As long as a name of DNS can be (RFC 1035 § 2.3.4), wherever it is stated."""
+    asked_for(LONGEST + port, form)
+    for longer in (LONGEST + b"a", b"a" * 8_000, b"a." * 4_000):
+        with pytest.raises(RequestRejected) as caught:
+            asked_for(longer + port, form)
+        expected = "bad_host" if form in ("host", "http2") else "bad_target"
+        assert (caught.value.status, caught.value.reason) == (400, expected)
+
+
+def asked_for(host: bytes, form: str) -> None:
+    """Parse a request for a host that is stated in one of four forms."""
+    if form == "http2":
+        heads = StreamRequestHeads(UNTRUSTED, Limits(), lambda: b"id")
+        heads.read(
+            ((b":method", b"GET"), (b":scheme", b"http"), (b":authority", host), (b":path", b"/")), True
+        )
+    elif form == "connect":
+        edit_request(request(HOST, method=b"CONNECT", target=host), ALLOWED)
+    elif form == "absolute":
+        edit_request(request(HOST, target=b"http://%b/" % host))
+    else:
+        edit_request(request(b"Host: " + host))
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "host"),
+    [
+        (b"http://other.org/a?b", b"/a?b", b"other.org"),
+        (b"HTTP://other.org:81", b"*", b"other.org:81"),  # OPTIONS without a path: § 3.2.4
+        (b"https://other.org?b=/c", b"/?b=/c", b"other.org"),
+        (b"/plain", b"/plain", b"example.org"),
+        (b"/http://other.org/", b"/http://other.org/", b"example.org"),
+        (b"*", b"*", b"example.org"),
+    ],
+)
+def test_absolute_target_replaces_host(target: bytes, path: bytes, host: bytes) -> None:
+    """RFC 9112 § 3.2.2: the worker gets a path, and the authority as Host."""
+    line, fields, _ = sent(request(b"Accept: */*", HOST, target=target, method=b"OPTIONS"))
+    assert line == b"OPTIONS %b HTTP/1.1" % path
+    assert values(fields, b"Host") == [host] == values(fields, b"X-Forwarded-Host")
+    assert values(fields, b"Accept") == [b"*/*"]
+
+
+def test_http10_without_host() -> None:
+    """The address of the connection stands in for Host, and the worker gets HTTP/1.1."""
+    line, fields, _ = sent(request(b"Accept: */*", version=b"HTTP/1.0"))
+    assert line == b"GET / HTTP/1.1"
+    assert fields[:2] == [(b"Host", b"127.0.0.1:8080"), (b"Accept", b"*/*")]
+
+
+FORGED = (
+    b"X-Forwarded-For: 1.2.3.4",
+    b"X-Forwarded-For: 5.6.7.8, 9.9.9.9",
+    b"X-Forwarded-Proto: https",
+    b"X-Forwarded-Host: inner.example",
+    b"Forwarded: for=1.2.3.4",
+)
+
+
+def test_forwarding_fields_of_an_untrusted_peer() -> None:
+    """An untrusted peer's fields are replaced by what the balancer sees."""
+    _, fields, _ = sent(request(HOST, *FORGED))
+    assert values(fields, b"X-Forwarded-For") == [b"192.0.2.7"]
+    assert values(fields, b"X-Forwarded-Proto") == [b"http"]
+    assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
+    assert values(fields, b"Forwarded") == []
+
+
+def test_forwarding_fields_of_a_trusted_proxy() -> None:
+    """The proxy's address is appended; scheme and host of the first client are kept."""
+    _, fields, _ = sent(request(HOST, *FORGED), PROXY)
+    assert values(fields, b"X-Forwarded-For") == [b"1.2.3.4, 5.6.7.8, 9.9.9.9, 10.0.0.1"]
+    assert values(fields, b"X-Forwarded-Proto") == [b"https"]
+    assert values(fields, b"X-Forwarded-Host") == [b"inner.example"]
+    assert values(fields, b"Forwarded") == [b"for=1.2.3.4"]
+
+
+def test_trusted_proxy_without_forwarding_fields() -> None:
+    """Without forwarding fields the proxy counts as the client."""
+    _, fields, _ = sent(request(HOST, b"TE: trailers"), PROXY)
+    assert values(fields, b"X-Forwarded-For") == [b"10.0.0.1"]
+    assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], b"fresh"),
+        ([b"X-Request-ID: abc"], b"abc"),
+        ([b"x-request-id: first", b"X-Request-Id: last"], b"last"),
+        ([b"X-Request-ID:"], b"fresh"),
+        ([b"X-Request-ID: " + b"x" * 128], b"x" * 128),
+        ([b"X-Request-ID: " + b"x" * 129], b"fresh"),
+    ],
+)
+def test_request_id(lines: list[bytes], expected: bytes) -> None:
+    """A given id is kept unless it is too long for a log."""
+    outgoing = edit_request(request(HOST, *lines))
+    assert values(parsed(outgoing.head)[1], b"X-Request-ID") == [expected] == [outgoing.id]
+
+
+@pytest.mark.parametrize(
+    ("lines", "version", "stays"),
+    [
+        ([], b"HTTP/1.1", True),
+        ([b"Connection: keep-alive"], b"HTTP/1.1", True),
+        ([b"Connection: x, Close"], b"HTTP/1.1", False),
+        ([b"Connection: x", b"Connection: close"], b"HTTP/1.1", False),
+        ([], b"HTTP/1.0", False),
+        ([b"Connection: Keep-Alive"], b"HTTP/1.0", True),
+    ],
+)
+def test_client_persistence(lines: list[bytes], version: bytes, stays: bool) -> None:
+    """RFC 9112 § 9.3: HTTP/1.1 persists unless `close`, HTTP/1.0 closes unless `keep-alive`."""
+    outgoing = edit_request(request(HOST, *lines, version=version))
+    assert (outgoing.fields.keep_alive, outgoing.fields.is_http10) == (stays, version == b"HTTP/1.0")
+
+
+@pytest.mark.parametrize(
+    ("lines", "offered"),
+    [
+        ([b"Connection: Upgrade", b"Upgrade: websocket"], b"websocket"),
+        ([b"connection: keep-alive, UPGRADE", b"upgrade: WebSocket"], b"WebSocket"),
+        ([b"Connection: Upgrade", b"Upgrade: a/1, b", b"Upgrade: c"], b"a/1, b, c"),
+        (
+            [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: H2C, websocket", b"HTTP2-Settings: A"],
+            b"websocket",
+        ),
+        ([b"Connection: Upgrade", b"Upgrade: HTTP/2.0"], b""),
+        ([b"Connection: Upgrade", b"Upgrade: ,"], b""),
+        ([b"Connection: Upgrade"], b""),
+        ([b"Connection: Upgrade", b"Upgrade: a", b"Content-Length: 0"], b"a"),
+        ([b"Connection: Upgrade", b"Upgrade: a", b"Content-Length: 10"], b""),
+        ([b"Connection: Upgrade", b"Upgrade: a", b"Transfer-Encoding: chunked"], b""),
+    ],
+)
+def test_upgrade(lines: list[bytes], offered: bytes) -> None:
+    """RFC 9110 § 7.8: needs `Connection: upgrade`; HTTP's own protocols and requests with a body are left out."""
+    outgoing = edit_request(request(HOST, *lines))
+    _, fields = parsed(outgoing.head)
+    named = [offered] if offered else []
+    assert (outgoing.fields.upgrade, values(fields, b"upgrade")) == (offered, named)
+    assert values(fields, b"connection") == [b"Upgrade" for _ in named]
+    assert values(fields, b"http2-settings") == []
+    assert edit_request(request(HOST, *lines[:2], version=b"HTTP/1.0")).fields.upgrade == b""
+
+
+ALLOWED = Client(b"192.0.2.7", b"198.51.100.1:80", allowed=frozenset((b"CONNECT", b"TRACE")))
+
+
+@pytest.mark.parametrize("target", [b"a:80", b"[::1]:443", b"192.0.2.1:65535"])
+def test_allowed_connect(target: bytes) -> None:
+    """RFC 9110 § 9.3.6: the target is forwarded as it is, and is the host."""
+    outgoing = edit_request(request(HOST, method=b"CONNECT", target=target), ALLOWED)
+    line, fields = parsed(outgoing.head)
+    assert line == b"CONNECT %b HTTP/1.1" % target
+    assert values(fields, b"host") == [target]
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (request(HOST, method=b"CONNECT", target=b"/"), "bad_target"),
+        (request(HOST, method=b"CONNECT", target=b"http://a/"), "bad_target"),
+        (request(HOST, method=b"CONNECT", target=b"a"), "bad_target"),
+        (request(HOST, method=b"CONNECT", target=b"u@a:80"), "bad_target"),
+        (request(HOST, b"Content-Length: 1", method=b"CONNECT", target=b"a:80"), "bad_framing"),
+        (request(HOST, b"Transfer-Encoding: chunked", method=b"TRACE"), "bad_framing"),
+    ],
+)
+def test_rejected_connect_and_trace(head: bytes, reason: str) -> None:
+    """Only host:port as target, and no body."""
+    assert refusal(head, ALLOWED) == (400, reason)
+
+
+# --- responses
+
+LENGTH = [b"Content-Length: 3"]
+CHUNKED = [b"Transfer-Encoding: chunked"]
+UNTIL_CLOSE: list[bytes] = []
+CLOSE, KEEP = (b"Connection", b"close"), (b"Connection", b"keep-alive")
+TO_CHUNKED = (b"Transfer-Encoding", b"chunked")
+
+
+@pytest.mark.parametrize(
+    ("lines", "to_http10", "stays", "framing", "added"),
+    [
+        (LENGTH, False, True, Framing.LENGTH, []),
+        (LENGTH, False, False, Framing.LENGTH, [CLOSE]),
+        (LENGTH, True, True, Framing.LENGTH, [KEEP]),
+        (LENGTH, True, False, Framing.LENGTH, [CLOSE]),
+        (CHUNKED, False, True, Framing.CHUNKED, [TO_CHUNKED]),
+        (CHUNKED, False, False, Framing.CHUNKED, [TO_CHUNKED, CLOSE]),
+        (CHUNKED, True, True, Framing.UNTIL_CLOSE, [CLOSE]),
+        (UNTIL_CLOSE, False, True, Framing.CHUNKED, [TO_CHUNKED]),
+        (UNTIL_CLOSE, True, True, Framing.UNTIL_CLOSE, [CLOSE]),
+        ([*LENGTH, b"Connection: close"], False, True, Framing.LENGTH, []),
+        ([b"Connection: close"], False, True, Framing.CHUNKED, [TO_CHUNKED]),
+    ],
+)
+def test_response_framing(
+    lines: list[bytes], to_http10: bool, stays: bool, framing: Framing, added: Fields
+) -> None:
+    """RFC 9112 § 6: a length is forwarded, everything else is chunked; to HTTP/1.0 it ends with the connection."""
+    head, found = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, to_http10, stays)
+    line, fields = parsed(head)
+    length = [(b"Content-Length", b"3")] if b"Content-Length: 3" in lines else []
+    assert (line, fields, found) == (b"HTTP/1.1 200 OK", length + added, framing)
+
+
+@pytest.mark.parametrize(("status", "to_head"), [(200, True), (204, False), (304, False)])
+@pytest.mark.parametrize("lines", [LENGTH, CHUNKED, UNTIL_CLOSE])
+@pytest.mark.parametrize("to_http10", [False, True])
+def test_responses_without_a_body(status: int, to_head: bool, lines: list[bytes], to_http10: bool) -> None:
+    """HEAD, 204 and 304: no body whatever the head states; a length is forwarded."""
+    line = b"HTTP/1.1 %d X" % status
+    head, framing = forwarded_response(line, block(*lines), to_head, to_http10, True)
+    _, fields = parsed(head)
+    assert framing is Framing.NONE
+    assert values(fields, b"Content-Length") == ([b"3"] if lines is LENGTH else [])
+    assert values(fields, b"Transfer-Encoding") == []
+    assert values(fields, b"Connection") == ([b"keep-alive"] if to_http10 else [])
+
+
+@pytest.mark.parametrize("lines", [LENGTH, CHUNKED, UNTIL_CLOSE])
+def test_interim_response_has_no_body(lines: list[bytes]) -> None:
+    """Its framing fields are ignored (RFC 9112 § 6.3)."""
+    assert incoming_response(b"HTTP/1.1 103 X" + block(*lines)).is_bodiless
+
+
+def test_response_fields_are_kept() -> None:
+    """Order, case and repetition stay; Set-Cookie cannot be combined."""
+    lines = [
+        b"Date: now",
+        b"Set-Cookie: a=1; Expires=Mon, 1",
+        b"Connection: close, X-Hop",
+        b"set-cookie: b=2",
+        b"X-Hop: 1",
+        b"Keep-Alive: timeout=5",
+        b"Upgrade: h2c",
+        b"Content-Length: 3",
+    ]
+    head, _ = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    assert head == b"HTTP/1.1 200 OK" + block(lines[0], lines[1], lines[3], lines[7]) + b"\r\n"
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_keep_alive_is_removed(at: int) -> None:
+    """nginx sends it in every response; only the whole field line is removed."""
+    lines = [b"Content-Length: 3", b"Server: nginx"]
+    lines.insert(at, b"Connection: keep-alive")
+    head, framing = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    assert head == b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nServer: nginx\r\n\r\n"
+    assert framing is Framing.LENGTH
+
+
+def test_connection_options_behind_keep_alive() -> None:
+    """`keep-alive, X-Hop` nominates a field: both are removed."""
+    lines = [b"Connection: keep-alive, X-Hop", b"X-Hop: 1", b"Content-Length: 3"]
+    head, _ = forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    assert parsed(head)[1] == [(b"Content-Length", b"3")]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*LENGTH, *CHUNKED],
+        [*CHUNKED, *LENGTH],
+        [*CHUNKED, *CHUNKED],
+        [b"Transfer-Encoding: gzip, chunked"],
+        [b"Transfer-Encoding: gzip"],
+    ],
+)
+def test_ambiguous_responses_are_malformed(lines: list[bytes]) -> None:
+    """A client could find another end of the response."""
+    with pytest.raises(MalformedResponse):
+        forwarded_response(b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "outgoing"),
+    [
+        (b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK"),
+        (b"HTTP/1.0 200 OK", b"HTTP/1.1 200 OK"),
+        (b"HTTP/1.1 299 Quite Fine \xe9", b"HTTP/1.1 299 Quite Fine \xe9"),
+        (b"HTTP/1.1 200 ", b"HTTP/1.1 200 "),
+        (b"HTTP/1.1 200", b"HTTP/1.1 200 "),
+    ],
+)
+def test_status_line_keeps_its_phrase(line: bytes, outgoing: bytes) -> None:
+    """The version is the balancer's, code and phrase are the worker's."""
+    assert StatusLines()[line] == (int(line[9:12]), outgoing, line.startswith(b"HTTP/1.1"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"HTTP/2 200 OK", b"HTTP/1.1 20 OK", b"HTTP/1.1 099 X", b"HTTP/1.1 200 \x00", b"HTTP/1.1  200 OK", b""],
+)
+def test_malformed_status_lines(line: bytes) -> None:
+    """Not a status line of HTTP/1.x."""
+    with pytest.raises(MalformedResponse):
+        StatusLines()[line]
+
+
+def test_cached_status_lines_are_bounded() -> None:
+    """The cache of status lines is bounded against workers that vary the phrase."""
+    lines = StatusLines()
+    for number in range(2 * lines.LIMIT):
+        assert lines[b"HTTP/1.1 200 %d" % number][1] == b"HTTP/1.1 200 %d" % number
+    assert len(lines) == lines.LIMIT
+
+
+# --- properties
+
+TOKEN = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~", min_size=1)
+VALUE = st.binary(max_size=20).map(lambda data: bytes(b for b in data if b > 32 and b != 127))
+ENDS_HERE = {
+    *(b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"),
+    *(b"content-length", b"transfer-encoding", b"forwarded", b"via", b"x-request-id"),
+    *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"),
+}
+SPECIAL = st.sampled_from(sorted(ENDS_HERE - {b"host", b"content-length", b"transfer-encoding", b"via"}))
+PLAIN = TOKEN.map(str.encode).filter(lambda name: name.lower() not in ENDS_HERE)
+SPACE = st.sampled_from([b"", b" ", b"\t ", b"  "])
+LINES = st.lists(st.tuples(PLAIN, SPACE, VALUE), max_size=12)
+
+
+@given(LINES, st.lists(st.tuples(st.integers(0, 12), SPECIAL), max_size=4), st.booleans())
+def test_any_other_field_of_a_request_passes_unchanged(
+    lines: list[tuple[bytes, bytes, bytes]], specials: list[tuple[int, bytes]], is_trusted: bool
+) -> None:
+    """Byte for byte and in order, spacing included."""
+    plain = [name + b":" + space + value for name, space, value in lines]
+    mixed = list(plain)
+    for at, name in specials:
+        mixed.insert(at, name + b": close")  # as an option of Connection it nominates no field
+    head = edit_request(request(HOST, *mixed), PROXY if is_trusted else UNTRUSTED).head
+    outgoing = head[:-4].split(b"\r\n")
+    assert outgoing[:2] == [b"GET / HTTP/1.1", HOST]
+    passed = [line for line in outgoing[2:-5] if not line.startswith(b"forwarded: close")]
+    assert passed == plain
+
+
+@given(LINES, st.booleans(), st.booleans())
+def test_any_other_field_of_a_response_passes_unchanged(
+    lines: list[tuple[bytes, bytes, bytes]], has_length: bool, names_hop: bool
+) -> None:
+    """Byte for byte and in order."""
+    plain = [name + b":" + space + value for name, space, value in lines]
+    framing = b"Content-Length: 3" if has_length else b"Transfer-Encoding: chunked"
+    hop = [b"Keep-Alive: timeout=4", b"Connection: keep-alive, close"] if names_hop else []
+    given_block = block(*plain, *hop, framing)
+    head, _ = forwarded_response(b"HTTP/1.1 200 OK", given_block, False, False, True)
+    assert head[:-4].split(b"\r\n")[1:] == [*plain, framing]

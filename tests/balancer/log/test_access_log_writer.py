@@ -1,0 +1,219 @@
+"""Writer of the access log: queue, thread, sampling, output file."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from balancer.downstream.dispatch import NO_ROUTE
+from balancer.errors import LogFailed, QueueTimeout
+from balancer.log.access_log import AccessLog
+from balancer.log.formats import Context, Entry, fault_of, json_line
+from balancer.log.output import LogOutput
+from tests.balancer.log.test_log_lines import entry
+
+LogRecord = dict[str, Any]
+
+
+def log_to(output: LogOutput, **options: Any) -> AccessLog:
+    return AccessLog(output, json_line, offset=0.0, policy="random", rng=Random(1), **options)
+
+
+def written(path: Path) -> list[LogRecord]:
+    return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+
+
+def test_stop_writes_queued_entries(tmp_path: Path) -> None:
+    """All entries in order; a second stop has no effect."""
+    path = tmp_path / "log"
+    log = log_to(LogOutput(str(path)))
+    log.start()
+    for number in range(1000):
+        log.add(entry(bytes_out=number))
+    log.stop()
+    log.stop()
+    assert [line["bytes"] for line in written(path)] == list(range(1000))
+    assert (log.counts.written, log.waiting) == (1000, 0)
+
+
+def test_full_queue_drops_and_counts(tmp_path: Path) -> None:
+    """The newest entries are dropped; those already queued are written."""
+    path = tmp_path / "log"
+    log = log_to(LogOutput(str(path)), limit=10)
+    for number in range(25):  # before the thread takes any
+        log.add(entry(bytes_out=number))
+    assert (log.waiting, log.counts.dropped) == (10, 15)
+    log.start()
+    log.stop()
+    assert [line["bytes"] for line in written(path)] == list(range(10))
+
+
+def test_sampling_of_successes_only(tmp_path: Path) -> None:
+    """A quarter of the successes, the same ones for the same seed; every failure, but not a missing route."""
+    log = log_to(LogOutput(str(tmp_path / "log")), sample=0.25)
+    rng = Random(1)
+    assert [log.takes(200, None) for _ in range(1000)] == [rng.random() < 0.25 for _ in range(1000)]
+    assert all(log.takes(503, None) and log.takes(0, QueueTimeout("full")) for _ in range(100))
+    log.stop()
+    nothing = log_to(LogOutput(str(tmp_path / "log")), sample=0.0)
+    assert not any(nothing.takes(200, None) or nothing.takes(404, NO_ROUTE) for _ in range(1000))
+    nothing.stop()
+
+
+def test_policies_of_entries_are_bounded(tmp_path: Path) -> None:
+    """An entry from before the last 16 changes has the oldest of them, one of a removed pool has the pool's for a
+    while, and a pool that comes back has its own."""
+    path = tmp_path / "log"
+    log = log_to(LogOutput(str(path)))
+    for number in range(1000):
+        log.policy_changed(100.0 + number, f"policy-{number}")
+    for number in range(100):
+        log.policy_changed(0.0, "maglev", f"p{number}")
+        log.pool_removed(float(number), f"p{number}")
+    log.policy_changed(99.0, "random", "p99")
+    log.pool_removed(105.0, "p98")
+    log.start()
+    for pool, at in (("", 0.0), ("", 2000.0), ("p1", 50.0), ("p98", 50.0), ("p99", 50.0), ("p99", 99.5)):
+        log.add(entry(pool=pool, routed_at=at))
+    log.stop()
+    found = [line["policy"] for line in written(path)]
+    assert found == ["policy-984", "policy-999", "", "maglev", "maglev", "random"]
+
+
+def test_entry_has_its_sampling_rate(tmp_path: Path) -> None:
+    """The sampling rate of a drawn entry, 1 of one that is always logged."""
+    path = tmp_path / "log"
+    log = log_to(LogOutput(str(path)), sample=0.25)
+    log.start()
+    log.add(entry())
+    log.add(entry(status=503))
+    log.add(entry(status=0, fault=fault_of(NO_ROUTE)))
+    log.stop()
+    assert [line["sample"] for line in written(path)] == [0.25, 1, 0.25]
+
+
+def test_existing_file_is_appended_to(tmp_path: Path) -> None:
+    """Existing content stays."""
+    path = tmp_path / "log"
+    for number in range(2):
+        log = log_to(LogOutput(str(path)))
+        log.start()
+        log.add(entry(bytes_out=number))
+        log.stop()
+    assert [line["bytes"] for line in written(path)] == [0, 1]
+
+
+def test_old_file_is_kept_if_reopening_fails(tmp_path: Path) -> None:
+    """One message; entries still go to the old file."""
+    problems: list[str] = []
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    output = LogOutput(str(directory / "log"), problems.append)
+    moved = directory.rename(tmp_path / "moved")
+    output.reopen()
+    assert output.write(b"a line\n")
+    output.close()
+    assert (moved / "log").read_bytes() == b"a line\n"
+    assert len(problems) == 1
+    assert "log.path" in problems[0]
+    assert "No such file or directory" in problems[0]
+
+
+def test_unusable_path_is_an_error(tmp_path: Path) -> None:
+    """The message names the key."""
+    with pytest.raises(LogFailed, match=r"log\.path: cannot open /.*: Is a directory"):
+        LogOutput(str(tmp_path))
+
+
+def test_broken_pipe_is_reported_once(tmp_path: Path) -> None:
+    """The reader has closed the pipe; the thread keeps running."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    problems: list[str] = []
+    log = log_to(LogOutput(str(path), problems.append))
+    os.close(reader)
+    for _ in range(100):
+        log.add(entry())
+    log.start()
+    log.stop()
+    assert (log.counts.lost, log.counts.written, len(problems)) == (100, 0, 1)
+    assert "Broken pipe" in problems[0]
+
+
+def test_partial_write_does_not_corrupt_the_next_entry(tmp_path: Path) -> None:
+    """After a partial write to a pipe, the next entry begins on a new line."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    problems: list[str] = []
+    output = LogOutput(str(path), problems.append)
+    os.set_blocking(reader, True)
+    writer = next(fd for fd in range(reader + 1, reader + 50) if _is_same(fd, path) and fd != reader)
+    os.set_blocking(writer, False)
+    assert not output.write(b"x" * (1 << 20) + b"\n")
+    taken = len(os.read(reader, 1 << 20))
+    assert output.write(b"next\n")
+    output.close()
+    assert os.read(reader, 100) == b"\nnext\n"
+    os.close(reader)
+    assert 0 < taken < 1 << 20
+    assert len(problems) == 1
+
+
+def _is_same(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
+def test_unread_pipe_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    """The thread blocks on a full pipe; the queue fills, further entries are dropped, and stop returns in time."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log = log_to(LogOutput(str(path)), limit=100)
+    for _ in range(100):
+        log.add(entry(target=b"/" + b"a" * 2000))
+    log.start()
+    for _ in range(1000):
+        log.add(entry(target=b"/" + b"a" * 2000))
+    assert log.counts.dropped + log.waiting + log.counts.written > 0
+    while (
+        log.waiting + log.counts.written < 100
+    ):  # the thread has taken a batch, which the pipe does not hold
+        log.add(entry())
+    log.stop()
+    assert log.counts.dropped > 0
+    os.set_blocking(reader, True)
+    while os.read(reader, 1 << 20):  # the thread continues once the pipe is read, and ends
+        pass
+    os.close(reader)
+
+
+def test_writer_thread_is_woken_for_every_entry(tmp_path: Path) -> None:
+    """An entry that arrives just as the thread empties the queue wakes it again."""
+    path = tmp_path / "log"
+    done = threading.Event()
+    seen: list[int] = []
+
+    def line(one: Entry, context: Context) -> str:
+        seen.append(one.bytes_out)
+        done.set()
+        return ""
+
+    log = AccessLog(LogOutput(str(path)), line, offset=0.0, policy="random", rng=Random(1))
+    log.start()
+    for number in range(5):
+        log.add(entry(bytes_out=number))
+        assert done.wait(5)
+        done.clear()
+    log.stop()
+    assert seen == list(range(5))

@@ -1,0 +1,250 @@
+"""Several processes on one port: merged status, commands to all of them, signals, killed processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from balancer.config.problems import ConfigError
+from balancer.configuration import load
+from tests.support.programs import PATIENCE, Load, Program, Start, process_of, starting, workers
+from tests.support.stage import Stage
+from tests.support.wire import Message, Wire, get, response
+
+pytestmark = pytest.mark.second_tier
+
+LOCAL = b"localhost"
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Start a balancer of two processes; kill what still runs at the end."""
+    async with starting("--processes", "2") as started:
+        yield started
+
+
+def control(method: bytes, target: bytes, body: bytes = b"") -> bytes:
+    length = b"Content-Length: %d" % len(body)
+    return get(target, length, method=method).replace(b"example.org", LOCAL) + body
+
+
+async def eventually_true(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Repeat the question until the answer is true."""
+    async with asyncio.timeout(PATIENCE):
+        while not await is_so():  # noqa: ASYNC110 - another process changes the state
+            await asyncio.sleep(0)
+
+
+class HeldWorker:
+    """A worker that holds its responses back until `go` is set."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.held = 0
+
+    async def script(self, wire: Wire) -> None:
+        while True:
+            await wire.request()
+            self.held += 1
+            await self.go.wait()
+            await wire.send(response(b"held"))
+
+
+async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
+    """Either process answers for both, and SIGTERM ends both with 0."""
+    program = await start(*workers(await stage.worker(response())))
+    assert "(policy steelyard, 1 endpoint, 2 processes, " in program.lines[-1]
+    clients = [await program.client() for _ in range(40)]
+    for client in clients:
+        assert (await client.ask(get())).status == 200
+    merged = await program.status()
+    rows = merged["processes"]["answering"]
+    assert merged["processes"]["configured"] == len({row["pid"] for row in rows}) == 2
+    assert merged["clients"] == sum(row["clients"] for row in rows) == 40
+    assert merged["requests"] == 40
+    assert merged["endpoints"][0]["outcomes"]["ok"] == merged["endpoints"][0]["latency"]["count"] == 40
+    assert all(row["clients"] for row in rows), "one of them has taken all clients"
+    client = await program.admin_client()
+    metrics = (await client.ask(control(b"GET", b"/-/metrics"))).body.decode().splitlines()
+    assert 'steelyard_endpoint_outcomes_total{endpoint="r-0",outcome="ok",region="r"} 40.0' in metrics
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    assert await program.rest() == ["balancer stopping: 0 in flight"]
+    for wire in (client, *clients):
+        await wire.close()
+
+
+async def test_command_reaches_all_processes(start: Start, stage: Stage) -> None:
+    """Whichever process gets the command, and also in a process that starts later."""
+    program = await start(*workers(await stage.worker(response())))
+
+    async def policies() -> set[str]:
+        return {(await program.ask(control(b"GET", b"/-/policy")))["name"] for _ in range(12)}
+
+    answer = await program.ask(control(b"PUT", b"/-/policy", b'{"name": "least-in-flight", "choices": 3}'))
+    assert (answer["name"], answer["options"]) == ("least-in-flight", {"choices": 3})
+    assert await policies() == {"least-in-flight"}
+    refused = await program.ask(control(b"PUT", b"/-/policy", b'"p2x"'))
+    assert "p2x" in refused["error"]
+    killed, other = await program.pids()
+    program.signal(signal.SIGKILL, killed)
+    await program.line("started again")
+    await eventually_true(lambda: are_two_without(program, killed))
+    program.signal(signal.SIGKILL, other)
+    await program.line("started again")
+    await eventually_true(lambda: are_two_without(program, other))
+    assert await policies() == {"least-in-flight"}
+
+
+async def are_two_without(program: Program, gone: int) -> bool:
+    pids = await program.pids()
+    return len(pids) == 2 and gone not in pids
+
+
+async def test_killed_process_loses_only_its_own_requests(start: Start, stage: Stage) -> None:
+    """One log line names it, another process takes its place, and its requests in flight leave the status."""
+    worker_held = HeldWorker()
+    worker = await stage.worker(worker_held.script)
+    program = await start(*workers(worker))
+    clients = [await program.client() for _ in range(40)]
+    for client in clients:
+        await client.send(get())
+    await stage.eventually(lambda: worker_held.held == 40)
+    merged = await program.status()
+    assert merged["endpoints"][0]["in_flight"] == 40
+    rows = {row["pid"]: row["in_flight"] for row in merged["processes"]["answering"]}
+    killed = min(rows, key=lambda pid: rows[pid])
+    program.signal(signal.SIGKILL, killed)
+    await program.line(rf"balancer process \d \({killed}\) was killed by SIGKILL; it is started again$")
+    await eventually_true(lambda: are_two_without(program, killed))
+    assert (await program.status())["endpoints"][0]["in_flight"] == 40 - rows[killed]
+    worker_held.go.set()
+    answers = await asyncio.gather(*(client.response() for client in clients), return_exceptions=True)
+    assert (
+        sum(isinstance(answer, Message) and answer.body == b"held" for answer in answers) == 40 - rows[killed]
+    )
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    for client in clients:
+        await client.close()
+
+
+async def test_kill_under_load_fails_only_requests_in_flight(start: Start, stage: Stage) -> None:
+    """At most one failure per client; connections in the kernel's queue are served by the other process."""
+    program = await start(*workers(await stage.worker(response())))
+    load = Load(program)
+    await load.answers(200)
+    program.signal(signal.SIGKILL, (await program.pids())[0])
+    await load.answers(500)
+    failures = await load.end()
+    assert 0 < len(failures) <= 8
+
+
+async def test_process_ended_by_sigterm_is_started_again(start: Start, stage: Stage) -> None:
+    """It drains first, so processes can be replaced one by one without a failed request."""
+    program = await start(*workers(await stage.worker(response())))
+    load = Load(program)
+    await load.answers(100)
+    for pid in await program.pids():
+        program.signal(signal.SIGTERM, pid)
+        await program.line(rf"\({pid}\) has ended with 0; it is started again$")
+        await eventually_true(partial(are_two_without, program, pid))
+        await load.answers(100)
+    assert await load.end() == []
+
+
+async def test_sigterm_to_all_processes_finishes_requests_in_flight(start: Start, stage: Stage) -> None:
+    """Process supervisors signal every process of a group; none takes that for a second signal."""
+    worker_held = HeldWorker()
+    program = await start(*workers(await stage.worker(worker_held.script)))
+    clients = [await program.client() for _ in range(8)]
+    for client in clients:
+        await client.send(get())
+    await stage.eventually(lambda: worker_held.held == 8)
+    pids = await program.pids()
+    for pid in (None, *pids):
+        program.signal(signal.SIGTERM, pid)
+        program.signal(signal.SIGINT, pid) if pid else None
+    await program.line("balancer stopping: 8 in flight")
+    worker_held.go.set()
+    for client in clients:
+        assert (await client.response()).body == b"held"
+        assert await client.rest() == b""
+        await client.close()
+    assert await program.ended() == 0
+
+
+async def test_second_signal_ends_the_grace_period(start: Start, stage: Stage) -> None:
+    """In all processes; the exit code is 1 because a request was not finished."""
+    worker_held = HeldWorker()
+    program = await start(*workers(await stage.worker(worker_held.script)))
+    client = await program.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker_held.held)
+    program.signal(signal.SIGTERM)
+    await program.line("balancer stopping: 1 in flight")
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 1
+    await client.closed()
+    await client.close()
+
+
+async def test_processes_end_when_the_supervisor_is_killed(start: Start, stage: Stage) -> None:
+    """They finish their requests first."""
+    worker_held = HeldWorker()
+    program = await start(*workers(await stage.worker(worker_held.script)))
+    client = await program.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker_held.held)
+    program.signal(signal.SIGKILL)
+    assert await program.ended() == -signal.SIGKILL
+    worker_held.go.set()
+    assert (await client.response()).body == b"held"
+    assert await program.rest() == []
+    await client.close()
+
+
+async def test_reload_by_sighup_is_logged_once(start: Start, stage: Stage) -> None:
+    program = await start(*workers(await stage.worker(response())))
+    program.signal(signal.SIGHUP)
+    await program.line("reloaded")
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    assert [line for line in await program.rest() if "reloaded" in line] == []
+
+
+async def refusal(*arguments: str, **environment: str) -> str:
+    process = await process_of(("--worker", "r=http://127.0.0.1:9", *arguments), "", None, environment)
+    stdout, _ = await process.communicate()
+    assert (process.returncode, stdout.count(b"\n")) == (2, 1), stdout
+    return stdout.decode()
+
+
+async def test_bad_configuration_is_reported_once(tmp_path: Path) -> None:
+    """One line and exit code 2, not one per process."""
+    where = str(tmp_path / "absent" / "log")
+    logging = {"BALANCER_LOG__ACCESS": "text", "BALANCER_LOG__PATH": where}
+    assert where in await refusal("--processes", "2", "--port", "0", **logging)
+    assert "--processes" in await refusal("--processes", "0")
+    assert "processes" in await refusal("--processes", "257")
+    assert "WEB_CONCURRENCY: " in await refusal(WEB_CONCURRENCY="many")
+
+
+def test_sources_of_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this order: the command line, $WEB_CONCURRENCY, BALANCER_PROCESSES, the default."""
+    given = {"endpoints": [{"id": "a", "address": "http://a:1"}]}
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+    assert load(None, given).processes == 1
+    monkeypatch.setenv("BALANCER_PROCESSES", "2")
+    assert load(None, given).processes == 2
+    monkeypatch.setenv("WEB_CONCURRENCY", "3")
+    assert load(None, given).processes == 3
+    assert load(None, {**given, "processes": 4}).processes == 4
+    monkeypatch.setenv("WEB_CONCURRENCY", "0")
+    with pytest.raises(ConfigError, match="WEB_CONCURRENCY"):
+        load(None, given)

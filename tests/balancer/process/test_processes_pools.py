@@ -1,0 +1,146 @@
+"""Named pools with several processes: commands reach a pool in all of them, reports are merged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.balancer.process.test_processes import control
+from tests.balancer.process.test_processes_reload import Start, restart_both
+from tests.support.programs import Program, starting
+from tests.support.stage import Stage
+from tests.support.wire import ScriptedWorker, answering_after, get, response
+
+pytestmark = pytest.mark.second_tier
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Start a balancer of two processes with a configuration file; kill what still runs at the end."""
+    path = str(tmp_path / "balancer.toml")
+    async with starting("--config", path, "--port", "0", "--processes", "2") as started_process:
+
+        async def started(*workers: ScriptedWorker, more: str = "") -> Program:
+            main, api = workers
+            write(tmp_path, main, api, more)
+            return await started_process()
+
+        yield started
+
+
+def write(folder: Path, main: ScriptedWorker, api: ScriptedWorker, more: str = "") -> None:
+    """Write a configuration of two pools, which have endpoints of the same id."""
+    (folder / "balancer.toml").write_text(f"""\
+[[endpoints]]
+id = "w0"
+address = "http://127.0.0.1:{main.port}"
+[[routes]]
+prefix = "/api"
+pool = "api"
+[pools.api]
+policy = "round-robin"
+[[pools.api.endpoints]]
+id = "w0"
+address = "http://127.0.0.1:{api.port}"
+{more}
+""")
+
+
+async def bodies(program: Program, target: bytes) -> set[bytes]:
+    clients = [await program.client() for _ in range(16)]
+    found = {(await client.ask(get(target))).body for client in clients for _ in range(2)}
+    for client in clients:
+        await client.close()
+    return found
+
+
+async def test_pool_is_one_over_all_processes(start: Start, stage: Stage) -> None:
+    """Its counts add up, its endpoints are not mixed with those of another pool, and later processes know them."""
+    main, api, added = [await stage.worker(response(body)) for body in (b"main", b"api", b"added")]
+    program = await start(main, api)
+    assert await bodies(program, b"/api") == {b"api"}
+    assert await bodies(program, b"/") == {b"main"}
+    status = await program.status()
+    [pool] = status["pools"]
+    assert (status["requests"], pool["requests"]) == (64, 32)
+    assert pool["endpoints"][0]["outcomes"]["ok"] == pool["endpoints"][0]["latency"]["count"] == 32
+    assert pool["health"]["summary"] == "serving: 1 endpoint (1 ready)"
+    assert status["health"]["endpoints"] == {"ready": 2}
+    body = json.dumps({"id": "w1", "address": f"http://127.0.0.1:{added.port}"}).encode()
+    await program.ask(control(b"POST", b"/-/endpoints?pool=api", body))
+    assert await bodies(program, b"/api") == {b"api", b"added"}
+    assert (await program.ask(control(b"PUT", b"/-/policy?pool=api", b'"random"')))["name"] == "random"
+    await restart_both(program)
+    assert await bodies(program, b"/api") == {b"api", b"added"}
+    shown = await program.ask(control(b"GET", b"/-/policy?pool=api"))
+    assert (shown["name"], shown["differs"]) == ("random", False)
+    assert [each["id"] for each in (await program.ask(control(b"GET", b"/-/endpoints")))["endpoints"]] == [
+        "w0"
+    ]
+
+
+async def test_processes_see_each_others_requests_by_pool(start: Start, stage: Stage) -> None:
+    """Requests in flight at an endpoint of one pool are not those of another pool's endpoint with the same id."""
+    go = asyncio.Event()
+    script = answering_after(go, response(b"api"))
+    main, api = await stage.worker(response(b"main")), await stage.worker(script)
+    program = await start(main, api)
+    clients = [await program.client() for _ in range(20)]
+    for client in clients:
+        await client.send(get(b"/api"))
+    await stage.eventually(lambda: len(api.requests) == 20)
+    status = await program.status()
+    assert status["pools"][0]["endpoints"][0]["in_flight"] == 20
+    assert status["endpoints"][0]["in_flight"] == 0
+    go.set()
+    for client in clients:
+        assert (await client.response()).body == b"api"
+        await client.close()
+
+
+async def test_reload_under_load_loses_nothing(start: Start, stage: Stage, tmp_path: Path) -> None:
+    """Pools are added, changed and removed while clients send requests without a pause."""
+    main, api, other = [await stage.worker(response(body)) for body in (b"main", b"api", b"other")]
+    program = await start(main, api)
+    is_over = False
+    asked = 0
+
+    async def load(target: bytes) -> None:
+        nonlocal asked
+        client = await program.client()
+        while not is_over:
+            answer = await client.ask(get(target))
+            assert answer.status == 200, answer
+            asked += 1
+        await client.close()
+
+    tasks = [
+        asyncio.ensure_future(load(target))
+        for target in (b"/", b"/api", b"/new/x", b"/api/x")
+        for _ in range(3)
+    ]
+    more = f"""\
+[[routes]]
+prefix = "/new"
+pool = "new"
+[pools.new]
+endpoints = [{{ id = "w0", address = "http://127.0.0.1:{other.port}" }}]
+"""
+    for number in range(10):
+        before = asked
+        write(tmp_path, main, other if number % 3 else api, more if number % 2 else "")
+        program.signal(signal.SIGHUP)
+        await program.line("reloaded")
+        while asked < before + 100:
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
+    is_over = True
+    await asyncio.gather(*tasks)
+    status = await program.status()
+    assert status["errors"] == {}
+    assert set(status["responses"]) == {"200"}

@@ -1,0 +1,161 @@
+"""Reloads and endpoint commands with several processes, including processes that start later."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.balancer.process.test_processes import are_two_without, control, eventually_true
+from tests.support.programs import Program, starting
+from tests.support.stage import Stage
+from tests.support.wire import ScriptedWorker, get, response
+
+pytestmark = pytest.mark.second_tier
+
+Start = Callable[..., Awaitable[Program]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Start a balancer of two processes with a configuration file; kill what still runs at the end. The policy is
+    round-robin, so that requests reach every endpoint.
+    """
+    path = str(tmp_path / "balancer.toml")
+    async with starting(
+        "--config", path, "--port", "0", "--processes", "2", "--policy", "round-robin"
+    ) as started_process:
+
+        async def started(*workers: ScriptedWorker, more: str = "") -> Program:
+            write(tmp_path, *workers, more=more)
+            return await started_process()
+
+        yield started
+
+
+def write(folder: Path, *workers: ScriptedWorker, more: str = "") -> None:
+    endpoints = [
+        f'[[endpoints]]\nid = "w{at}"\naddress = "http://127.0.0.1:{worker.port}"\nregion = "r"\n'
+        for at, worker in enumerate(workers)
+    ]
+    (folder / "balancer.toml").write_text("\n".join([more, *endpoints]))
+
+
+def post_endpoint(endpoint_id: str, worker: ScriptedWorker) -> bytes:
+    address = f"http://127.0.0.1:{worker.port}"
+    body = json.dumps({"id": endpoint_id, "address": address, "region": "r"}).encode()
+    return control(b"POST", b"/-/endpoints", body)
+
+
+async def bodies(program: Program) -> set[bytes]:
+    """The response bodies from both processes; new connections are spread evenly over them."""
+    clients = [await program.client() for _ in range(16)]
+    found = {(await client.ask(get())).body for client in clients for _ in range(8)}
+    for client in clients:
+        await client.close()
+    return found
+
+
+async def ids(program: Program) -> list[str]:
+    shown = await program.ask(control(b"GET", b"/-/endpoints"))
+    return [endpoint["id"] for endpoint in shown["endpoints"]]
+
+
+async def restart_both(program: Program) -> None:
+    """Kill both processes, one after the other, and wait for their successors."""
+    for pid in await program.pids():
+        program.signal(signal.SIGKILL, pid)
+        await program.line("started again")
+        await eventually_true(partial(are_two_without, program, pid))
+
+
+async def reload_status(program: Program) -> Any:
+    return (await program.status())["reload"]
+
+
+async def test_added_endpoint_is_known_to_all_processes(start: Start, stage: Stage) -> None:
+    """Status adds up over processes, and a process that starts later knows the endpoint."""
+    one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
+    program = await start(one)
+    shown = await program.ask(post_endpoint("w1", other))
+    assert (shown["id"], shown["source"], shown["latency"]["count"]) == ("w1", "command", 0)
+    assert await bodies(program) == {b"one", b"other"}
+    shown = await program.ask(control(b"GET", b"/-/endpoints/w1"))
+    whole = (await program.status())["endpoints"]
+    assert shown["outcomes"]["ok"] == shown["latency"]["count"] == whole[1]["outcomes"]["ok"]
+    assert sum(endpoint["outcomes"]["ok"] for endpoint in whole) == 16 * 8
+    assert "used already" in (await program.ask(post_endpoint("w1", other)))["error"]
+    shown = await program.ask(control(b"PATCH", b"/-/endpoints/w0", b'{"state": "drain", "weight": 3}'))
+    assert (shown["state"], shown["weight"]) == ("drain", 3.0)
+    assert await bodies(program) == {b"other"}
+    await restart_both(program)
+    assert await ids(program) == ["w0", "w1"]
+    assert await bodies(program) == {b"other"}
+    assert (await program.ask(control(b"GET", b"/-/endpoints/w0")))["weight"] == 3.0
+
+
+async def test_removed_endpoint_is_gone_from_all_processes(start: Start, stage: Stage) -> None:
+    """Also in processes that start later, until a reload restores it."""
+    one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
+    program = await start(one, other)
+    assert await program.ask(control(b"DELETE", b"/-/endpoints/w0")) == {"id": "w0", "in_flight": 0}
+    assert await bodies(program) == {b"other"}
+    await restart_both(program)
+    assert await ids(program) == ["w1"]
+    assert await bodies(program) == {b"other"}
+    assert (await program.ask(control(b"POST", b"/-/reload")))["done"] == 1
+    assert await ids(program) == ["w0", "w1"]
+    assert await bodies(program) == {b"one", b"other"}
+
+
+@pytest.mark.parametrize("way", ["signal", "request"])
+async def test_reload_reaches_all_processes(start: Start, stage: Stage, tmp_path: Path, way: str) -> None:
+    """The reload counts once, limits are divided anew, and later processes use the new configuration."""
+    one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
+    program = await start(one, more="limits.queue = 10")
+    write(tmp_path, other, more='limits.queue = 40\npolicy = "round-robin"\nprocesses = 3')
+    if way == "signal":
+        program.signal(signal.SIGHUP)
+        await program.line("reloaded")
+    else:
+        await program.ask(control(b"POST", b"/-/reload"))
+
+    async def is_everywhere() -> bool:
+        status = await program.status()
+        return bool(status["queue"]["limit"] == 40)
+
+    await eventually_true(is_everywhere)
+    assert await bodies(program) == {b"other"}
+    assert (await reload_status(program)) == {"done": 1, "refused": 0, "problem": None, "waiting": []}
+    assert (await program.ask(control(b"PUT", b"/-/policy", b'"least-in-flight"')))["name"] == (
+        "least-in-flight"
+    )
+    await restart_both(program)
+    assert (await program.status())["queue"]["limit"] == 40
+    assert (await program.status())["policy"]["name"] == "least-in-flight"
+    assert await bodies(program) == {b"other"}
+
+
+async def test_bad_file_changes_no_process(start: Start, stage: Stage, tmp_path: Path) -> None:
+    """Every process keeps its configuration; one line gives the reason."""
+    program = await start(await stage.worker(response(b"one")))
+    write(tmp_path, more="limits.queue = -1")
+    shown = await program.ask(control(b"POST", b"/-/reload"))
+    assert "limits.queue" in shown["error"]
+    program.signal(signal.SIGHUP)
+    await program.line("limits.queue")
+    assert await bodies(program) == {b"one"}
+
+    async def is_reported() -> bool:
+        shown = await reload_status(program)
+        return shown["done"] == 0 and shown["refused"] > 0 and "limits.queue" in shown["problem"]
+
+    await eventually_true(is_reported)
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    assert [line for line in await program.rest() if "limits.queue" in line] == []

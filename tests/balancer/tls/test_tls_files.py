@@ -1,0 +1,200 @@
+"""TLS keys of the configuration: valid and invalid files, `balancer check`, reload by SIGHUP."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from balancer.config.problems import ConfigError
+from balancer.configuration import load
+from tests.support.certificates import Shelf
+from tests.support.stage import Stage
+from tests.support.wire import Wire, get, response
+
+ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "https://127.0.0.1:9"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of valid and invalid files; `a` and `b` are certificates with their keys."""
+    shelf = Shelf(tmp_path)
+    for name in "ab":
+        pair = shelf.pair(f"{name}.example.org")
+        Path(pair["certificate"]).rename(tmp_path / f"{name}.pem")
+        Path(pair["key"]).rename(tmp_path / f"{name}.key")
+    nameless = Path(shelf.pair("127.0.0.1")["certificate"])
+    nameless.rename(tmp_path / "nameless.pem")
+    (tmp_path / "both.pem").write_bytes((tmp_path / "a.pem").read_bytes() + (tmp_path / "a.key").read_bytes())
+    (tmp_path / "empty.pem").write_bytes(b"")
+    (tmp_path / "binary.pem").write_bytes(bytes(range(256)))
+    (tmp_path / "cut.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    (tmp_path / "locked.key").write_bytes(encrypted_key(tmp_path / "a.key"))
+    return tmp_path
+
+
+def encrypted_key(path: Path) -> bytes:
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+
+
+def tls(certificate: str = "a.pem", key: str = "a.key", more: str = "") -> str:
+    return f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n{more}\n'
+
+
+GOOD: dict[str, str] = {
+    "one": tls(),
+    "one file": '[tls]\ncertificate = "both.pem"\n',
+    "several": (
+        '[[tls.certificates]]\ncertificate = "a.pem"\nkey = "a.key"\n'
+        '[[tls.certificates]]\ncertificate = "b.pem"\nkey = "b.key"\n'
+    ),
+    "one and others": tls(more='[[tls.certificates]]\ncertificate = "b.pem"\nkey = "b.key"'),
+    "clients": tls(more='client_ca = "ca.pem"\nclient_certificate = "optional"'),
+    "workers": '[upstream_tls]\nca = "ca.pem"\ncertificate = "a.pem"\nkey = "a.key"\nserver_name = "w"\n',
+    "no verification": "[upstream_tls]\nverify = false\n",
+}
+
+BAD: dict[str, tuple[str, list[str]]] = {
+    "no certificate": ("[tls]\n", ["tls", "certificate", "required"]),
+    "missing": (tls("none.pem"), ["tls.certificate: ", "none.pem", "No such file"]),
+    "missing key": (tls(key="none.key"), ["tls.key: ", "none.key", "No such file"]),
+    "a folder": (tls("."), ["tls.certificate: ", "directory"]),
+    "key of another certificate": (tls(key="b.key"), ["tls.key: ", "b.key", "not the key of", "a.pem"]),
+    "locked key": (tls(key="locked.key"), ["tls.key: ", "locked.key", "password"]),
+    "empty": (tls("empty.pem"), ["tls.certificate: ", "empty.pem", "PEM"]),
+    "binary": (tls("binary.pem"), ["tls.certificate: ", "binary.pem", "PEM"]),
+    "cut": (tls("cut.pem"), ["tls.certificate: ", "cut.pem", "PEM"]),
+    "a key instead": (tls("a.key"), ["tls.certificate: ", "a.key", "PEM"]),
+    "a certificate instead": (tls(key="b.pem"), ["tls.key: ", "b.pem", "PEM"]),
+    "no key in the same file": ('[tls]\ncertificate = "a.pem"\n', ["tls.key: ", "a.pem", "PEM"]),
+    "minimum": (tls(more='min_version = "1.1"'), ["tls.min_version: ", "1.1", "1.2", "1.3"]),
+    "no authority for clients": (tls(more='client_certificate = "required"'), ["tls", "client_ca"]),
+    "client mode": (
+        tls(more='client_ca = "ca.pem"\nclient_certificate = "maybe"'),
+        ["tls.client_certificate: ", "maybe"],
+    ),
+    "authority missing": (tls(more='client_ca = "none.pem"'), ["tls.client_ca: ", "none.pem"]),
+    "authority": (tls(more='client_ca = "empty.pem"'), ["tls.client_ca: ", "empty.pem", "PEM"]),
+    "unknown": (tls(more="versions = 1"), ["tls.versions: ", "known"]),
+    "second": (
+        tls(more='[[tls.certificates]]\ncertificate = "b.pem"\nkey = "a.key"'),
+        ["tls.certificates.0.key: ", "not the key"],
+    ),
+    "nameless": (
+        tls(more='[[tls.certificates]]\ncertificate = "nameless.pem"\nkey = "a.key"'),
+        ["tls.certificates.0.certificate: ", "no DNS name"],
+    ),
+    "worker's authority": ('[upstream_tls]\nca = "none.pem"\n', ["upstream_tls.ca: ", "none.pem"]),
+    "client certificate": (
+        '[upstream_tls]\ncertificate = "cut.pem"\n',
+        ["upstream_tls.certificate: ", "cut.pem"],
+    ),
+    "key alone": ('[upstream_tls]\nkey = "a.key"\n', ["upstream_tls", "key: "]),
+    "authority without verification": (
+        '[upstream_tls]\nca = "ca.pem"\nverify = false\n',
+        ["upstream_tls", "ca: "],
+    ),
+    "proxies": ('proxy_protocol = ["10.0.0.0/99"]\n', ["proxy_protocol.0"]),
+}
+
+
+def write_config(folder: Path, text: str) -> Path:
+    path = folder / "balancer.toml"
+    path.write_text(text + ENDPOINT)
+    return path
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_valid_tls_configuration(folder: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """Relative paths start at the working directory."""
+    monkeypatch.chdir(folder)
+    settings = load(write_config(folder, GOOD[case]), {})
+    assert (settings.tls is not None) == ("[tls" in GOOD[case])
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_invalid_tls_configuration_names_the_field(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """One line with the line of the file and the field."""
+    monkeypatch.chdir(folder)
+    text, words = BAD[case]
+    with pytest.raises(ConfigError) as caught:
+        load(write_config(folder, text), {})
+    message = str(caught.value)
+    assert re.match(rf"{re.escape(str(folder))}/balancer\.toml:\d+: {re.escape(words[0])}", message), message
+    assert "\n" not in message
+    assert not [word for word in words if word not in message], message
+
+
+def test_bad_tls_table_of_an_endpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    path = folder / "balancer.toml"
+    path.write_text(ENDPOINT + 'tls = { ca = "none.pem" }\n')
+    with pytest.raises(ConfigError, match=r"^.*:4: endpoints\.0\.tls\.ca: cannot read none\.pem"):
+        load(path, {})
+
+
+def test_check_reports_an_encrypted_key(folder: Path) -> None:
+    """Exit code 2, one line, no password prompt."""
+    path = write_config(folder, tls(key="locked.key"))
+    ran = subprocess.run(
+        [sys.executable, "-m", "balancer", "check", str(path)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+    assert "tls.key: locked.key" in ran.stderr
+
+
+async def test_sighup_reloads_certificates(stage: Stage, folder: Path) -> None:
+    """A bad file keeps the old certificates and is logged; connections stay."""
+    worker = await stage.worker(response(b"hello"))
+    path = folder / "balancer.toml"
+    endpoint = f'[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{worker.port}"\n'
+    path.write_text(f'listen = "127.0.0.1:0"\n{tls()}{endpoint}')
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "balancer", "serve", "--config", str(path)), cwd=folder, stdout=-1, stderr=-1
+    )
+    assert process.stdout is not None
+    try:
+        ready = await process.stdout.readline()
+        assert ready.startswith(b"balancer ready on https://127.0.0.1:"), ready
+        port = int(ready.split(b" ")[3].rpartition(b":")[2])
+        context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        client = Wire(
+            *await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="a.example.org")
+        )
+        assert (await client.ask(get())).body == b"hello"
+        for kind in ("pem", "key"):
+            (folder / f"a.{kind}").write_bytes((folder / f"b.{kind}").read_bytes())
+        process.send_signal(signal.SIGHUP)
+        assert await process.stdout.readline() == b"balancer has reloaded\n"
+        (folder / "a.key").write_bytes(b"")
+        process.send_signal(signal.SIGHUP)
+        line = await process.stdout.readline()
+        assert b"tls.key: a.key" in line
+        fresh = Wire(
+            *await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="b.example.org")
+        )
+        for wire in (client, fresh):
+            assert (await wire.ask(get())).body == b"hello"
+            await wire.close()
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+        assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

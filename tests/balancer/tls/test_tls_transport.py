@@ -1,0 +1,204 @@
+"""`TlsTransport` between a recording transport and a recording protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.tls.transport import UNASKED, TlsTransport
+from tests.support.certificates import Shelf
+
+
+class PlainTransport(asyncio.Transport):
+    """A plain transport that records; `ends` are its closing calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.ends: list[str] = []
+        self.waiting = 0
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def write_eof(self) -> None:
+        self.ends.append("eof")
+
+    def close(self) -> None:
+        self.ends.append("close")
+
+    def abort(self) -> None:
+        self.ends.append("abort")
+
+    def is_closing(self) -> bool:
+        return bool({"close", "abort"} & set(self.ends))
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+
+class RecordingProtocol(asyncio.Protocol):
+    """A protocol that records its callbacks; `stays` is what `eof_received` returns."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.stays = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.events.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.events.append(data)
+
+    def eof_received(self) -> bool:
+        self.events.append("eof")
+        return self.stays
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.events.append(("lost", error))
+
+
+class Pair:
+    """A `TlsTransport` and an OpenSSL peer after their handshake."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.plain, self.protocol = PlainTransport(), RecordingProtocol()
+        self.tls = TlsTransport(shelf.worker("a.org"), self.protocol, self._shaken)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.peer = shelf.client().wrap_bio(self._incoming, self._outgoing, server_hostname="a.org")
+        self.tls.connection_made(self.plain)
+        for _ in range(3):
+            try:
+                self.peer.do_handshake()
+            except ssl.SSLWantReadError:
+                self.exchange()
+        self.exchange()
+        assert self.protocol.events.pop() == "made"
+
+    def _shaken(self, error: Exception | None) -> None:
+        assert error is None
+        assert self.protocol.events == []
+
+    def records(self) -> bytes:
+        return self._outgoing.read()
+
+    def exchange(self) -> None:
+        if data := self.records():
+            self.tls.data_received(data)
+        self._incoming.write(self.plain.written)
+        self.plain.written = b""
+
+    def read(self) -> bytes:
+        """What the peer can read now; "|end" is close_notify."""
+        self.exchange()
+        data = b""
+        while True:
+            try:
+                piece = self.peer.read(65536)
+            except ssl.SSLWantReadError:
+                return data
+            if not piece:
+                return data + b"|end"
+            data += piece
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(Shelf(tmp_path))
+
+
+def test_records_of_one_read_are_delivered_together(pair: Pair) -> None:
+    """An incomplete record waits."""
+    for data in (b"a" * 40_000, b"b"):
+        pair.peer.write(data)
+    records = pair.records()
+    pair.tls.data_received(records[:-1])
+    pair.tls.data_received(records[-1:])
+    assert pair.protocol.events == [b"a" * 40_000, b"b"]
+
+
+def test_writes_are_passed_on_at_once(pair: Pair) -> None:
+    """Of any size; nothing is buffered."""
+    pair.tls.write(b"x" * 100_000)
+    pair.tls.write(bytearray(b"y"))
+    pair.tls.write(b"")
+    pair.tls.writelines([b"1", b"2"])
+    assert pair.read() == b"x" * 100_000 + b"y12"
+
+
+def test_write_eof_sends_close_notify_once(pair: Pair) -> None:
+    """`write_eof` sends close_notify and FIN, reading goes on, and `close` sends no second close_notify."""
+    pair.tls.write_eof()
+    assert pair.read() == b"|end"
+    pair.tls.write(b"too late")
+    pair.tls.write_eof()
+    pair.peer.write(b"still")
+    pair.exchange()
+    assert pair.protocol.events == [b"still"]
+    pair.tls.close()
+    assert (pair.plain.written, pair.plain.ends) == (b"", ["eof", "close"])
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_close_notify_of_the_peer(pair: Pair, stays: bool) -> None:
+    """It is reported once, after earlier data; a protocol that stays can still write."""
+    pair.protocol.stays = stays
+    pair.peer.write(b"last")
+    with pytest.raises(ssl.SSLWantReadError):
+        pair.peer.unwrap()
+    pair.exchange()
+    assert pair.protocol.events == [b"last", "eof"]
+    assert pair.tls.eof_received() == stays
+    assert pair.plain.ends == ([] if stays else ["close"])
+    pair.tls.data_received(b"garbage behind it")
+    assert pair.protocol.events == [b"last", "eof"]
+
+
+def test_fin_without_close_notify_is_an_error(pair: Pair) -> None:
+    assert not pair.tls.eof_received()
+    pair.tls.connection_lost(None)
+    ((kind, error),) = pair.protocol.events
+    assert kind == "lost"
+    assert "close_notify" in str(error)
+    assert pair.tls.is_closing()
+
+
+def test_broken_record_ends_the_connection_after_earlier_data(pair: Pair) -> None:
+    """The peer gets an alert, and later data is ignored."""
+    pair.peer.write(b"good")
+    pair.tls.data_received(pair.records() + b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert (pair.protocol.events, pair.plain.ends) == ([b"good"], ["close"])
+    assert pair.plain.written
+    pair.tls.data_received(b"more")
+    pair.tls.write(b"more")
+    pair.tls.connection_lost(None)
+    assert isinstance(pair.protocol.events[1][1], ssl.SSLError)
+
+
+def test_set_protocol(pair: Pair) -> None:
+    """From the next data on."""
+    other = RecordingProtocol()
+    pair.tls.set_protocol(other)
+    pair.peer.write(b"hello")
+    pair.exchange()
+    assert (pair.protocol.events, other.events) == ([], [b"hello"])
+    assert pair.tls.get_protocol() is other
+
+
+def test_unsolicited_output_is_bounded(pair: Pair) -> None:
+    """Output caused by reading, for a peer that does not read; beyond the bound the connection is aborted."""
+    pair.peer.write(b"hello")
+    pair.plain.waiting = UNASKED + 1
+    pair.tls._outgoing.write(b"as OpenSSL answers KeyUpdate")
+    pair.exchange()
+    assert (pair.protocol.events, pair.plain.ends) == ([], ["abort"])
+
+
+def test_get_extra_info(pair: Pair) -> None:
+    assert pair.tls.get_extra_info("ssl_object").version() == "TLSv1.3"
+    assert pair.tls.get_extra_info("sslcontext") is not None
+    assert pair.tls.get_extra_info("peername", "default") == "default"

@@ -1,0 +1,162 @@
+"""https to workers: verification, server name, client certificate, faults."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+
+from balancer.config.loading import Settings
+from tests.support.certificates import Shelf
+from tests.support.stage import Stage
+from tests.support.wire import Wire, get, playing, response
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+async def test_worker_is_verified_and_its_connection_is_kept(stage: Stage, shelf: Shelf) -> None:
+    """By the host of the address; one handshake serves many requests."""
+    worker = await stage.worker(response(b"safe"), tls=shelf.worker("127.0.0.1"))
+    await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)})
+    client = await stage.client()
+    for _ in range(3):
+        assert (await client.ask(get())).body == b"safe"
+    assert stage.pool().counts.opened == 1
+    assert worker.requests[0].value(b"X-Forwarded-Proto") == b"http"
+
+
+async def test_server_name_is_sent_and_verified(stage: Stage, shelf: Shelf) -> None:
+    """It is sent as SNI, and the certificate must contain it."""
+    server_names: list[str | None] = []
+    context = shelf.worker("inner.example.org")
+    context.sni_callback = lambda connection, name, _: server_names.append(name)
+    worker = await stage.worker(response(), tls=context)
+    tls = {"ca": str(shelf.ca), "server_name": "inner.example.org"}
+    await stage.serve(worker, upstream_tls=tls)
+    assert (await stage.ask(get())).status == 200
+    assert server_names == ["inner.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_expired", "fault"),
+    [
+        (("other.example.org",), False, "IP address mismatch"),
+        (("127.0.0.1",), True, "certificate has expired"),
+    ],
+)
+async def test_invalid_certificate_is_answered_502(
+    stage: Stage, shelf: Shelf, names: tuple[str, ...], is_expired: bool, fault: str
+) -> None:
+    """Nothing is sent to the worker; status has the reason, the response does not."""
+    worker = await stage.worker(response(), tls=shelf.worker(*names, is_expired=is_expired))
+    await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)}, retries=0)
+    answer = await stage.ask(get())
+    assert (answer.status, json.loads(answer.body)["error"]) == (502, "tls_failed")
+    assert b"certificate" not in answer.body
+    assert fault.encode() not in answer.body
+    assert fault in (stage.pool().last_fault or "")
+    status = await stage.ask(b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert fault in json.loads(status.body)["endpoints"][0]["connections"]["last_fault"]
+    assert (worker.received, stage.outcomes()) == (b"", {"refused": 1})
+
+
+async def test_worker_of_unknown_authority_is_skipped(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
+    """By default the authorities of this machine are trusted. The request goes to another endpoint."""
+    bad = await stage.worker(response(b"bad"), tls=shelf.worker("127.0.0.1"))
+    await stage.serve(bad, await stage.worker(response(b"good")))
+    for _ in range(2):
+        assert (await stage.ask(get(method=b"DELETE"))).body == b"good"
+    assert "certificate refused" in (stage.pool().last_fault or "")
+    assert bad.received == b""
+
+
+async def test_endpoint_without_verification(stage: Stage, shelf: Shelf) -> None:
+    """The endpoint's `tls` table replaces `upstream_tls`."""
+    worker = await stage.worker(response(b"any"), tls=shelf.worker("other.example.org", is_expired=True))
+    address = f"https://127.0.0.1:{worker.port}"
+    endpoints = [{"id": "w0", "address": address, "tls": {"verify": False}}]
+    await stage.serve(endpoints=endpoints, upstream_tls={"ca": str(shelf.ca)})
+    assert (await stage.ask(get())).body == b"any"
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+async def test_client_certificate_for_workers(stage: Stage, shelf: Shelf, is_shown: bool) -> None:
+    """In TLS 1.2 a missing certificate fails within the handshake."""
+    context = shelf.worker("127.0.0.1")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(shelf.ca)
+    worker = await stage.worker(response(b"known"), tls=context)
+    client_pair = shelf.pair("proxy") if is_shown else {}
+    await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)} | client_pair, retries=0)
+    answer = await stage.ask(get())
+    assert answer.status == (200 if is_shown else 502)
+    assert is_shown or "TLS handshake failed" in (stage.pool().last_fault or "")
+
+
+async def test_plain_http_worker_is_a_tls_fault(stage: Stage) -> None:
+    worker = await stage.worker(playing(Wire.some, b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    await stage.serve(endpoints=[{"id": "w0", "address": f"https://127.0.0.1:{worker.port}"}], retries=0)
+    assert (await stage.ask(get())).status == 502
+    assert "wrong version number" in (stage.pool().last_fault or "")
+
+
+async def test_server_name_too_long_is_a_fault(stage: Stage) -> None:
+    """The request fails at once."""
+    worker = await stage.worker(response())
+    endpoints = [{"id": "w0", "address": f"https://127.0.0.1:{worker.port}"}]
+    await stage.serve(endpoints=endpoints, upstream_tls={"server_name": "x" * 70 + ".org"}, retries=0)
+    assert (await stage.ask(get())).status == 502
+    assert "not a name for TLS" in (stage.pool().last_fault or "")
+
+
+async def test_connect_timeout_covers_the_handshake(stage: Stage) -> None:
+    """A worker that accepts and sends nothing counts as not connectable."""
+    worker = await stage.worker(lambda wire: wire.closed())
+    endpoints = [{"id": "w0", "address": f"https://127.0.0.1:{worker.port}"}]
+    await stage.serve(endpoints=endpoints, retries=0, timeouts={"connect": 0.05})
+    answer = await stage.ask(get())
+    assert (answer.status, json.loads(answer.body)["error"]) == (504, "connect_timeout")
+    assert stage.pool().opening == 0
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+async def test_body_until_close_needs_close_notify(stage: Stage, shelf: Shelf, is_clean: bool) -> None:
+    """A FIN without close_notify may be an attacker's, so the client's connection is reset."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(b"HTTP/1.1 200 OK\r\n\r\nto the end")
+        if not is_clean:
+            wire.cut()
+            await wire.closed()
+
+    worker = await stage.worker(script, tls=shelf.worker("127.0.0.1"))
+    await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)})
+    client = await stage.client()
+    if is_clean:
+        assert (await client.ask(get())).body == b"to the end"
+    else:
+        with pytest.raises(ConnectionResetError):
+            await client.ask(get())
+
+
+async def test_reload_reads_the_ca_file(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    old = Shelf(tmp_path / "old")
+    worker = await stage.worker(response(b"trusted"), tls=shelf.worker("127.0.0.1"))
+    server = await stage.serve(worker, upstream_tls={"ca": str(old.ca)}, retries=0)
+    assert (await stage.ask(get())).status == 502
+    old.ca.write_bytes(shelf.ca.read_bytes())
+    await server.reload()
+    assert (await stage.ask(get())).body == b"trusted"
+
+
+def test_default_port_of_https() -> None:
+    settings = Settings(endpoints=[{"id": "a", "address": "https://example.org"}])  # type: ignore[arg-type]
+    assert settings.endpoints[0].address == "https://example.org"

@@ -1,0 +1,600 @@
+"""`balancer sidecar`: choice of the origin, forwarded fields, errors, connections, status, configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trustme
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic.fields import FieldInfo
+
+from balancer.config.problems import ConfigError
+from balancer.config.schema.section import Section
+from balancer.config.schema.sidecar import OriginConfig, SidecarConfig, origins_from
+from balancer.configuration import load_sidecar
+from balancer.errors import RequestRejected
+from balancer.http.h1.client import OWN_NAME
+from balancer.tools.sidecar.origins import Origin, Origins
+from balancer.tools.sidecar.server import SidecarServer
+from tests.support.certificates import Shelf
+from tests.support.root import ROOT
+from tests.support.stage import Stage
+from tests.support.wire import Message, ScriptedWorker, Wire, get, playing, response
+from workers.server import Worker
+from workers.service import Fixed
+from workers.settings import Settings as WorkerSettings
+
+UNSENT, MAYBE = b"unsent", b"maybe-sent"
+
+
+def url_of(worker: ScriptedWorker | int) -> str:
+    if isinstance(worker, int):
+        return f"http://127.0.0.1:{worker}"
+    return f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
+
+
+class StagedSidecar:
+    """A sidecar on a stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.config: SidecarConfig
+        self.server: SidecarServer
+
+    async def serve(self, *origins: dict[str, Any], **keys: Any) -> SidecarServer:
+        self.config = SidecarConfig(**{"listen": "127.0.0.1:0", "origins": origins, **keys})
+        self.server = SidecarServer(self.config, self.stage.clock, lambda: self.config)
+        self.stage.server = self.server
+        await self.server.start()
+        return self.server
+
+    def sweep(self, seconds: float = 0.25) -> None:
+        self.stage.advance(seconds)
+        self.server._look(self.stage.clock.at)
+
+    async def document(self, path: str) -> Any:
+        answer = await self.stage.ask(b"GET /-/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+        return json.loads(answer.body)
+
+    async def origin_status(self, name: str) -> Any:
+        (found,) = (one for one in (await self.document("status"))["origins"] if one["id"] == name)
+        return found
+
+    async def metric(self, name: str, **labels: str) -> float:
+        answer = await self.stage.ask(get(b"/-/metrics").replace(b"example.org", b"localhost"))
+        families = text_string_to_metric_families(answer.body.decode())
+        samples = [sample for family in families for sample in family.samples if sample.name == name]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+@pytest.fixture
+def sidecar(stage: Stage) -> StagedSidecar:
+    return StagedSidecar(stage)
+
+
+def request_for(host: bytes, target: bytes = b"/", *fields: bytes, method: bytes = b"GET") -> bytes:
+    return get(target, *fields, method=method).replace(b"Host: example.org", b"Host: " + host)
+
+
+def error_of(answer: Message) -> tuple[int, str, bytes | None]:
+    return answer.status, json.loads(answer.body)["error"], answer.value(b"Steelyard-Sidecar")
+
+
+# --- choice of the origin
+
+
+def origins_of(*given: tuple[str, str, str | None], own: tuple[str, ...] = ()) -> Origins:
+    control_plane: Any = SimpleNamespace(proxy=None)
+    return Origins(
+        [Origin(name, f"https://{name}", host, prefix, control_plane) for name, host, prefix in given], own
+    )
+
+
+def test_origin_is_chosen_by_host_then_prefix() -> None:
+    origins = origins_of(
+        ("a", "a.org", "/a/"), ("ab", "ab.org", "/a/b/"), ("all", "all.org", "/"), own=("sidecar",)
+    )
+
+    def chosen(host: bytes, target: bytes) -> tuple[str, bytes]:
+        origin, rest = origins.choose(host, target)
+        return origin.name, rest
+
+    assert chosen(b"A.org:8081", b"/a/x") == ("a", b"/a/x")
+    assert chosen(b"ab.org.", b"/") == ("ab", b"/")
+    assert chosen(b"localhost:8081", b"/a/x?y=/a/b/") == ("a", b"/x?y=/a/b/")
+    assert chosen(b"127.0.0.1", b"/a/b/c") == ("ab", b"/c")
+    assert chosen(b"[::1]:8081", b"/a") == ("a", b"/")
+    assert chosen(b"sidecar:8081", b"/a?x") == ("a", b"/?x")
+    assert chosen(b"localhost", b"/other") == ("all", b"/other")
+
+
+@pytest.mark.parametrize("host", ["A.org", "a.org.", "[2001:db8:0::1]"])
+def test_host_of_a_url_is_compared_like_that_of_a_request(host: str) -> None:
+    """In any case, without final dot, and an IPv6 address however it is written."""
+    config = load_sidecar(None, {"origins": [{"name": "a", "url": f"https://{host}:1"}]})
+    origins = origins_of(("a", config.host_of(config.origins[0]) or "", None))
+    assert origins.choose(host.encode(), b"/")[0].name == "a"
+
+
+@pytest.mark.parametrize(
+    ("host", "target", "status"),
+    [
+        (b"evil.org", b"/a/x", 421),
+        (b"localhost", b"/b/", 404),
+        (b"localhost", b"/ab", 404),
+        (b"", b"/a/", 421),
+    ],
+)
+def test_unknown_host_or_path_has_no_origin(host: bytes, target: bytes, status: int) -> None:
+    """Other host names could reach the sidecar through a web page in a browser (DNS rebinding)."""
+    with pytest.raises(RequestRejected) as caught:
+        origins_of(("a", "a.org", "/a/")).choose(host, target)
+    assert caught.value.status == status
+
+
+def test_prefix_precedes_an_origin_on_this_machine() -> None:
+    """Prefixes come first because their host is this machine, too."""
+    origins = origins_of(("here", "127.0.0.1", None), ("a", "a.org", "/a/"))
+    assert origins.choose(b"127.0.0.1:1", b"/a/x")[0].name == "a"
+    assert origins.choose(b"127.0.0.1:1", b"/x")[0].name == "here"
+
+
+# --- forwarding
+
+
+async def test_one_client_connection_serves_several_origins(stage: Stage, sidecar: StagedSidecar) -> None:
+    """By Host and by prefix; each origin gets its own Host, and no fields about the client."""
+    a, b = await stage.worker(response(b"a")), await stage.worker(response(b"b"))
+    await sidecar.serve(
+        {"name": "a", "url": url_of(a), "host": "a.org"},
+        {"name": "b", "url": url_of(b), "host": "b.org", "prefix": "/b/"},
+    )
+    client = await stage.client()
+    bodies = [
+        (await client.ask(request_for(host, target))).body
+        for host, target in (
+            (b"a.org", b"/1"),
+            (b"b.org", b"/2"),
+            (b"localhost", b"/b/3?x"),
+            (b"a.org", b"/4"),
+        )
+    ]
+    assert bodies == [b"a", b"b", b"b", b"a"]
+    assert [request.line for request in a.requests] == [b"GET /1 HTTP/1.1", b"GET /4 HTTP/1.1"]
+    assert [request.line for request in b.requests] == [b"GET /2 HTTP/1.1", b"GET /3?x HTTP/1.1"]
+    for worker in (a, b):
+        for request in worker.requests:
+            assert request.value(b"Host") == b"127.0.0.1:%d" % worker.port
+            assert not [name for name in request.names if name.startswith(b"x-forwarded")]
+            assert request.value(b"Via") == b"1.1 " + OWN_NAME
+    assert (len(a.connections), len(b.connections)) == (1, 1)
+
+
+async def test_fields_and_bodies_are_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Order, case and repetition stay, X-Forwarded-For is removed; bodies with a length and in chunks."""
+    worker = await stage.worker(response())
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    sent = request_for(
+        b"a.org", b"/", b"X-One: 1", b"x-one: 2", b"X-Forwarded-For: 10.0.0.1", b"X-Request-ID: mine"
+    )
+    await stage.ask(sent)
+    (request,) = worker.requests
+    assert [field for field in request.fields if field[0].lower() == b"x-one"] == [
+        (b"X-One", b"1"),
+        (b"x-one", b"2"),
+    ]
+    assert (request.value(b"X-Forwarded-For"), request.value(b"X-Request-ID")) == (None, b"mine")
+    await stage.ask(request_for(b"a.org", b"/", b"Content-Length: 5", method=b"POST") + b"hello")
+    chunked = (
+        request_for(b"a.org", b"/", b"Transfer-Encoding: chunked", method=b"PUT") + b"2\r\nhi\r\n0\r\n\r\n"
+    )
+    await stage.ask(chunked)
+    assert [request.body for request in worker.requests[1:]] == [b"hello", b"hi"]
+
+
+async def test_trace_context_is_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
+    """As any other field: the sidecar itself takes no part in traces."""
+    worker = await stage.worker(response())
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    parent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    await stage.ask(request_for(b"a.org", b"/", b"traceparent: " + parent, b"tracestate: a=1"))
+    (request,) = worker.requests
+    assert (request.value(b"traceparent"), request.value(b"tracestate")) == (parent, b"a=1")
+
+
+async def test_absolute_target_chooses_the_origin(stage: Stage, sidecar: StagedSidecar) -> None:
+    """As from an application that uses the sidecar as its proxy."""
+    worker = await stage.worker(response())
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    assert (await stage.ask(request_for(b"other.org", b"http://a.org/x?y"))).status == 200
+    assert worker.requests[0].line == b"GET /x?y HTTP/1.1"
+    assert error_of(await stage.ask(request_for(b"a.org", b"http://b.org/"))) == (
+        421,
+        "unknown_origin",
+        UNSENT,
+    )
+
+
+async def test_pipelined_requests_for_several_origins_are_answered_in_order(
+    stage: Stage, sidecar: StagedSidecar
+) -> None:
+    go = asyncio.Event()
+    slow = playing(Wire.request, go, response(b"slow"), Wire.closed)
+    a, b = await stage.worker(slow), await stage.worker(response(b"quick"))
+    await sidecar.serve(
+        {"name": "a", "url": url_of(a), "host": "a.org"}, {"name": "b", "url": url_of(b), "host": "b.org"}
+    )
+    client = await stage.asking(a, request_for(b"a.org") + request_for(b"b.org"))
+    go.set()
+    assert [(await client.response()).body for _ in range(2)] == [b"slow", b"quick"]
+
+
+async def test_unknown_host_and_path_are_rejected(stage: Stage, sidecar: StagedSidecar) -> None:
+    """The response has the marker field, and the error is counted."""
+    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org", "prefix": "/a/"})
+    assert error_of(await stage.ask(request_for(b"b.org"))) == (421, "unknown_origin", UNSENT)
+    answer = await stage.ask(request_for(b"localhost", b"/b/"))
+    assert error_of(answer) == (404, "unknown_path", UNSENT)
+    assert "prefix" in json.loads(answer.body)["detail"]
+    assert (await sidecar.document("status"))["errors"] == {"unknown_origin": 1, "unknown_path": 1}
+
+
+# --- errors
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    """A server context with a self-signed certificate."""
+    authority = trustme.CA()
+    path = folder / "self.pem"
+    path.write_bytes(authority.private_key_pem.bytes() + authority.cert_pem.bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("context", "kind"),
+    [
+        (lambda shelf: shelf.worker("127.0.0.1", is_expired=True), "certificate_expired"),
+        (lambda shelf: shelf.worker("other.example.org"), "certificate_name"),
+        (lambda shelf: self_signed(shelf.folder), "certificate_self_signed"),
+    ],
+)
+async def test_invalid_certificate_is_answered_502(
+    stage: Stage, sidecar: StagedSidecar, tmp_path: Path, context: Callable[[Shelf], Any], kind: str
+) -> None:
+    """Nothing is sent, and the fault is counted by kind."""
+    shelf = Shelf(tmp_path)
+    worker = await stage.worker(response(), tls=context(shelf))
+    await sidecar.serve(
+        {"name": "a", "url": url_of(worker), "host": "a.org", "retries": 0, "tls": {"ca": str(shelf.ca)}}
+    )
+    assert error_of(await stage.ask(request_for(b"a.org", method=b"POST"))) == (502, "tls_failed", UNSENT)
+    document = await sidecar.origin_status("a")
+    assert document["endpoint"]["route"]["faults"] == {kind: 1}
+    assert "certificate refused" in document["endpoint"]["connections"]["last_fault"]
+    assert document["errors"] == {"tls_failed": 1}
+    assert await sidecar.metric("steelyard_endpoint_connect_faults_total", endpoint="a", kind=kind) == 1
+    assert await sidecar.metric("steelyard_origin_errors_total", origin="a", reason="tls_failed") == 1
+    assert worker.received == b""
+
+
+async def test_unresolved_name_is_answered_502(stage: Stage, sidecar: StagedSidecar) -> None:
+    await sidecar.serve({"name": "a", "url": "https://missing.invalid", "retries": 0})
+    assert error_of(await stage.ask(request_for(b"missing.invalid"))) == (502, "name_unresolved", UNSENT)
+    assert (await sidecar.origin_status("a"))["endpoint"]["route"]["faults"] == {"name": 1}
+
+
+async def test_refused_connection_is_answered_502(stage: Stage, sidecar: StagedSidecar) -> None:
+    """The fault is counted by kind, and the sidecar stays ready."""
+    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
+    assert error_of(await stage.ask(request_for(b"a.org"))) == (502, "connect_failed", UNSENT)
+    assert (await sidecar.origin_status("a"))["endpoint"]["route"]["faults"]["refused"] >= 1
+    assert (await sidecar.document("ready"))["ready"] is True
+
+
+@pytest.mark.parametrize(
+    ("sent_bytes", "reason", "status"),
+    [(b"SSH-2.0-x\r\n\r\n", "malformed_response", 502), (b"", "connection_broken", 502)],
+)
+async def test_malformed_response_is_answered_502(
+    stage: Stage, sidecar: StagedSidecar, sent_bytes: bytes, reason: str, status: int
+) -> None:
+    """The marker says that the origin may have acted on the request."""
+    worker = await stage.worker(playing(Wire.request, sent_bytes))
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    sent = request_for(b"a.org", b"/", b"Content-Length: 0", method=b"POST")
+    assert error_of(await stage.ask(sent)) == (status, reason, MAYBE)
+    assert (await sidecar.origin_status("a"))["errors"] == {reason: 1}
+    assert len(worker.requests) == 1
+
+
+async def test_forwarded_503_has_no_marker(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Not even if the origin sends the marker field."""
+    worker = await stage.worker(response(b"no", b"Steelyard-Sidecar: unsent", status=b"503 Busy"))
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    answer = await stage.ask(request_for(b"a.org"))
+    assert (answer.status, answer.body, answer.value(b"Steelyard-Sidecar")) == (503, b"no", None)
+
+
+async def test_slow_origin_does_not_delay_another(stage: Stage, sidecar: StagedSidecar) -> None:
+    slow, well = await stage.worker(playing(Wire.request, Wire.closed)), await stage.worker(response(b"well"))
+    await sidecar.serve(
+        {"name": "slow", "url": url_of(slow), "host": "slow.org", "max_in_flight": 1},
+        {"name": "well", "url": url_of(well), "host": "well.org"},
+        timeouts={"first_byte": 5.0, "queue": 60.0},
+    )
+    first, second = await stage.client(), await stage.client()
+    await first.send(request_for(b"slow.org", method=b"PATCH"))
+    await second.send(request_for(b"slow.org"))
+    await stage.eventually(lambda: slow.requests)
+    assert (await stage.ask(request_for(b"well.org"))).body == b"well"
+    assert (await sidecar.origin_status("slow"))["queued"] == 1
+    second.reset()
+    await stage.eventually(lambda: len(stage.proxy.downstreams) == 1)
+    sidecar.sweep(6.0)
+    assert error_of(await first.response()) == (504, "response_timeout", MAYBE)
+
+
+# --- connections
+
+
+async def test_idle_connections_are_closed_by_the_sweep(stage: Stage, sidecar: StagedSidecar) -> None:
+    """The sweep of the sidecar covers the origins' pools."""
+    worker = await stage.worker(response())
+    server = await sidecar.serve(
+        {"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle_timeout": 3.0}}
+    )
+    (origin,) = server.origins.all
+    pool = origin.proxy.pools.by_id["a"]
+    assert (await stage.ask(request_for(b"a.org"))).status == 200
+    sidecar.sweep(1.0)
+    assert pool.idle == 1
+    sidecar.sweep(3.0)
+    sidecar.sweep(3.0)
+    assert pool.idle == 0
+
+
+async def test_origin_is_preconnected(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Before the first request."""
+    worker = await stage.worker(response())
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"preconnect": 2}})
+    sidecar.sweep()
+    await stage.eventually(lambda: len(worker.connections) == 2)
+    assert (await stage.ask(request_for(b"a.org"))).status == 200
+    assert (await sidecar.origin_status("a"))["endpoint"]["connections"]["cold"] == 0
+
+
+async def test_origin_without_keep_alive_gets_a_connection_per_request(
+    stage: Stage, sidecar: StagedSidecar
+) -> None:
+    worker = await stage.worker(response())
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org", "keep_alive": False})
+    client = await stage.client()
+    for _ in range(2):
+        assert (await client.ask(request_for(b"a.org"))).status == 200
+    assert len(worker.connections) == 2
+
+
+async def test_tls_and_http2_with_resumption(stage: Stage, sidecar: StagedSidecar, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    pair = shelf.pair("127.0.0.1")
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"".join(Path(part).read_bytes() for part in pair.values()))  # noqa: ASYNC240
+    settings = WorkerSettings(service=Fixed(0.001), tls="1.3", http="2", certificate=both)
+    async with Worker(settings) as worker:
+        origin = {"url": worker.url, "tls": {"ca": str(shelf.ca)}}
+        await sidecar.serve(
+            {"name": "one", "host": "one.org", **origin},
+            {"name": "two", "host": "two.org", "transport": "http2", **origin},
+        )
+        for host in (b"one.org", b"two.org"):
+            assert (await stage.ask(request_for(host, b"/healthz"))).status == 200
+        for one in sidecar.server.origins.all:
+            one.proxy.pools.by_id[one.name].close_idle()
+        for name, host in (("one", b"one.org"), ("two", b"two.org")):
+            assert (await stage.ask(request_for(host, b"/healthz"))).status == 200
+            tls = (await sidecar.origin_status(name))["endpoint"]["route"]["tls"]
+            assert (tls["version"], tls["full"], tls["resumed"]) == ("TLSv1.3", 1, 1)
+        await sidecar.server.stop()
+
+
+# --- status, control, reload
+
+
+async def test_status_metrics_and_log(stage: Stage, sidecar: StagedSidecar, tmp_path: Path) -> None:
+    a, b = await stage.worker(response()), await stage.worker(response())
+    log = tmp_path / "access.log"
+    await sidecar.serve(
+        {"name": "a", "url": url_of(a), "host": "a.org"},
+        {"name": "b", "url": url_of(b), "host": "b.org", "prefix": "/b/"},
+        log={"access": "json", "path": str(log), "admin": False},
+    )
+    for host in (b"a.org", b"a.org", b"b.org"):
+        await stage.ask(request_for(host))
+    document = await sidecar.document("status")
+    assert (document["requests"], [origin["requests"] for origin in document["origins"]]) == (3, [2, 1])
+    assert document["origins"][1]["prefix"] == "/b/"
+    assert await sidecar.metric("steelyard_requests_total") >= 3
+    assert await sidecar.metric("steelyard_origin_requests_total", origin="a") == 2
+    assert await sidecar.metric("steelyard_endpoint_outcomes_total", endpoint="b", outcome="ok") == 1
+    await sidecar.server.stop()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["endpoint"] for line in lines] == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("path", [b"/-/policy", b"/-/endpoints"])
+async def test_balancer_commands_are_absent(stage: Stage, sidecar: StagedSidecar, path: bytes) -> None:
+    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
+    assert (await stage.ask(request_for(b"localhost", path))).status == 404
+
+
+async def test_admin_paths_are_not_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
+    """`/-/` is never forwarded, whatever the Host, and not served on the connection of an origin's requests."""
+    worker = await stage.worker(response())
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    for host in (b"a.org", b"localhost"):
+        client = await stage.client()
+        assert (await client.ask(request_for(host, b"/-/status"))).status == 404
+    assert worker.received == b""
+
+
+async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Unchanged origins keep their connections, removed ones finish their requests, a bad file changes nothing."""
+    go = asyncio.Event()
+    slow = playing(Wire.request, go, response(b"late"), Wire.closed)
+    a, b, c = await stage.worker(response(b"a")), await stage.worker(slow), await stage.worker(response(b"c"))
+    rows = {
+        name: {"name": name, "url": url_of(worker), "host": f"{name}.org"}
+        for name, worker in (("a", a), ("b", b), ("c", c))
+    }
+    server = await sidecar.serve(rows["a"], rows["b"])
+    assert (await stage.ask(request_for(b"a.org"))).body == b"a"
+    waiting = await stage.asking(b, request_for(b"b.org"))
+    broken = {**rows["a"], "url": "https://127.0.0.1:1", "tls": {"ca": "/nonexistent"}}
+    sidecar.config = SidecarConfig.model_validate({"listen": "127.0.0.1:0", "origins": [broken]})
+    with pytest.raises(ConfigError, match="cannot read /nonexistent"):
+        await server.reload()
+    assert (await stage.ask(request_for(b"a.org"))).body == b"a"
+    sidecar.config = SidecarConfig.model_validate(
+        {"listen": "127.0.0.1:0", "origins": [rows["a"], rows["c"]]}
+    )
+    await server.reload()
+    assert [(await stage.ask(request_for(host))).body for host in (b"a.org", b"c.org")] == [b"a", b"c"]
+    assert len(a.connections) == 1
+    assert (await stage.ask(request_for(b"b.org"))).status == 421
+    assert len(server.control_planes) == 3
+    go.set()
+    assert (await waiting.response()).body == b"late"
+    sidecar.sweep()
+    assert len(server.control_planes) == 2
+
+
+async def test_stop_finishes_requests_in_flight(stage: Stage, sidecar: StagedSidecar) -> None:
+    go = asyncio.Event()
+    worker = await stage.worker(playing(Wire.request, go, response(b"finished"), Wire.closed))
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    client = await stage.asking(worker, request_for(b"a.org"))
+    stopping = asyncio.ensure_future(sidecar.server.stop())
+    await stage.turn()
+    go.set()
+    answer = await client.response()
+    assert (answer.body, answer.value(b"Connection")) == (b"finished", b"close")
+    assert await stopping
+
+
+async def test_upgrade_becomes_a_tunnel(stage: Stage, sidecar: StagedSidecar) -> None:
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\nConnection: upgrade\r\n\r\n")
+        await wire.send(await wire.exactly(4))
+        await wire.closed()
+
+    worker = await stage.worker(script)
+    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+    client = await stage.client()
+    upgrade = request_for(b"a.org", b"/", b"Upgrade: chat", b"Connection: upgrade")
+    assert (await client.ask(upgrade)).status == 101
+    await client.send(b"ping")
+    assert await client.exactly(4) == b"ping"
+
+
+# --- the configuration
+
+
+ORIGIN: dict[str, Any] = {"name": "a", "url": "https://a.org"}
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ({}, "origins: is required"),
+        ({"origins": []}, "origins"),
+        ({"origins": [ORIGIN, {**ORIGIN, "host": "b.org"}]}, "origins: name 'a' is used twice"),
+        (
+            {"origins": [{**ORIGIN, "host": "x"}, {**ORIGIN, "name": "b", "host": "x"}]},
+            "origins: host 'x' is used twice",
+        ),
+        ({"origins": [ORIGIN, {**ORIGIN, "name": "b"}]}, "nothing leads to 'a'"),
+        (
+            {
+                "origins": [
+                    {**ORIGIN, "prefix": "/x/"},
+                    {"name": "b", "url": "https://b.org", "prefix": "/x/"},
+                ]
+            },
+            "origins: prefix '/x/' is used twice",
+        ),
+        ({"origins": [{**ORIGIN, "url": "https://a.org/v1"}]}, "origins.0.url"),
+        ({"origins": [{**ORIGIN, "prefix": "x"}]}, "origins.0.prefix"),
+        ({"origins": [{**ORIGIN, "prefix": "/-/"}]}, "origins.0.prefix"),
+        ({"origins": [{**ORIGIN, "host": "a b"}]}, "origins.0.host"),
+        ({"origins": [{**ORIGIN, "tls": {"ca": "/nonexistent"}}]}, "origins.0.tls.ca: cannot read"),
+        ({"origins": [ORIGIN], "listen": "0.0.0.0:8081"}, "allow_remote"),
+        ({"origins": [ORIGIN], "listen": "example.org:8081"}, "allow_remote"),
+        ({"origins": [ORIGIN], "listen": "nowhere"}, "listen: must be host:port"),
+        ({"origins": [ORIGIN], "policy": "random"}, "policy: is not a known key"),
+    ],
+)
+def test_bad_configuration_names_the_field(document: dict[str, Any], named: str) -> None:
+    """One line that names the field."""
+    with pytest.raises(ConfigError) as caught:
+        load_sidecar(None, document)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_remote_listening_needs_allow_remote() -> None:
+    assert load_sidecar(None, {"origins": [ORIGIN], "listen": "0.0.0.0:1", "allow_remote": True})
+    assert load_sidecar(None, {"origins": [ORIGIN], "listen": "[::1]:1"})
+
+
+def test_environment_of_the_balancer_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BALANCER_POLICY", "no-such-policy")
+    monkeypatch.setenv("BALANCER_LIMITS__QUEUE", "nothing")
+    monkeypatch.setenv("PORT", "1")
+    config = load_sidecar(None, {"origins": [ORIGIN]})
+    assert (config.listen, config.front().policy.name) == ("127.0.0.1:8081", "steelyard")
+
+
+def test_origins_of_the_command_line() -> None:
+    assert origins_from(["https://a.org"]) == [{"name": "a.org", "url": "https://a.org", "prefix": "/"}]
+    named = origins_from(["x=https://a.org", "https://b.org:1"])
+    assert [origin["prefix"] for origin in named] == ["/x/", "/b.org/"]
+    with pytest.raises(ConfigError, match="--origin: must be"):
+        origins_from(["x="])
+
+
+def test_example_is_valid() -> None:
+    example = ROOT / "examples" / "sidecar.toml"
+    config = load_sidecar(example, {})
+    assert [origin.name for origin in config.origins] == ["pay", "mail"]
+
+
+def test_page_lists_every_key_and_default() -> None:
+    """Keys that `balancer serve` does not have or has with another meaning."""
+    page = (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", page, re.M))
+    known = {
+        f"{prefix}{name}": documented_default(field)
+        for prefix, model in (("", SidecarConfig), ("origins.", OriginConfig))
+        for name, field in model.model_fields.items()
+        if name != "origins"
+        and not (isinstance(field.annotation, type) and issubclass(field.annotation, Section))
+    }
+    assert stated == known
+
+
+def documented_default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default()
+    return "–" if value is None else f"`{json.dumps(list(value) if value == () else value)}`"

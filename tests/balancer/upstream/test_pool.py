@@ -1,0 +1,161 @@
+"""Pool of connections to a worker: leasing, closing, counting."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from balancer.upstream.dial.phases import Phases
+from tests.support.stage import Stage
+from tests.support.wire import Script, Wire, get, playing, post, response
+
+
+def numbered(go: asyncio.Event) -> Script:
+    """Answer with the connection's number once `go` is set."""
+    seen: list[Wire] = []
+
+    async def script(wire: Wire) -> None:
+        seen.append(wire)
+        number = len(seen)
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(response(b"%d" % number))
+
+    return script
+
+
+async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
+    """The connection given back last is the least likely to be closed; the others age out."""
+    go = asyncio.Event()
+    worker = await stage.worker(numbered(go))
+    await stage.serve(worker, pool={"idle_timeout": 4})
+    clients = [await stage.client() for _ in range(3)]
+    for client in clients:
+        await client.send(get())
+    await stage.eventually(lambda: len(worker.requests) == 3)
+    go.set()
+    numbers = [(await client.response()).body for client in clients]
+    assert sorted(numbers) == [b"1", b"2", b"3"]
+    assert repr(stage.pool()) == "<Pool w0 idle=3 leased=0 opening=0>"
+    newest = (await stage.ask(get())).body
+    assert [(await stage.ask(get())).body for _ in range(5)] == [newest] * 5
+    stage.advance(3)
+    await stage.ask(get())
+    stage.advance(1.5)
+    assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
+    assert (await stage.ask(get())).body == newest
+
+
+async def test_connection_closed_while_idle_leaves_the_pool(stage: Stage) -> None:
+    close = asyncio.Event()
+    await stage.serve(await stage.worker(playing(Wire.request, response(), close)))
+    await stage.ask(get())
+    assert stage.pool().idle == 1
+    close.set()
+    await stage.eventually(lambda: not stage.pool().idle)
+    assert (stage.pool().counts.lost_idle, stage.pool().counts.closed) == (1, 1)
+    assert (await stage.ask(post(b"once"))).status == 200
+    assert stage.proxy.counts.retried == 0
+
+
+async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> None:
+    """A POST cannot be sent again, so a close that has arrived unread must be seen before the lease."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.ask(get())
+    pool = stage.pool()
+    assert pool.idle == 1
+    worker.connections[0].cut()  # the kernel has the close; the event loop has not read it
+    assert pool.lease_quiet() is None
+    assert (pool.idle, pool.leased, pool.counts.closed) == (0, 0, 1)
+    assert (await client.ask(post(b"once"))).status == 200
+    assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
+
+
+async def test_unsolicited_bytes_close_an_idle_connection(stage: Stage) -> None:
+    """Some servers send 408 before they close."""
+    speak = asyncio.Event()
+    script = playing(
+        Wire.request, response(), speak, response(b"unasked", status=b"408 Request Timeout"), Wire.closed
+    )
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.ask(get())
+    speak.set()
+    await stage.eventually(lambda: not stage.pool().idle)
+    assert (await client.ask(get())).body == b"ok"
+    assert len(worker.connections) == 2
+
+
+async def test_connection_given_back_serves_a_waiting_request(stage: Stage) -> None:
+    """The connection that is opened meanwhile becomes idle in the pool."""
+    await stage.serve(await stage.worker(response()))
+    clients = [await stage.client() for _ in range(20)]
+    for client in clients:
+        await client.send(get())
+    assert [(await client.response()).status for client in clients] == [200] * 20
+    await stage.eventually(lambda: not stage.pool().opening)
+    counts = stage.pool().counts
+    assert counts.opened == stage.pool().idle <= 20
+    assert counts.opened + counts.reused >= 20
+
+
+async def test_idle_connection_makes_way_at_the_limit(stage: Stage) -> None:
+    """The pool with the most idle connections closes its oldest."""
+    workers = [await stage.worker(response()) for _ in range(2)]
+    await stage.serve(*workers)
+    stage.proxy.pools.limit = 1
+    for _ in range(4):
+        assert (await stage.ask(get())).status == 200
+    assert stage.proxy.pools.open_connections == 1
+    assert [len(worker.connections) for worker in workers] == [2, 2]
+    assert sum(pool.counts.lost_idle for pool in stage.proxy.pools.by_id.values()) == 0
+
+
+async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stage: Stage) -> None:
+    """It does from the start and after a reload, for opening a connection too. A longer handshake counts."""
+    await stage.serve(await stage.worker(response()))
+    pool = stage.pool()
+    for stated in (0.25, 0.125):
+        stage.proxy.pools.put(replace(pool.endpoint, round_trip=stated))
+        assert stage.pool() is pool
+        assert (pool.round_trip, pool.connect_time) == (stated, stated)
+        await stage.ask(get())
+        assert (pool.round_trip, pool.connect_time) == (stated, stated)
+    stage.control_plane.put_endpoint(replace(pool.endpoint, id="farther"))
+    farther = stage.proxy.pools.by_id["farther"]
+    farther.connector.record_opened(Phases(0.0, 0.5, 0.5), 0.5)
+    assert (farther.round_trip, farther.connect_time) == (0.5, 0.5)
+
+
+async def test_round_trip_to_a_doubted_endpoint_is_measured_anew(stage: Stage) -> None:
+    """A connection is opened once, when the doubt begins, and kept for the next request."""
+    await stage.serve(await stage.worker(playing(Wire.request)), policy="steelyard", retries=0)
+    stage.control_plane.sweep(stage.clock.at)
+    assert (await stage.ask(get())).status == 502
+    pool = stage.pool()
+    assert (pool.counts.opened, pool.standing) == (1, 0)
+    for _ in range(2):
+        stage.control_plane.sweep(stage.clock.at)
+        await stage.eventually(lambda: pool.idle == 1)
+    await stage.turn()
+    assert (pool.counts.opened, pool.standing) == (2, 1)
+
+
+async def test_stop_cancels_dialling(stage: Stage) -> None:
+    """The dial is cancelled and counted out, and the request is abandoned."""
+    server = await stage.serve(stage.deaf_port(), timeouts={"connect": 60, "shutdown": 0.01})
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: stage.pool().opening)
+    assert not await server.stop()
+    pool = stage.pool()
+    assert repr(pool) == "<Pool w0 idle=0 leased=0 opening=0>"
+    assert stage.proxy.pools.open_connections == 0
+    await client.closed()
+    await stage.eventually(lambda: not stage.proxy.downstreams)
+    assert stage.outcomes() == {"abandoned": 1}
+    stage.server = None

@@ -1,0 +1,273 @@
+"""A server in this process between raw sockets (`wire.py`), on a manual clock.
+
+A `Stage` holds the server and its peers, and asserts at the end that nothing is in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from balancer.config.loading import Settings
+from balancer.control.control_plane import ControlPlane
+from balancer.downstream.timeouts import Sweep
+from balancer.exchange.proxy import Proxy
+from balancer.process.server import Server
+from balancer.upstream.http1.pool import ConnectionPool
+from balancer.upstream.pool import Pool
+from policies.endpoint.state import EndpointState
+from policies.loading.source import Source
+from tests.support.wire import PATIENCE, Message, Script, ScriptedWorker, Wire, answering
+
+
+class ManualClock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+class Stage:
+    """A server, its workers and its clients. `settings` are those of the configuration."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.clients: list[Wire] = []
+        self.started_workers: list[ScriptedWorker] = []
+        self.held_sockets: list[socket.socket] = []
+        self.port = 0  # of a program instead of a server
+        self.server: Server | None = None
+        self.settings: Settings
+        self.read: Callable[[], Settings] = lambda: self.settings
+
+    @property
+    def running(self) -> Server:
+        """The server, which must have been started."""
+        assert self.server is not None
+        return self.server
+
+    @property
+    def proxy(self) -> Proxy:
+        return self.running.proxy
+
+    @property
+    def control_plane(self) -> ControlPlane:
+        return self.running.control_plane
+
+    async def worker(self, script: Script | bytes, tls: ssl.SSLContext | None = None) -> ScriptedWorker:
+        """Start a worker; bytes are its response to every request."""
+        worker = ScriptedWorker(answering(script) if isinstance(script, bytes) else script, tls)
+        await worker.start()
+        self.started_workers.append(worker)
+        return worker
+
+    def dead_port(self) -> int:
+        """A port that refuses connections: bound, so that it stays free, but not listening."""
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        self.held_sockets.append(sock)
+        port: int = sock.getsockname()[1]
+        return port
+
+    def deaf_port(self) -> int:
+        """A port where connections are not completed because the backlog is full."""
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(0)
+        self.held_sockets.append(sock)
+        port: int = sock.getsockname()[1]
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+            self.held_sockets.append(filler)
+        return port
+
+    async def serve(
+        self, *workers: ScriptedWorker | int, max_in_flight: int | None = None, **settings: Any
+    ) -> Server:
+        """Start the server with `workers` as endpoints w0, w1, … in region r; the default policy is round robin.
+
+        Connecting, whose timeout is in real time, may take `PATIENCE`: the machine may be busy.
+        """
+        addresses = [
+            f"http://127.0.0.1:{worker}"
+            if isinstance(worker, int)
+            else f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
+            for worker in workers
+        ]
+        endpoints = [
+            {"id": f"w{i}", "address": address, "region": "r", "max_in_flight": max_in_flight}
+            for i, address in enumerate(addresses)
+        ]
+        defaults = {
+            "listen": "127.0.0.1:0",
+            "policy": "round-robin",
+            "seed": 1,
+            "endpoints": endpoints,
+            "health_checks": {"first_connect": False},
+        }
+        timeouts = {"connect": PATIENCE, **settings.pop("timeouts", {})}
+        self.settings = Settings(**{**defaults, **settings, "timeouts": timeouts})
+        self.server = Server(self.settings, self.clock, self._read)
+        await self.server.start()
+        return self.server
+
+    def _read(self, files: Sequence[Source] = ()) -> Settings:
+        return self.read()
+
+    async def reload(self, **settings: Any) -> None:
+        """Change keys of the configuration and reload it."""
+        given = self.settings.model_dump(exclude_unset=True)
+        self.settings = Settings(**{**given, **settings})
+        await self.running.reload()
+
+    async def client(
+        self,
+        *,
+        receive_buffer: int | None = None,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,
+        first: bytes = b"",
+        source: str = "",
+    ) -> Wire:
+        """Connect to the server, from the address `source` if one is given; `first` is sent before the TLS handshake,
+        `name` is the server name.
+        """
+        port = self.port if self.server is None else self.server.address.port
+        sock = socket.socket()
+        if source:
+            sock.bind((source, 0))
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        limit = 1 << 20 if receive_buffer is None else 1024
+        if first:
+            await asyncio.get_running_loop().sock_sendall(sock, first)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=limit, ssl=tls, server_hostname=name)
+        self.clients.append(Wire(reader, writer))
+        return self.clients[-1]
+
+    async def admin_client(self) -> Wire:
+        """Connect to the admin socket."""
+        path = self.running.listening.admin.path
+        reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
+        self.clients.append(Wire(reader, writer))
+        return self.clients[-1]
+
+    async def listen_client(self) -> Wire:
+        """Connect to `admin.listen`."""
+        sock = self.running.listening.admin.tcp
+        assert sock is not None
+        self.clients.append(Wire(*await asyncio.open_connection(*sock.getsockname()[:2])))
+        return self.clients[-1]
+
+    async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
+        """One request on a connection of its own; an admin request goes to the admin socket."""
+        is_admin = b" /-/" in request.partition(b"\r\n")[0]
+        client = await (self.admin_client() if is_admin else self.client())
+        answer = await client.ask(request, to_head=to_head)
+        await client.close()
+        return answer
+
+    async def asking(self, worker: ScriptedWorker, request: bytes) -> Wire:
+        """A client whose request the worker has received."""
+        client = await self.client()
+        await client.send(request)
+        await self.eventually(lambda: worker.requests)
+        return client
+
+    def connection_pool(self, endpoint: str = "w0") -> ConnectionPool:
+        pool = self.pool(endpoint)
+        assert isinstance(pool, ConnectionPool)
+        return pool
+
+    def pool(self, endpoint: str = "w0") -> Pool:
+        return self.proxy.pools.by_id[endpoint]
+
+    def state(self, endpoint: str = "w0") -> EndpointState:
+        return self.proxy.router.find(endpoint)
+
+    def outcomes(self, endpoint: str = "w0") -> dict[str, int]:
+        """Attempts by outcome, without zeros."""
+        return {kind.value: number for kind, number in self.state(endpoint).outcomes.items() if number}
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass without a sweep.
+
+        The cached time, which dates requests, moves too: else a sweep might find a new request as old as the jump.
+        """
+        self.clock.at += seconds
+        self.proxy.cached_time = self.clock.at
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and sweep all deadlines."""
+        self.clock.at += seconds
+        list(Sweep(self.proxy, self.running.arrivals.sweep).slices(self.clock.at))
+        self.control_plane.checks.sweep(self.clock.at)
+
+    async def eventually(self, condition: Callable[[], object]) -> None:
+        """Run the loop until the condition holds."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():  # noqa: ASYNC110 - the product has no event for the condition
+                await asyncio.sleep(0)
+
+    async def turn(self, times: int = 50) -> None:
+        """Run loop iterations, enough for all that happens without time passing."""
+        for _ in range(times):
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Close all clients and assert that nothing is in flight."""
+        try:
+            for client in self.clients:
+                await client.close()
+            if self.server is not None:
+                await self._assert_clean(self.server)
+        finally:
+            for worker in self.started_workers:
+                await worker.stop()
+            for sock in self.held_sockets:
+                sock.close()
+
+    async def _assert_clean(self, server: Server) -> None:
+        proxy = server.proxy
+        pools = proxy.pools.by_id.values()
+        try:
+            await self._soon(lambda: not proxy.downstreams, f"clients left behind: {proxy.downstreams}")
+            busy = f"connections left behind: {[*pools]}"
+            await self._soon(lambda: not any(pool.leased or pool.opening for pool in pools), busy)
+            assert proxy.in_flight == len(proxy.queue) == len(proxy.usages) == proxy.usages.budget.kept == 0
+            assert [state.in_flight for state in proxy.router.states] == [0] * len(pools)
+            assert proxy.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
+        finally:
+            is_finished = await server.stop()
+        assert is_finished
+        assert proxy.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
+
+    async def _soon(self, condition: Callable[[], object], otherwise: str) -> None:
+        try:
+            await self.eventually(condition)
+        except TimeoutError:
+            pytest.fail(otherwise)
+
+
+@contextmanager
+def quiet_loop() -> Iterator[list[dict[str, Any]]]:
+    """Collect the exceptions that reach the event loop's handler."""
+    loop_errors: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: loop_errors.append(context))
+    yield loop_errors
+    loop.set_exception_handler(None)
