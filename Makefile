@@ -64,9 +64,12 @@ serve: $(VENV)/installed-dev ## the balancer before three emulated regions, on $
 
 compiled: $(COMPILED)/installed ## a second environment, .venv-compiled, with the hot path compiled (needs a C compiler)
 
-wheels: $(VENV)/checkout ## compiled wheels for CPython 3.11 to 3.14 in dist/, by cibuildwheel (needs docker)
-	$(PIP) cibuildwheel
+wheels: $(VENV)/checkout ## compiled wheels for CPython 3.11 to 3.13 and the source in dist/, by cibuildwheel (needs docker)
+	$(PIP) build cibuildwheel twine
+	rm -rf dist
+	$(RUN) build --sdist
 	$(RUN) cibuildwheel --output-dir dist
+	$(RUN) twine check --strict dist/*
 
 bench: compiled ## benchmarks of Steelyard itself with the compiled build: CPU per request, or BENCH='storm --check'
 	$(COMPILED)/bin/python -P -m benchmarks $(or $(BENCH),cost)

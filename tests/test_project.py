@@ -20,6 +20,7 @@ from typing import Any, get_args
 
 import click
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -31,10 +32,14 @@ from balancer.configuration import load
 from balancer.syntax.printable import with_digits
 from benchmarks.harness.cases import CASES
 from policies import contract, registry
+from tests import interpreters
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES_WITH_COMMANDS = ("balancer", "workers", "experiments")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXAMPLE = ROOT / "examples" / "balancer.toml"
 
@@ -225,6 +230,16 @@ def test_ci_is_a_strict_script() -> None:
     assert "set -euo pipefail" in script.read_text(encoding="utf-8")
 
 
+def test_workflows_pin_actions_and_test_every_claimed_python() -> None:
+    """Also the oldest patch release that is supported."""
+    workflows = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob(".github/workflows/*.yml")}
+    actions = re.findall(r"uses: (\S+)", "\n".join(workflows.values()))
+    assert [action for action in actions if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40}", action)] == []
+    tested = yaml.safe_load(workflows["ci"])["jobs"]["first-tier"]["strategy"]["matrix"]["python"]
+    claimed = [interpreters.DEBIAN, *interpreters.claimed()[1:]]
+    assert {interpreters.name_of(each) for each in claimed} <= set(tested)
+
+
 @pytest.mark.parametrize("package", [*PACKAGES_WITH_COMMANDS, "balancer endpoints"])
 def test_a_group_without_a_command_shows_its_help_in_lines(package: str) -> None:
     """And fails; `--version` names the program."""
@@ -253,6 +268,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     top = re.search(r"^## (\d\S*)", text_of("CHANGELOG.md"), re.MULTILINE)
     assert top is not None
     assert top[1] == PROJECT["project"]["version"] == version("steelyard")
+    assert set(re.findall(r"steelyard:([\d.]+)", text_of("docs/operations.md"))) == {top[1]}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -30,8 +30,8 @@ KINDS = {
     "reset": Kind.RESET,
     "abandoned": Kind.ABANDONED,
 }
-LEFT_OUT = ("admin", "answered", "control", "tunnel", "unrouted")
-"""Ends of what is not a request and response with a latency; version 0.1.0 logged admin requests as "control"."""
+LEFT_OUT = ("admin", "answered", "tunnel", "unrouted")
+"""Ends of what is not a request and response with a latency."""
 
 TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?>(?:[^"\\]|\\[\s\S]?)*)(?:"|$)|[^\s"]+)')
 """A quote without an end takes the rest of the line: searching it again for fields would take quadratic time."""

@@ -119,7 +119,7 @@ def write_results(
         scenario=scenario,
         command=f"experiments run regions --blocks {blocks} --requests {requests} --seed 1",
         started_at="2026-01-01T00:00:00+00:00",
-        versions={"steelyard": "0.1.0", "python": "3.11.7", "numpy": "2.4.6"},
+        versions={"steelyard": "0.2.0", "python": "3.11.7", "numpy": "2.4.6"},
         machine="2 processors, Linux",
         plan=plan(scenario),
     )

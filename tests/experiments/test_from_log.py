@@ -109,7 +109,7 @@ def test_the_lines_in_the_documentation_are_read() -> None:
 def test_the_documented_ends_are_the_known_ones() -> None:
     section = PAGE[PAGE.index("| `end` | |") :]
     endings = re.findall(r"^\| `([a-z_]+)` \| ", section[: section.index("\n\n")], re.MULTILINE)
-    assert set(endings) - {"end"} == {*KINDS, *LEFT_OUT} - {"control"}
+    assert set(endings) - {"end"} == {*KINDS, *LEFT_OUT}
 
 
 def test_prefixes_of_platforms_are_skipped() -> None:
