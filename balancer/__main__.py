@@ -25,7 +25,6 @@ from balancer.config.schema.routes import listed, warnings_about
 from balancer.config.secret_files import exposed_secrets
 from balancer.configuration import load, load_with_sources
 from balancer.control.admin.endpoint_commands import endpoints
-from balancer.control.admin.renamed_commands import CommandGroup
 from balancer.control.admin.status_command import admin, status
 from balancer.control.reload import Read
 from balancer.errors import ListenFailed, LogFailed
@@ -69,8 +68,6 @@ def show_version(context: click.Context, _: click.Parameter, is_wanted: bool) ->
 
 
 @click.group(
-    cls=CommandGroup,
-    renamed={"control": "admin"},
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )

@@ -35,18 +35,10 @@ ENTRIES = (
     Entry("reproduce", "experiments.reproduce.command", "Reproduce results of published sources."),
 )
 
-REPLACED = {
-    "simulate": "experiments run --simulated",
-    "matrix": "experiments sweep, without a grid",
-    "catalogue": "experiments show, report and compare",
-}
-"""Former commands, and what does their work now."""
-
 
 @click.group(
     cls=LazyGroup,
     entries=ENTRIES,
-    replaced=REPLACED,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -32,25 +32,17 @@ class Entry(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported one at a time: `--help` imports none of them.
+    """A group whose commands are imported one at a time: `--help` imports none of them."""
 
-    `replaced` maps former commands to what does their work now; they are refused with a line that names it.
-    """
-
-    def __init__(
-        self, *, entries: Sequence[Entry] = (), replaced: Mapping[str, str] | None = None, **options: object
-    ) -> None:
+    def __init__(self, *, entries: Sequence[Entry] = (), **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
         self.entries = {entry.name: entry for entry in entries}
-        self.replaced = replaced or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *self.entries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self.entries.get(cmd_name)
-        if cmd_name in self.replaced:
-            raise click.UsageError(f"{cmd_name!r} is no command any more; use: {self.replaced[cmd_name]}")
         if entry is None:
             return super().get_command(ctx, cmd_name)
         found = vars(import_module(entry.module)).values()

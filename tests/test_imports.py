@@ -22,7 +22,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "balancer": ("policies",),
     "workers": (),
     "experiments": (
-        *("policies", "workers.durations", "workers.load", "workers.service"),
+        *("policies", "workers.alarm", "workers.durations", "workers.load", "workers.service"),
         "balancer.upstream.http1.connection",
         "balancer.upstream.http1.idle_timeout",
         *(
@@ -50,10 +50,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "balancer.config.schema.pool_limits",
         ),
         *("balancer.config.schema.endpoint", "balancer.config.schema.health", "balancer.config.schema.pool"),
-        *("balancer.config.schema.queue", "balancer.config.renamed"),
+        *("balancer.config.schema.queue",),
         *("balancer.config.schema.retries", "balancer.config.schema.sections"),
     ),
-    "benchmarks": ("policies", "balancer", "experiments", "workers.durations", "workers.service"),
+    "benchmarks": (
+        "policies",
+        "balancer",
+        "experiments",
+        "workers.alarm",
+        "workers.durations",
+        "workers.service",
+    ),
 }
 """Package -> what it may import of other packages: a whole package, or one module of it."""
 

@@ -1,21 +1,25 @@
-"""A one-shot timer for an absolute time of the monotonic clock, with the best precision of the platform.
+"""One-shot timer at an absolute instant of the monotonic clock, with the best precision of the platform.
 
 Event-loop timers are kept in whole milliseconds (asyncio rounds the poll timeout up, libuv stores integers) and
-overshoot by about 0.8 ms; a Linux timerfd is a descriptor that becomes readable at the nanosecond asked for.
+overshoot by about 0.8 ms, which would be the load generator's own lag; a Linux timerfd is a descriptor that becomes
+readable at the nanosecond asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+TFD_TIMER_ABSTIME = 1
+TFD_FLAGS = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+
 Ring = Callable[[], None]
-SetTime = Callable[[int, int], None]  # descriptor, absolute nanoseconds or 0 to disarm
 
 
 class Alarm(Protocol):
@@ -28,24 +32,51 @@ class Alarm(Protocol):
         """Disarm the timer and free its resources."""
 
 
-class TimerfdAlarm:
-    """An alarm on a timerfd (timerfd_create(2)), Linux only.
+class ItimerSpec(ctypes.Structure):
+    """struct itimerspec (timerfd_create(2)): interval, then first expiration, each as seconds and nanoseconds."""
+
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "first_s", "first_ns")]
+
+
+class Timerfd:
+    """A timerfd without an event loop: `fd` is readable from the instant it was set to. Raises `OSError` where there
+    is none.
 
     The descriptor is never read: setting it again resets the expiration count, which saves a system call.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Ring, fd: int, set_time: SetTime) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._set_time = set_time
-        loop.add_reader(fd, ring)
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        # Where long is 32 bits wide, time_t may not be: the structure would be wrong.
+        if sys.maxsize < 2**32 or not hasattr(self._libc, "timerfd_create"):
+            raise OSError(errno.ENOSYS, "timerfd_create")
+        self._spec = ItimerSpec()
+        self._address = ctypes.byref(self._spec)
+        self.fd: int = self._libc.timerfd_create(time.CLOCK_MONOTONIC, TFD_FLAGS)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def set(self, at: float | None) -> None:
-        self._set_time(self._fd, 0 if at is None else max(1, int(at * 1e9)))
+        at_ns = 0 if at is None else max(1, int(at * 1e9))
+        self._spec.first_s, self._spec.first_ns = divmod(at_ns, 1_000_000_000)
+        if self._libc.timerfd_settime(self.fd, TFD_TIMER_ABSTIME, self._address, None):
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:
-        self._loop.remove_reader(self._fd)
-        os.close(self._fd)
+        os.close(self.fd)
+
+
+class TimerfdAlarm(Timerfd):
+    """An alarm on a timerfd watched by the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Ring) -> None:
+        super().__init__()
+        self._loop = loop
+        loop.add_reader(self.fd, ring)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self.fd)
+        super().close()
 
 
 class LoopAlarm:
@@ -68,46 +99,10 @@ class LoopAlarm:
 
 
 def open_alarm(loop: asyncio.AbstractEventLoop, ring: Ring) -> Alarm:
-    """Return the most precise alarm that this platform and interpreter offer."""
-    timerfd = _open_timerfd()
-    return LoopAlarm(loop, ring) if timerfd is None else TimerfdAlarm(loop, ring, *timerfd)
-
-
-if sys.platform == "linux" and sys.version_info >= (3, 13):
-
-    def _set_time(fd: int, at_ns: int) -> None:
-        os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=at_ns)
-
-    def _open_timerfd() -> tuple[int, SetTime] | None:
-        fd = os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
-        return fd, _set_time
-
-else:
-    _TFD_TIMER_ABSTIME = 1
-    _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC if sys.platform == "linux" else 0
-
-    class _Itimerspec(ctypes.Structure):
-        """struct itimerspec: interval and first expiration, each as seconds and nanoseconds."""
-
-        _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "first_s", "first_ns")]
-
-    def _open_timerfd() -> tuple[int, SetTime] | None:
-        # Where long is 32 bits wide, time_t may not be: the structure would be wrong.
-        if sys.platform != "linux" or sys.maxsize < 2**32:
-            return None
-        libc = ctypes.CDLL(None, use_errno=True)
-        if not hasattr(libc, "timerfd_create"):
-            return None
-        fd = libc.timerfd_create(time.CLOCK_MONOTONIC, _TFD_FLAGS)
-        return None if fd < 0 else (fd, _set_time_through(libc))
-
-    def _set_time_through(libc: ctypes.CDLL) -> SetTime:
-        value = _Itimerspec()
-        reference = ctypes.byref(value)
-
-        def set_time(fd: int, at_ns: int) -> None:
-            value.first_s, value.first_ns = divmod(at_ns, 1_000_000_000)
-            if libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, reference, None):
-                raise OSError(ctypes.get_errno(), "timerfd_settime failed")
-
-        return set_time
+    """Return the most precise alarm that this platform offers."""
+    if sys.platform == "linux":
+        try:
+            return TimerfdAlarm(loop, ring)
+        except OSError:  # a sandbox without the call, a C library without the symbol
+            pass
+    return LoopAlarm(loop, ring)

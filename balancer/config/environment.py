@@ -15,10 +15,12 @@ from typing import Any, Final
 from balancer.config.documents import check_limits
 from balancer.config.keys import Table, annotation_at, dotted, is_list, is_mapping, keys_of, table_of
 from balancer.config.positions import Place
-from balancer.config.renamed import SEPARATOR, renamed_variable
 from balancer.config.sources import Layer, longest, policy_table
 
 PREFIX: Final = "BALANCER_"
+
+SEPARATOR: Final = "__"
+"""Separator between a table and its key in the name of a variable."""
 
 SERVICE_LINK: Final = re.compile(
     r"BALANCER_([A-Z0-9_]{1,63}_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]{1,15})?=.*|"
@@ -64,9 +66,6 @@ def problem_with(name: str, value: str, table: Table) -> str | None:
     """Return a message for a variable that cannot be used. It never contains the value, which may be a secret."""
     place = place_of(name)
     is_known = annotation_at(table, place) is not None
-    old = renamed_variable([name], PREFIX)
-    if old is not None:
-        return old
     around = list_around(table, place)
     if around:
         return f"{name}: {dotted(around)} is a list: set {variable_of(around)} as JSON"

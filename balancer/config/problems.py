@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from balancer.config.keys import Table, annotation_at, dotted, has_secret, suggestion
 from balancer.config.positions import Place
-from balancer.config.renamed import renamed_at
 
 MOST_PROBLEMS: Final = 20
 """Most problems that are reported at once."""
@@ -139,9 +138,6 @@ def _message(found: Any, place: Place, table: Table, *, is_searched: bool) -> st
     if kind == "missing":
         return "is required"
     if kind == "extra_forbidden":
-        new = renamed_at(place)
-        if new is not None:
-            return f"renamed to {new}"
         return f"is not a known key{suggestion(table, place) if is_searched else ''}"
     if kind == "value_error":
         return without_credentials(str(found["msg"]).removeprefix("Value error, "))

@@ -19,8 +19,8 @@ from errno import EINPROGRESS
 import numpy as np
 
 from experiments.errors import FleetFailedError
-from experiments.load.alarm import Timerfd
 from experiments.stats.samples import Flags, Floats, Ints, Kind
+from workers.alarm import Timerfd
 
 HEAD_START = 0.02
 """Seconds from the last connection made to the first instant."""

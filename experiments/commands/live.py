@@ -15,7 +15,6 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from balancer.control.admin.options import refuse_renamed_variables
 from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.commands.options import PAGE, live_page
 from experiments.errors import BadInputError, ExperimentError
@@ -100,7 +99,6 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 @click.option(
     "--token",
     envvar="BALANCER_ADMIN__TOKEN",
-    callback=refuse_renamed_variables,
     help="The admin.token of the balancer; also from the environment.",
 )
 @click.option("--pool", metavar="NAME", help="Named pool.  [default: the one without a name]")

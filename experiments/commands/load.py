@@ -14,7 +14,6 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from balancer.control.admin.options import refuse_renamed_variables
 from experiments.commands.live_options import percent, policies_chosen
 from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
 from experiments.errors import BadInputError
@@ -117,9 +116,7 @@ SECRET = ("--header", "--data", "--token")
     "--policy", "tables", multiple=True, metavar="JSON", help="A policy with options; may be repeated."
 )
 @click.option("--admin", metavar="URL", help="Where the balancer takes commands.  [default: URL]")
-@click.option(
-    "--token", envvar="BALANCER_ADMIN__TOKEN", callback=refuse_renamed_variables, help="Its admin.token."
-)
+@click.option("--token", envvar="BALANCER_ADMIN__TOKEN", help="Its admin.token.")
 @click.option(
     "--max-p99", metavar="DURATION", help="With policies: stop beyond it.  [default: twice the p99 before]"
 )

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from balancer.upstream.http1.connection import Response, UpstreamConnection
-from experiments.load.alarm import open_alarm
 from experiments.load.connections import BodyIgnored, Connections
 from experiments.load.ledger import Ledger
 from experiments.stats.samples import Floats, Kind, Place
+from workers.alarm import open_alarm
 
 WORKER_FIELD = re.compile(rb"\r\nx-worker-name:[ \t]*([^\r]*)", re.IGNORECASE)
 

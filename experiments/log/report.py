@@ -61,7 +61,6 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "Successes per second, counted when they ended: all, and those of each region."
             + " Grey: failures." * (not whole.runs[0].samples.ok.all()),
             lambda: figure.throughput_over_time(whole, regions),
-            has_rows=True,
         ),
         Drawing(
             "latency-distribution",
@@ -69,7 +68,6 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "By policy: the share of all requests that were answered within a time, from the first byte of the "
             "request to the last of the response; then the same with the tail enlarged.",
             lambda: figures.latency_distribution(policies),
-            has_rows=True,
         ),
         Drawing(
             "service-time-by-request",
@@ -96,14 +94,12 @@ def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> lis
             "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
             "rest on fewer than 100 samples beyond them.",
             lambda: figures.latency_quantiles(rows),
-            has_rows=True,
         ),
         Drawing(
             "share-per-worker",
             "Share per worker",
             "Requests of each worker, by policy. One hue per region, one shade per worker.",
             lambda: figures_workers.worker_share(policies),
-            has_rows=True,
         ),
     ]
 

@@ -1,18 +1,14 @@
 """Base of all figures: sizes, axes, and export to SVG and PNG.
 
-Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width. For a
-narrow screen, those with a row per entry are drawn a second time (`narrowed`), with their panels one below the other; a
-page scrolls the others sideways, so that their text stays readable. Text becomes outlines and identifiers are
+Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width; on a
+narrow screen a page scrolls it sideways, so that its text stays readable. Text becomes outlines and identifiers are
 seeded, so a file depends only on its data.
 """
 
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -62,34 +58,13 @@ SVG_DPI = 100
 WIDTH = 10.6
 """Width of every figure in inches."""
 
-NARROW_WIDTH = 4.6
-"""Width in inches of a figure for a narrow screen."""
-
 COLUMNS = 3
 """Number of small multiples side by side."""
-
-LEGEND_COLUMNS, LEGEND_ROW = 2, 0.22
-"""Columns of a legend in a narrow figure, and the height in inches of each of its rows."""
-
-is_narrow: ContextVar[bool] = ContextVar("is_narrow", default=False)
-
-
-@contextmanager
-def narrowed() -> Iterator[None]:
-    """Draw figures for a narrow screen."""
-    token = is_narrow.set(True)
-    try:
-        yield
-    finally:
-        is_narrow.reset(token)
 
 
 def blank(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
     """Empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
-    width = WIDTH
-    if is_narrow.get():
-        width, height, rows, columns = NARROW_WIDTH, height * columns, rows * columns, 1
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **grid)
     return figure, [axis for line in axes for axis in line]
@@ -129,7 +104,7 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
         return
     low, high = log_limits(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
-    labelled = steps((high / low) ** 1.4 if is_narrow.get() else high / low)
+    labelled = steps(high / low)
     axis.set_major_locator(LogLocator(base=10, subs=labelled, numticks=12))
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}")
@@ -160,9 +135,5 @@ def log_limits(values: Sequence[float]) -> tuple[float, float]:
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 5) -> None:
     """Add one legend for the whole figure, outside of the axes."""
-    if is_narrow.get():
-        rows = math.ceil(len(handles) / columns), math.ceil(len(handles) / LEGEND_COLUMNS)
-        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (rows[1] - rows[0]))
-        columns = LEGEND_COLUMNS
     ncols = min(columns, max(1, len(handles)))
     figure.legend(handles=list(handles), loc="outside upper left", ncols=ncols, fontsize=9, handlelength=2.2)

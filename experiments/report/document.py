@@ -11,13 +11,12 @@ from experiments.report.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn figure as SVG bytes. `name` is its file name without suffix, `narrow` the same for a narrow screen."""
+    """A drawn figure as SVG bytes. `name` is its file name without suffix."""
 
     name: str
     title: str
     caption: str
     svg: bytes
-    narrow: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

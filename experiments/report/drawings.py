@@ -36,16 +36,12 @@ OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of the report: file name, title, caption, and the function that draws it.
-
-    `has_rows` if it has a row for each entry: it is drawn for narrow screens as well.
-    """
+    """A figure of the report: file name, title, caption, and the function that draws it."""
 
     name: str
     title: str
     caption: str
     draw: Callable[[], Figure]
-    has_rows: bool = False
 
 
 def save_drawing(drawing: Drawing, directory: Path) -> Picture:
@@ -55,15 +51,7 @@ def save_drawing(drawing: Drawing, directory: Path) -> Picture:
     svg = canvas.to_svg(figure)
     (directory / f"{drawing.name}.svg").write_bytes(svg)
     (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
-    return Picture(drawing.name, drawing.title, drawing.caption, svg, narrow_svg(drawing))
-
-
-def narrow_svg(drawing: Drawing) -> bytes:
-    """The figure for a narrow screen; empty if it has none."""
-    if not drawing.has_rows:
-        return b""
-    with canvas.narrowed():
-        return canvas.to_svg(canvas.settle(drawing.draw()))
+    return Picture(drawing.name, drawing.title, drawing.caption, svg)
 
 
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
@@ -83,7 +71,6 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks have fewer "
             "than 100 samples beyond them, and those with fewer than 10 are left out.",
             lambda: figures.latency_quantiles(field),
-            has_rows=True,
         ),
         Drawing(
             "latency-distribution",
@@ -91,14 +78,12 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             f"First the share of all requests that were answered within a time{': each step is a region' * several}; a "
             "curve that ends below 100 % had failures. Then the same with the tail enlarged, up to the tenth slowest.",
             lambda: figures.latency_distribution(field),
-            has_rows=True,
         ),
         Drawing(
             "throughput",
             "Throughput",
             "Longer is better. Successes per second over the whole run, the start and the last responses included.",
             lambda: figures.throughput_bars(field),
-            has_rows=True,
         ),
         Drawing(
             "share-per-worker",
@@ -106,7 +91,6 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Answered requests of each worker. One hue per region, one shade per worker."
             + " A policy without regions gives equal parts; one with regions prefers near workers." * several,
             lambda: figures_workers.worker_share(field),
-            has_rows=True,
         ),
         Drawing(
             "in-flight-per-worker",
@@ -231,4 +215,4 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         "Holm over all entries, is below 5 %."
     )
     draw = lambda: figures_paired.forest(field, paired, floors)  # noqa: E731
-    return [Drawing("paired-ratios", "Against the baseline", caption, draw, has_rows=True)]
+    return [Drawing("paired-ratios", "Against the baseline", caption, draw)]

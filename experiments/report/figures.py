@@ -165,7 +165,7 @@ def throughput_bars(field: Sequence[Competitor]) -> Figure:
     totals = [completion_rate(one) for one in field]
     for y, (one, total) in enumerate(zip(field, totals, strict=True)):
         throughput_bar(axes, y, one, total)
-    axes.set_xlim(0, max(totals) * (1.6 if canvas.is_narrow.get() else 1.16))
+    axes.set_xlim(0, max(totals) * 1.16)
     axes.set_xlabel("successes per second" + (", a tick per block" if any_blocks(field) else ""))
     entry_rows(axes, field)
     if max(total - throughput(one.runs) for one, total in zip(field, totals, strict=True)) > 0:

@@ -79,7 +79,7 @@ def forest_panel(
 
 def apart(candidates: Sequence[float], low: float, high: float) -> list[float]:
     """Candidates between `low` and `high` whose labels do not touch on a log axis; nearest to 1 first."""
-    least = (0.2 if canvas.is_narrow.get() else 0.13) * math.log(high / low)
+    least = 0.13 * math.log(high / low)
     found: list[float] = []
     for ratio in sorted(candidates, key=lambda one: abs(math.log(one))):
         if low <= ratio <= high and all(abs(math.log(ratio / other)) >= least for other in found):

@@ -33,11 +33,6 @@ def data_uri(svg: bytes) -> str:
     return f"data:image/svg+xml,{quote(svg, safe=UNCHANGED)}"
 
 
-def source_uri(svg: bytes) -> str:
-    """The same for `srcset`, in which a space ends an address."""
-    return data_uri(svg).replace(" ", "%20")
-
-
 TEMPLATES = Environment(
     loader=PackageLoader("experiments.report"),
     autoescape=True,
@@ -48,4 +43,3 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 TEMPLATES.filters["data_uri"] = data_uri
-TEMPLATES.filters["source_uri"] = source_uri

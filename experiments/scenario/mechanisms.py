@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from balancer.config.renamed import renamed_at
 from balancer.config.schema.health import (
     HealthChecksConfig,
     OutlierDetectionConfig,
@@ -65,11 +64,7 @@ def checked(said: dict[str, Any]) -> dict[str, Any]:
         Mechanisms.model_validate(said)
     except ValidationError as error:
         complaint = error.errors()[0]
-        place, new = ".".join(str(part) for part in complaint["loc"]), None
-        if complaint["type"] == "extra_forbidden":
-            new = renamed_at(complaint["loc"])
-        if new is not None:
-            raise ValueError(f"{place}: renamed to {new}") from None
+        place = ".".join(str(part) for part in complaint["loc"])
         raise ValueError(f"{place}: {complaint['msg'].removeprefix('Value error, ')}") from None
     return said
 

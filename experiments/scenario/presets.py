@@ -43,8 +43,6 @@ def expanded(raw: Any) -> Any:
 
     Raises `ValueError` for an unknown preset.
     """
-    if isinstance(raw, dict) and "lineup" in raw:
-        raise ValueError("lineup: renamed to preset")
     if not isinstance(raw, dict) or "preset" not in raw:
         return raw
     rest = {key: value for key, value in raw.items() if key not in ("preset", "entries")}

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -145,9 +144,7 @@ class Entry(Model):
     batch: int | None = Field(default=None, ge=1, le=20_000, description="overrides the load's batch")
     balancer: BalancerTable = Field(default={}, description="keys of the scenario's own that are others here")
     repeat_of: str | None = Field(
-        default=None,
-        validation_alias=AliasChoices("repeat_of", "twin_of"),  # the former name, in stored results
-        description="label of the entry that this repeats: an A/A control",
+        default=None, description="label of the entry that this repeats: an A/A control"
     )
     thresholds: tuple[ThresholdText, ...] = Field(
         default=(), max_length=100, description="for this entry only"

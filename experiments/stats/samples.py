@@ -8,15 +8,17 @@ run; `nan` where an instant was never reached.
 from __future__ import annotations
 
 import json
-import re
+import warnings
 import zlib
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any, Literal
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,8 +27,16 @@ from experiments.printable import PrintableName
 
 FORMAT = 1
 
-LARGEST_COLUMN = 256 << 20
-"""Maximum size of a column or of the facts in bytes: 32 million requests."""
+MAX_MEMBER_BYTES = 256 << 20
+"""Bytes of a column or of the facts: 32 million requests."""
+
+MALFORMED = (
+    *(OSError, BadZipFile, zlib.error, EOFError, KeyError, ValueError, RecursionError, MemoryError),
+    *(NotImplementedError, SyntaxError, TypeError, TokenError, UserWarning),
+)
+"""Exceptions of zipfile and numpy for damaged files: an unknown compression, a header that is not Python or that
+states more than there is memory for.
+"""
 
 LONGEST = 1e9
 """Maximum absolute instant of a run in seconds."""
@@ -151,14 +161,8 @@ class Samples:
         return float(np.nanmax(self.ended_at) - np.min(self.scheduled_at)) if len(self) else 0.0
 
 
-HEAD = re.compile(
-    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<type>[<|][a-z]\d)', 'fortran_order': False, "
-    rb"'shape': \((?P<count>\d{1,9}),\), \} *\n",
-    re.DOTALL,
-)
-"""Header that numpy writes before a column (numpy.lib.format, version 1.0); other headers are rejected."""
-
-KINDS_OF_COLUMNS = {
+TYPE_OF_MEMBER = {
+    "facts": np.dtype("u1"),
     **dict.fromkeys(("scheduled_at", "sent_at", "first_byte_at", "ended_at"), np.dtype("f8")),
     **dict.fromkeys(("status", "kind", "worker", "region", "sequence", "attempts"), np.dtype("i8")),
 }
@@ -191,33 +195,27 @@ def write_run(run: Run, file: IO[bytes]) -> None:
 def load_run(path: Path) -> Run:
     """Read a file written by `save_run`. Raises `BadInputError` when it is not a run file."""
     try:
-        with ZipFile(path) as archive:
-            facts = RunFacts.model_validate(json.loads(member(archive, "facts", np.dtype("u1")).tobytes()))
-            columns = {column.name: member(archive, column.name) for column in fields(Samples)}
+        with ZipFile(path) as archive:  # opened here: a file that is no archive would be read whole
+            for info in archive.infolist():
+                if info.file_size > MAX_MEMBER_BYTES:
+                    raise ValueError(f"{info.filename}: more than {MAX_MEMBER_BYTES:,} bytes")
+        with np.load(path, allow_pickle=False) as arrays, warnings.catch_warnings(action="error"):
+            facts = RunFacts.model_validate(json.loads(member(arrays, "facts").tobytes()))
+            columns = {column.name: member(arrays, column.name) for column in fields(Samples)}
         samples = Samples(**columns)
         check_samples(samples, facts)
         return Run(facts, samples)
-    except (OSError, BadZipFile, zlib.error, EOFError, KeyError, ValueError, RecursionError) as error:
+    except MALFORMED as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise BadInputError(f"{path}: not a run file: {reason[0][:200]}") from None
-    except NotImplementedError:  # a compression that zipfile does not support
-        raise BadInputError(f"{path}: not a run file: its compression is unknown") from None
 
 
-def member(archive: ZipFile, name: str, kind: np.dtype[Any] | None = None) -> NDArray[Any]:
-    """Read one array of the file. Raises `ValueError` if it is too large or of another type."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.file_size > LARGEST_COLUMN:
-        raise ValueError(f"{name}: {info.file_size:,} bytes, where {LARGEST_COLUMN:,} are allowed")
-    with archive.open(info) as file:
-        data = file.read(LARGEST_COLUMN)
-    head = HEAD.match(data)
-    if head is None or head["type"].decode() != (kind or KINDS_OF_COLUMNS[name]).str:
+def member(arrays: NpzFile, name: str) -> NDArray[Any]:
+    """Read one array of the file. Raises `ValueError` if it is of another type or shape, and others of `MALFORMED`."""
+    array = arrays[name]
+    if not isinstance(array, np.ndarray) or array.dtype != TYPE_OF_MEMBER[name] or array.ndim != 1:
         raise ValueError(f"{name}: no column of the kind that it has in a run")
-    column = np.frombuffer(data, head["type"].decode(), offset=head.end())
-    if len(column) != int(head["count"]):
-        raise ValueError(f"{name}: {len(column)} numbers, where its head says another number")
-    return column.copy()
+    return array
 
 
 def check_samples(samples: Samples, facts: RunFacts) -> None:

@@ -23,7 +23,7 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.sweep.cells import Cell
 from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import Outcome
-from experiments.sweep.schema import APPLICATION, READABLE, SCHEMA, TABLES
+from experiments.sweep.schema import APPLICATION, SCHEMA, TABLES
 
 PATIENCE = 5.0
 """Seconds to wait while another program holds the file's lock."""
@@ -189,8 +189,8 @@ SELECT cells.id, cells.scenario, cells.label, cells.policy, cells.knobs, cells.s
 FROM planned JOIN cells ON cells.id = planned.cell LEFT JOIN results ON results.cell = cells.id
 WHERE planned.grid = ? ORDER BY planned.place
 """
-NO_RESULT = ("id", "scenario", "label", "policy", "knobs", "seed", "cell", "state", "histogram")
-"""Columns that are not results; `histogram` is of schema 1 only."""
+NO_RESULT = ("id", "scenario", "label", "policy", "knobs", "seed", "cell", "state")
+"""Columns that are not results."""
 
 
 def facts_of(row: sqlite3.Row) -> GridFacts:
@@ -302,10 +302,9 @@ def require_ours(catalogue: Catalogue) -> None:
     if mark_of(catalogue.connection) != APPLICATION:
         raise BadInputError(f"{catalogue.path}: is not a catalogue")
     version = int(catalogue.connection.execute("PRAGMA user_version").fetchone()[0])
-    if version not in READABLE:
+    if version != SCHEMA:
         raise BadInputError(
-            f"{catalogue.path}: is a catalogue of schema {version}; this release reads schema "
-            f"{' and '.join(map(str, READABLE))}"
+            f"{catalogue.path}: is a catalogue of schema {version}; this release reads schema {SCHEMA}"
         )
 
 

@@ -10,8 +10,7 @@ APPLICATION = 0x53544C59
 """SQLite application id `STLY`, which distinguishes a catalogue from other SQLite files."""
 
 SCHEMA = 2
-READABLE = (1, 2)
-"""Schema of new catalogues, and those that are read and continued. Schema 1 has one more column of `results`."""
+"""Version of the tables; a catalogue of another one is refused."""
 
 TABLES = """
 CREATE TABLE grids (            -- each by its name, as it was swept last

@@ -41,11 +41,11 @@ UNPRINTABLE = (
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "main", "header", "section", "div", "p", "h1", "h2"),
     *("strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "figure", "img", "figcaption"),
-    *("nav", "a", "details", "summary", "picture", "source"),
+    *("nav", "a", "details", "summary"),
 }
 ATTRIBUTES = {
     *("lang", "charset", "name", "content", "http-equiv", "class", "scope", "tabindex", "src", "alt"),
-    *("id", "href", "aria-label", "media", "srcset"),
+    *("id", "href", "aria-label"),
 }
 
 
@@ -67,7 +67,7 @@ class Page(HTMLParser):
         self.strange += [
             f"{tag} {name}={value}"
             for name, value in found.items()
-            if name in ("src", "srcset") and not (value or "").startswith("data:image/svg+xml,")
+            if name == "src" and not (value or "").startswith("data:image/svg+xml,")
         ]
         if found.get("http-equiv") == "Content-Security-Policy":
             self.policy = found["content"]

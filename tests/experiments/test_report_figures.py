@@ -1,4 +1,4 @@
-"""Figures of a report: colours in the dark, what counts over time, narrow screens, size."""
+"""Figures of a report: colours in the dark, what counts over time, size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 from PIL import Image
 
-from experiments.report.canvas import NARROW_WIDTH, blank, narrowed
+from experiments.report.canvas import blank
 from experiments.report.drawings import drawings
 from experiments.report.figures_paired import RATIOS, apart
 from experiments.report.figures_time import LABEL, bins_of, draw_tail, in_flight_per_worker, tail_over_time
@@ -105,31 +105,13 @@ def test_figures_over_time_have_one_time_axis(make_results: MakeResults, tmp_pat
         assert reached <= label.xy[1] - LABEL + 0.03
 
 
-def test_a_figure_with_rows_is_drawn_for_narrow_screens(make_results: MakeResults, tmp_path: Path) -> None:
-    """Its panels are one below the other; the page holds both."""
-    make_results(tmp_path / "r", blocks=1, requests=150)
-    write_report(tmp_path / "r")
-    page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
-    sources = re.findall(r'<source media="\(max-width: 40rem\)" srcset="(data:[^"]*)">', page)
-    assert len(sources) == page.count('<figure class="fits">') >= 3
-    assert not any(" " in source for source in sources)  # a space would end the address
-    widths = [float(re.findall(r'width="([\d.]+)pt"', unquote(source))[0]) for source in sources]
-    assert set(widths) == {72 * NARROW_WIDTH}
-    with narrowed():
-        assert [len(blank(2, columns=2)[0].axes), blank(2, columns=2)[0].get_figheight()] == [2, 4]
-
-
 @pytest.mark.parametrize(("low", "high"), [(0.02, 1.1), (0.3, 1.5), (0.04, 22.0), (0.9, 1.1)])
 def test_labels_of_ratios_do_not_touch(low: float, high: float) -> None:
-    """1 is always there; on a narrow screen there are fewer."""
-    wide = apart(RATIOS, low, high)
-    with narrowed():
-        narrow = apart(RATIOS, low, high)
-    for found, least in ((wide, 0.13), (narrow, 0.2)):
-        assert 1 in found
-        gaps = np.diff(np.log(found)) / math.log(high / low)
-        assert gaps.min(initial=1) >= least - 1e-9
-    assert len(narrow) <= len(wide)
+    """1 is always there."""
+    found = apart(RATIOS, low, high)
+    assert 1 in found
+    gaps = np.diff(np.log(found)) / math.log(high / low)
+    assert gaps.min(initial=1) >= 0.13 - 1e-9
 
 
 class Unseen:
@@ -160,8 +142,8 @@ def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: 
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<tr><td") > 40 * len(names)
     assert len(page.encode()) < 3_000_000
-    assert not re.findall(r'(?:src|href|srcset)="(?!data:|#)', page)
-    figures = [unquote(uri) for uri in re.findall(r'(?:src|srcset)="data:image/svg\+xml,([^"]*)"', page)]
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+    figures = [unquote(uri) for uri in re.findall(r'src="data:image/svg\+xml,([^"]*)"', page)]
     assert len(figures) >= 10
     for figure in figures:
         assert not re.findall(r'href="(?!#|data:)', figure)

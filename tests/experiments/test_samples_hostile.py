@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.stats.samples import LARGEST_COLUMN, Run, Samples, load_run, save_run
+from experiments.stats.samples import MAX_MEMBER_BYTES, Run, Samples, load_run, save_run
 
 MakeRun = Callable[..., Run]
 
@@ -96,10 +96,10 @@ def test_array_headers_with_a_wrong_size(tmp_path: Path, parts: dict[str, bytes]
 
 def test_a_decompression_bomb(tmp_path: Path, parts: dict[str, bytes]) -> None:
     """Rejected by its stated size before it is unpacked."""
-    path = zipped(tmp_path / "r", parts | {"worker.npy": bytes(LARGEST_COLUMN + 1)})
+    path = zipped(tmp_path / "r", parts | {"worker.npy": bytes(MAX_MEMBER_BYTES + 1)})
     tracemalloc.start()
     try:
-        assert "worker: 268,435,457 bytes" in refused(path)
+        assert "worker.npy: more than 268,435,456 bytes" in refused(path)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()

@@ -117,19 +117,6 @@ def test_a_preset_expands_to_its_entries(tmp_path: Path) -> None:
         load_scenario(str(path))
 
 
-def test_former_keys_of_scenarios(tmp_path: Path) -> None:
-    """`twin_of` is read, since stored results have it; `lineup` is rejected with its new name."""
-    scenario = load_scenario("regions")
-    stored = scenario.model_dump(mode="json")
-    for entry in stored["entries"]:
-        entry["twin_of"] = entry.pop("repeat_of")
-    assert Scenario.model_validate(stored) == scenario
-    path = tmp_path / "tiny.toml"
-    path.write_text(MINIMAL.replace('name = "tiny"', 'name = "tiny"\nlineup = "standard"'), encoding="utf-8")
-    with pytest.raises(BadInputError, match="renamed to preset"):
-        load_scenario(str(path))
-
-
 def test_every_scenario_has_a_heading() -> None:
     shelves = grouped()
     assert sum(len(scenarios) for scenarios in shelves.values()) == len(packaged())

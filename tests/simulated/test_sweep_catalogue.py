@@ -56,20 +56,6 @@ def test_result_is_read_as_written(tmp_path: Path) -> None:
     assert kept is not None
 
 
-def test_schema_1_is_read_and_continued(tmp_path: Path) -> None:
-    """It has a column that is no longer written; its results equal those of a new catalogue."""
-    old, new = filled(tmp_path / "old.sqlite", seeds=1), filled(tmp_path / "new.sqlite", seeds=1)
-    with sqlite3.connect(old) as connection:
-        connection.execute("ALTER TABLE results ADD COLUMN histogram BLOB")
-        connection.execute("UPDATE results SET histogram = x'00'")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    assert differences_of(old, new) == differences_of(new, old) == []
-    filled(old, seeds=2)
-    with catalogues.to_read(old) as catalogue:
-        assert [row.state for row in catalogue.rows("small")] == ["done"] * 4
-
-
 def test_catalogues_are_equal_whichever_host_computed_them(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite")
     with sqlite3.connect(two) as connection:

@@ -49,7 +49,7 @@ def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cl
     """The clock behind `time.monotonic()`, except in tests marked `real_time`."""
     if not _is_real(request.node):
         monkeypatch.setattr(time, "monotonic", CLOCK)
-        monkeypatch.setattr(alarm, "_open_timerfd", lambda: None)
+        monkeypatch.setattr(alarm, "TimerfdAlarm", alarm.LoopAlarm)
     return CLOCK
 
 

@@ -9,12 +9,8 @@ import click
 
 from balancer.control.admin.health import panic_text
 from balancer.control.admin.options import BalancerClient, connection_options
-from balancer.control.admin.renamed_commands import CommandGroup
 
 PATH = "/-/endpoints"
-
-RENAMED = {"up": "ready", "down": "maintenance"}
-"""New names of commands by old ones."""
 
 EPILOG = """\b
 Examples:
@@ -29,8 +25,6 @@ Examples:
 
 @click.group(
     "endpoints",
-    cls=CommandGroup,
-    renamed=RENAMED,
     epilog=EPILOG,
     short_help="List and change the endpoints of a running balancer.",
 )

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from balancer.config.environment import PREFIX
-from balancer.config.renamed import renamed_variable
 from balancer.control.admin.client import UNIX_SCHEME, AdminClient, AdminError, Unreachable, target_of
 from balancer.syntax.printable import printable
 
@@ -26,17 +24,6 @@ def default_url() -> str:
     )
 
 
-def refuse_renamed_variables(
-    context: click.Context, option: click.Parameter, value: str | None
-) -> str | None:
-    """Return the option's value. Raises `click.UsageError` if the environment has it under the old key `control`."""
-    old = (name for name in os.environ if name.upper().startswith(f"{PREFIX}CONTROL"))
-    problem = renamed_variable(old, PREFIX)
-    if problem is not None:
-        raise click.UsageError(problem)
-    return value
-
-
 def connection_options(command: Command) -> Command:
     url = click.option(
         "--url",
@@ -47,7 +34,6 @@ def connection_options(command: Command) -> Command:
     token = click.option(
         "--token",
         envvar="BALANCER_ADMIN__TOKEN",
-        callback=refuse_renamed_variables,
         help="Its admin.token; also from the environment.",
     )
     return url(token(command))
