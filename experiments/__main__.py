@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from experiments.command_line import WIDEST_HELP, Entry, LazyGroup, run_command_line
+from experiments.platform.command_line import WIDEST_HELP, Entry, LazyGroup, run_command_line
 
 EPILOG = """\b
 Examples:

@@ -181,12 +181,12 @@ def test_search_for_imports_finds_known_ones() -> None:
     ("importer", "imported"),
     [
         ("policies.routing.router", "balancer.exchange.proxy"),
-        ("balancer.exchange.proxy", "experiments.load.generator"),
+        ("balancer.exchange.proxy", "experiments.generator.generator"),
         ("balancer.exchange.proxy", "workers.service"),
         ("workers.app", "policies.facts"),
-        ("experiments.load.generator", "balancer.exchange.exchange"),
-        ("experiments.load.generator", "workers.app"),
-        ("experiments.load.generator", "benchmarks.harness.closed_load"),
+        ("experiments.generator.generator", "balancer.exchange.exchange"),
+        ("experiments.generator.generator", "workers.app"),
+        ("experiments.generator.generator", "benchmarks.harness.closed_load"),
     ],
 )
 def test_forbidden_import_is_found(importer: str, imported: str) -> None:

@@ -11,14 +11,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from experiments.results.contest import contest_of
-from experiments.results.evidence import compared
 from experiments.results.plan import plan
+from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
 from experiments.stats.estimates import Method
 from experiments.stats.run_summary import RunSummary, summarise_run
-from experiments.stats.samples import Run
+from experiments.verdict.contest import contest_of
+from experiments.verdict.evidence import compared
 
 STRETCHED = "b"
 """Entry that is made slower where a difference is planted."""

@@ -10,8 +10,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from experiments.run_data import Floats
 from experiments.stats.estimates import CONFIDENCE, Estimate, Method, paired_student, unknown
-from experiments.stats.samples import Floats
 
 RESAMPLES = 5_000
 MOST_SIGNS = 14

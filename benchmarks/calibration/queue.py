@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.calibration.null_campaign import null_campaign
+from experiments.run_data import Floats, Ints, Run, RunFacts, Samples
 from experiments.scenario.load import Load
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Region, Scenario
-from experiments.stats.samples import Floats, Ints, Run, RunFacts, Samples
 
 QUEUES = 6
 LOAD = 0.7

@@ -12,8 +12,8 @@ from benchmarks.cost.plan import Plan, Run
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.peer_processes import RunningPeer
-from experiments import cpu_time
-from experiments.processes import Child
+from experiments.platform import cpu_time
+from experiments.platform.processes import Child
 
 
 async def cost(plan: Plan, load: Load, worker: Child, proxy: RunningPeer, run: Run) -> Run:

@@ -17,8 +17,8 @@ from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.peer_files import SMALL
 from benchmarks.harness.peers import Peer, Site
 from benchmarks.harness.serving import serving
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
+from experiments.platform import cpu_time
 
 AT_ONCE = 32
 """Connections that send at the same time; a small number keeps upstream connections few."""

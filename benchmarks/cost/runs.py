@@ -27,8 +27,8 @@ from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
 from benchmarks.harness.serving import folder_in, serving
 from benchmarks.harness.session import Session
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
-from experiments.processes import Child
+from experiments.platform.ports import free_ports
+from experiments.platform.processes import Child
 
 
 class Environment:

@@ -19,7 +19,7 @@ from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import WORKER_PORTS, described, worker_name
 from benchmarks.harness.serving import folder_in
 from benchmarks.harness.session import Session
-from experiments.build import interpreter_in_words
+from experiments.platform.build import interpreter_in_words
 
 
 def run_session(session: Session, plans: Sequence[Plan], absent: dict[str, str]) -> int:

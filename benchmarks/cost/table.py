@@ -18,8 +18,8 @@ from benchmarks.cost.plan import Run
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import NGINX, OURS
 from benchmarks.harness.verdicts import bracketed, over_blocks
+from experiments.platform.terminal import FULL_WIDTH
 from experiments.stats.comparison import Interval
-from experiments.terminal import FULL_WIDTH
 
 QUIET = 0.05
 """Share of the cores used by other processes above which a warning is shown."""

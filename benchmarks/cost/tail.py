@@ -19,9 +19,9 @@ from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_lo
 from benchmarks.harness.peer_processes import RunningPeer
 from benchmarks.harness.peers import Peer, Site
 from benchmarks.harness.serving import serving
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.processes import Child
+from experiments.platform import cpu_time
+from experiments.platform.processes import Child
 
 PART = 0.5
 """Offered rate as a fraction of the slowest proxy's capacity."""

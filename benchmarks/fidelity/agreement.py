@@ -17,6 +17,7 @@ from itertools import combinations
 import numpy as np
 
 from experiments.results.directory import Results, believable
+from experiments.run_data import Floats, Run
 from experiments.stats import measures, student
 from experiments.stats.ceiling import is_at_ceiling
 from experiments.stats.comparison import (
@@ -34,7 +35,6 @@ from experiments.stats.run_summary import (
     summarise_run,
     values_per_block,
 )
-from experiments.stats.samples import Floats, Run
 
 BOUNDS = {"share": 0.05, "mean": 0.05, "p99": 0.10, "goodput": 0.01}
 """Largest distance of a simulated figure from the measured one that counts as agreement: relative, of an even share for

@@ -15,7 +15,7 @@ import click
 from benchmarks.harness.options import CHECK, QUICK, names_in
 from benchmarks.harness.session import Session
 from experiments.commands.options import PATIENCE
-from experiments.terminal import duration
+from experiments.platform.terminal import duration
 
 EPILOG = """\b
 Examples:

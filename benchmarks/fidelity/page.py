@@ -14,7 +14,7 @@ from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
 from benchmarks.fidelity.session import REPEATS, read
 from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
 from experiments.errors import BadInputError
-from experiments.json_values import json_value
+from experiments.platform.json_values import json_value
 from experiments.report.document import Document, Picture, sections_of
 from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.html import to_html

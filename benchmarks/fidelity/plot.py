@@ -18,8 +18,8 @@ from benchmarks.fidelity.tables import bound_text
 from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
 from experiments.report.palette import GREY, GRID, INVALID, policy_colour
 from experiments.results.directory import Results
+from experiments.run_data import Floats
 from experiments.stats import measures
-from experiments.stats.samples import Floats
 
 MARKERS = "osD^vP*Xph<>"
 TAIL = 1 - np.logspace(0, -3, 200)

@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.status import Status
 
 from experiments.errors import BadInputError
+from experiments.measured.runner import MeasuredWorld
+from experiments.platform.terminal import clock
 from experiments.results.directory import (
     CAMPAIGN_FILE,
     RUNS,
@@ -34,18 +36,16 @@ from experiments.results.directory import (
     set_aside,
 )
 from experiments.results.plan import plan
-from experiments.run import execute
-from experiments.run.measured import MeasuredWorld
-from experiments.run.patience import Patience
-from experiments.run.progress import Progress, expected_seconds
+from experiments.run_data import Run, Samples, load_run
+from experiments.running import execute
+from experiments.running.patience import Patience
+from experiments.running.progress import Progress, expected_seconds
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.supported import require_live
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.measures import INTERRUPTED
-from experiments.stats.samples import Run, Samples, load_run
-from experiments.terminal import clock
 from policies import registry
 
 SCENARIOS = (
@@ -76,7 +76,7 @@ Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What to measure and where. `mend`: measure invalid runs again. `patience`: seconds to wait for a quiet machine
-    before each run, see `experiments/run/patience.py`.
+    before each run, see `experiments/running/patience.py`.
     """
 
     scenarios: tuple[Scenario, ...]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.fidelity.agreement import BOUNDS, Agreement, PairComparison, Row, ScenarioResult
 from benchmarks.harness.verdicts import Verdict
+from experiments.platform.terminal import STANDING
 from experiments.report.tables import Cell, Mark, Table
-from experiments.terminal import STANDING
 
 MARKS: dict[bool | None, Mark] = {True: "good", False: "bad", None: "few"}
 QUANTITIES = tuple(BOUNDS)

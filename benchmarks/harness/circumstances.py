@@ -10,8 +10,8 @@ import subprocess
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.build import describe_build, interpreter_in_words
-from experiments.versions import versions
+from experiments.platform.build import describe_build, interpreter_in_words
+from experiments.platform.versions import versions
 
 PROGRAMS = {"nginx": "-v", "haproxy": "-v", "envoy": "--version", "wrk": "-v", "openssl": "version"}
 """Programs that take part in measurements, with the argument that prints their version."""

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments import cpu_time
-from experiments.cpu_time import Cpu
-from experiments.processes import Child
+from experiments.platform import cpu_time
+from experiments.platform.cpu_time import Cpu
+from experiments.platform.processes import Child
 
 
 @dataclass(frozen=True, slots=True)

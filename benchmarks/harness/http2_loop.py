@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 
 from benchmarks.harness.open_loop import FREE, OPENING, ConnectionSlot, OpenLoop
-from experiments.stats.samples import Kind
+from experiments.run_data import Kind
 
 DATA, HEADERS, RST_STREAM, GOAWAY = 0, 1, 3, 7
 END_STREAM, END_HEADERS = 1, 4

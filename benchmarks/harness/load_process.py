@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from experiments.errors import FleetFailedError
-from experiments.processes import program
+from experiments.platform.processes import program
 
 PATIENCE = 15.0
 """Seconds after its end within which a generator must report."""

@@ -24,11 +24,11 @@ from benchmarks.harness import http2_loop
 from benchmarks.harness.http2_loop import Http2Loop
 from benchmarks.harness.load_process import Place, generator_argv, report_of, started
 from benchmarks.harness.open_loop import OpenLoop, Record
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.load.arrivals import poisson
+from experiments.generator.arrivals import poisson
+from experiments.platform import cpu_time
+from experiments.run_data import Floats, Kind
 from experiments.stats.measures import percentile
-from experiments.stats.samples import Floats, Kind
 
 TIMEOUT = 10.0
 """Seconds after which a request has failed."""

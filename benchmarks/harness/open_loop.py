@@ -19,7 +19,7 @@ from errno import EINPROGRESS
 import numpy as np
 
 from experiments.errors import FleetFailedError
-from experiments.stats.samples import Flags, Floats, Ints, Kind
+from experiments.run_data import Flags, Floats, Ints, Kind
 from workers.alarm import Timerfd
 
 HEAD_START = 0.02

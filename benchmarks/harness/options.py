@@ -7,8 +7,8 @@ from random import Random
 
 import click
 
-from experiments import cpu_time
 from experiments.errors import BadInputError
+from experiments.platform import cpu_time
 from policies import registry
 from policies.errors import PoliciesError
 from policies.loading.reference import located_here

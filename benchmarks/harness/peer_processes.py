@@ -15,7 +15,7 @@ from benchmarks.harness.cases import Case
 from benchmarks.harness.peers import Peer, Site
 from benchmarks.harness.serving import serving
 from experiments.errors import FleetFailedError
-from experiments.processes import Child
+from experiments.platform.processes import Child
 
 BLOCKS_PER_PROCESS = 5
 

@@ -17,7 +17,7 @@ from benchmarks.harness import certificates, peer_files
 from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.certificates import Certificate
 from experiments.errors import BadInputError
-from experiments.processes import program
+from experiments.platform.processes import program
 from policies.loading.reference import label_of
 
 WORKER_PORTS = 4

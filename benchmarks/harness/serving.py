@@ -13,9 +13,9 @@ from pathlib import Path
 
 from benchmarks.harness.cases import Case
 from benchmarks.harness.certificates import client_context
-from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
-from experiments.processes import Child
+from experiments.platform import cpu_time, processes
+from experiments.platform.processes import Child
 
 READY_WITHIN = 20.0
 LOOK_AGAIN = 0.05

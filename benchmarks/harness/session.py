@@ -19,8 +19,8 @@ from rich.text import Text
 
 from benchmarks.harness.circumstances import circumstances
 from benchmarks.harness.verdicts import Verdict, table_of_verdicts
-from experiments.build import describe_build
-from experiments.terminal import (
+from experiments.platform.build import describe_build
+from experiments.platform.terminal import (
     BOUND_MISSED,
     STOPPED,
     clock,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from experiments import cpu_time
+from experiments.platform import cpu_time
 
 LOOK = 0.1
 """Seconds between two readings."""

@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from experiments.platform.terminal import STANDING, STYLES
 from experiments.stats.comparison import Interval, typical
-from experiments.terminal import STANDING, STYLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from benchmarks.processes.latency import SETUPS, LatencyRun
 from benchmarks.processes.runs import Plan, run_plan
 from benchmarks.processes.throughput import PARTS, ThroughputRun, absence
 from benchmarks.processes.verdicts import latency_table, throughput_table, verdicts
-from experiments.cpu_time import is_known_here
 from experiments.errors import BadInputError
-from experiments.terminal import clock
+from experiments.platform.cpu_time import is_known_here
+from experiments.platform.terminal import clock
 
 EPILOG = """\b
 Examples:

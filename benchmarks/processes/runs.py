@@ -20,10 +20,10 @@ from benchmarks.harness.peers import WORKER_PORTS, Site
 from benchmarks.harness.serving import folder_in, serving
 from benchmarks.processes.latency import PATH, SERVICE, SETUPS, BalancerSetup, LatencyRun, stretch
 from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
-from experiments import processes
-from experiments.ports import free_ports
-from experiments.processes import Child, program
-from experiments.run.fleet import all_ready
+from experiments.measured.fleet import all_ready
+from experiments.platform import processes
+from experiments.platform.ports import free_ports
+from experiments.platform.processes import Child, program
 
 COUNTS = (1, 2)
 POLICY = "least-in-flight"

@@ -24,9 +24,9 @@ from benchmarks.harness.closed_load import Outcome
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.load_process import report_of, started
 from benchmarks.harness.open_load import WARM_UP, OpenLoad, run_open_load
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.processes import Child
+from experiments.platform import cpu_time
+from experiments.platform.processes import Child
 
 CASE = CASES["get"]
 CLIENTS = 8

@@ -12,8 +12,8 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from experiments.cpu_time import PROC
 from experiments.errors import FleetFailedError
+from experiments.platform.cpu_time import PROC
 
 LOOK_AGAIN = 0.05
 GRACE = 5.0

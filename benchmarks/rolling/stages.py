@@ -23,10 +23,10 @@ from benchmarks.harness.verified.load_process import VerifiedLoad, loading
 from benchmarks.harness.verified.messages import WORKERS
 from benchmarks.harness.verified.worker_group import Executions, WorkerGroup
 from benchmarks.rolling.process_session import end, is_caught, root_of, wait_for_end
-from experiments.control import balancer_status
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
-from experiments.processes import Child, program
+from experiments.platform.control import balancer_status
+from experiments.platform.ports import free_ports
+from experiments.platform.processes import Child, program
 
 FRESH = 0.2
 """Share of requests after which the client reconnects: clients that keep connections never test new ones."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments.load.arrivals import poisson
+from experiments.generator.arrivals import poisson
+from experiments.run_data import Floats
 from experiments.simulator import theory
 from experiments.simulator.columns import Columns
 from experiments.simulator.model import HedgeModel, Mechanisms, Model, WorkerModel
 from experiments.simulator.simulation import Simulation
-from experiments.stats.samples import Floats
 from workers.service import Exponential, Fixed, Lognormal, Profile
 
 STEP = 1e-4

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.harness.session import Session
 from benchmarks.harness.verdicts import Verdict, side_of
-from experiments.load.arrivals import poisson
+from experiments.generator.arrivals import poisson
 from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation

@@ -28,10 +28,10 @@ from benchmarks.harness.peer_processes import RunningPeer
 from benchmarks.harness.peers import OURS, WORKER_PORTS, Peer, Site
 from benchmarks.harness.serving import folder_in, serving, status_line
 from benchmarks.slow_clients.flood_client import FLOODS
-from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
-from experiments.processes import Child, program
+from experiments.platform import cpu_time, processes
+from experiments.platform.ports import free_ports
+from experiments.platform.processes import Child, program
 
 QUIET, CONTROL = "quiet", "quiet again"
 SLOW_KINDS = ("head", "body", "read", "mixed")

@@ -16,7 +16,7 @@ from benchmarks.harness.serving import READY_WITHIN, serving, status_line
 from benchmarks.harness.verdicts import Verdict
 from benchmarks.slow_clients.runs import memory_of
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
+from experiments.platform.ports import free_ports
 
 SIZE = 1 << 30
 PIECE = bytes(1 << 16)

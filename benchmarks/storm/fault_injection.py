@@ -15,7 +15,7 @@ from benchmarks.harness.verified.messages import WORKERS
 from benchmarks.harness.verified.worker_group import WorkerGroup
 from benchmarks.storm.plan import KILLED, STOPPED, Episode
 from experiments.errors import FleetFailedError
-from experiments.processes import Child
+from experiments.platform.processes import Child
 
 CONTROL_WITHIN = 5.0
 

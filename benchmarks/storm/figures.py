@@ -19,8 +19,8 @@ from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.plan import FAULTS, Episode, Pace
 from benchmarks.storm.runs import Storm
+from experiments.run_data import Flags, Floats
 from experiments.stats.measures import LAG_LIMIT, percentile
-from experiments.stats.samples import Flags, Floats
 
 GET_SUCCESS = 0.9999
 RECOVERY = 3.0

@@ -21,7 +21,7 @@ from benchmarks.storm.runs import Storm
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY, INK, worker_colours
-from experiments.stats.samples import Flags, Floats, Place
+from experiments.run_data import Flags, Floats, Place
 
 FAULT_COLOURS = {
     "killed": "#222222",

@@ -24,7 +24,7 @@ from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.fault_injection import FaultyWorkers
 from benchmarks.storm.plan import Episode, Pace, schedule
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
+from experiments.platform.ports import free_ports
 
 
 @dataclass(frozen=True, slots=True)

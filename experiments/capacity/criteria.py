@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from experiments.run_data import Run, Samples
 from experiments.stats.measures import ACHIEVED_LIMIT, LAG_LIMIT, deadline_mapped, percentile
-from experiments.stats.samples import Run, Samples
 
 MOST_ERRORS = 0.001
 MOST_GROWTH = 0.01

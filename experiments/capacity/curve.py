@@ -16,11 +16,11 @@ import numpy as np
 from experiments.capacity.criteria import WATCHED, queue_growth
 from experiments.errors import BadInputError
 from experiments.results.directory import Results, believable, load_results
+from experiments.run_data import Run
 from experiments.stats import measures
 from experiments.stats.comparison import Interval, typical
 from experiments.stats.estimates import geometric_mean
 from experiments.stats.run_summary import summarise_run
-from experiments.stats.samples import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,7 @@ from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
 from experiments.commands.options import SIMULATED, Number, named, require_none
 from experiments.errors import BadInputError
-from experiments.results.directory import PlannedRun
-from experiments.run.world import Interrupted, NoObserver, World
-from experiments.scenario.files import load_scenario
-from experiments.scenario.overrides import Overrides, overridden
-from experiments.scenario.scenario import Scenario
-from experiments.scenario.supported import require_live, require_simulated
-from experiments.scenario.thresholds import parse_threshold
-from experiments.stats.estimates import logarithms, paired_student
-from experiments.terminal import (
+from experiments.platform.terminal import (
     STOPPED,
     clock,
     console_here,
@@ -41,6 +33,14 @@ from experiments.terminal import (
     signals_interrupt,
     write_json,
 )
+from experiments.results.directory import PlannedRun
+from experiments.running.runner import Interrupted, NoObserver, World
+from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import require_live, require_simulated
+from experiments.scenario.thresholds import parse_threshold
+from experiments.stats.estimates import logarithms, paired_student
 
 EPILOG = """\b
 Examples:

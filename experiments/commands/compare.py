@@ -23,13 +23,7 @@ from experiments.commands.options import Number, new_directory, require_none
 from experiments.compare.contrast import Contrast, contrasts, measures_of
 from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
-from experiments.report.text import plainly
-from experiments.results.directory import Results, load_results
-from experiments.results.phrases import UNITS, show
-from experiments.stats.ceiling import GOODPUT
-from experiments.stats.comparison import ENOUGH_BLOCKS
-from experiments.stats.run_summary import counted
-from experiments.terminal import (
+from experiments.platform.terminal import (
     BOUND_MISSED,
     console_here,
     in_ms,
@@ -38,6 +32,12 @@ from experiments.terminal import (
     require_writable,
     write_json,
 )
+from experiments.report.text import plainly
+from experiments.results.directory import Results, load_results
+from experiments.stats.ceiling import GOODPUT
+from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.stats.run_summary import counted
+from experiments.verdict.phrases import UNITS, show
 
 EPILOG = """\b
 Examples:

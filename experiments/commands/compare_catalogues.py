@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from experiments.platform.terminal import BOUND_MISSED, console_here, write_json
 from experiments.report.terminal_tables import whole_table
 from experiments.sweep.catalogue import to_read
 from experiments.sweep.comparison import change_table, changes
 from experiments.sweep.equality import chosen_grid, differences
-from experiments.terminal import BOUND_MISSED, console_here, write_json
 
 SHOWN = 10
 """Number of differing cells that are printed."""

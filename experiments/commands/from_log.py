@@ -20,10 +20,10 @@ from rich.text import Text
 
 from experiments.commands.options import command_line, new_directory
 from experiments.errors import BadInputError
-from experiments.log.reader import LONGEST_LINE, Columns, read_log
-from experiments.log.runs import LogRuns, log_runs
-from experiments.printable import printable
-from experiments.terminal import console_here, make_directory, path_line
+from experiments.platform.printable import printable
+from experiments.platform.terminal import console_here, make_directory, path_line
+from experiments.recorded.access_log import LONGEST_LINE, Columns, read_log
+from experiments.report.access_log.runs import LogRuns, log_runs
 
 EPILOG = """\b
 Examples:
@@ -46,7 +46,7 @@ The log is written by a balancer that is configured to:
 )
 def from_log(file: Path, out: Path | None) -> int:
     """Draw the report's figures from FILE, an access log of the balancer as text or JSON; - is standard input."""
-    from experiments.log.report import write_log_report
+    from experiments.report.access_log.page import write_log_report
     from experiments.report.terminal_tables import terminal_table
 
     console = console_here()

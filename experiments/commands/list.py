@@ -37,10 +37,10 @@ def list_(catalogue: Path | None) -> None:
 
 def list_grids(file: Path) -> None:
     """Print the grids in a catalogue."""
+    from experiments.platform.terminal import console_here
     from experiments.report.terminal_tables import whole_table
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.tables import grid_table
-    from experiments.terminal import console_here
 
     with to_read(file) as opened:
         console_here().print(whole_table(grid_table(opened.grids())))

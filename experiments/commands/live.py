@@ -18,15 +18,7 @@ from rich.text import Text
 from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.commands.options import PAGE, live_page
 from experiments.errors import BadInputError, ExperimentError
-from experiments.live.balancer import HttpBalancer, LiveBalancer
-from experiments.live.readings import Window
-from experiments.live.switchback import Findings, Plan, Switchback
-from experiments.live.verdict import LiveResult, Row, result_of
-from experiments.report.terminal_tables import verdict_text
-from experiments.results.judged import counted
-from experiments.results.phrases import tail_text
-from experiments.stats.comparison import ENOUGH_BLOCKS
-from experiments.terminal import (
+from experiments.platform.terminal import (
     STOPPED,
     LivePanel,
     clock,
@@ -38,9 +30,17 @@ from experiments.terminal import (
     require_writable,
     write_json,
 )
+from experiments.report.terminal_tables import verdict_text
+from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.switchback.balancer import HttpBalancer, LiveBalancer
+from experiments.switchback.readings import Window
+from experiments.switchback.switchback import Findings, Plan, Switchback
+from experiments.switchback.verdict import LiveResult, Row, result_of
+from experiments.verdict.judged import counted
+from experiments.verdict.phrases import tail_text
 
 if TYPE_CHECKING:
-    from experiments.page.live_page import LivePage
+    from experiments.live_page.process import LivePage
 
 EPILOG = """\b
 Examples:

@@ -17,13 +17,13 @@ from rich.text import Text
 from experiments.commands.live_options import percent, policies_chosen
 from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
 from experiments.errors import BadInputError
-from experiments.load.generator import SPARE
+from experiments.generator.generator import SPARE
+from experiments.platform.terminal import clock, console_here, duration
 from experiments.results.directory import load_results, require_new
 from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
 from experiments.service.plan import Contestant, contestants_of, service_scenario
 from experiments.service.target import Message, parse_body, parse_fields, reach, tls_of
 from experiments.stats.comparison import ENOUGH_BLOCKS
-from experiments.terminal import clock, console_here, duration
 
 EPILOG = """\b
 Examples:
@@ -153,10 +153,10 @@ def load(
     URL gets each policy in turn; its own policy is restored at the end, also on Ctrl-C and on any error.
     """
     from experiments.commands.session import run_campaign
-    from experiments.live.balancer import HttpBalancer
-    from experiments.run.patience import Patience
+    from experiments.running.patience import Patience
+    from experiments.service.runner import ServiceWorld
     from experiments.service.turns import PolicyTurns
-    from experiments.service.world import ServiceWorld
+    from experiments.switchback.balancer import HttpBalancer
 
     if cacert is not None and insecure:
         raise BadInputError("--cacert: without effect with --insecure")

@@ -16,12 +16,12 @@ from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import command_line, new_directory
 from experiments.commands.report import report_curve
+from experiments.platform.terminal import STOPPED, console_here, print_stopped
 from experiments.results.directory import require_new
-from experiments.run.execute import execute, prepare
-from experiments.run.progress import Progress
-from experiments.run.world import World
+from experiments.running.execute import execute, prepare
+from experiments.running.progress import Progress
+from experiments.running.runner import World
 from experiments.scenario.scenario import Scenario
-from experiments.terminal import STOPPED, console_here, print_stopped
 
 
 def measure_curve(

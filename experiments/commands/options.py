@@ -19,7 +19,7 @@ from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
-    from experiments.page.live_page import LivePage
+    from experiments.live_page.process import LivePage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -110,7 +110,7 @@ def live_page(address: str | None) -> Iterator[LivePage | None]:
     if address is None:
         yield None
         return
-    from experiments.page.live_page import LivePage
+    from experiments.live_page.process import LivePage
 
     with LivePage(address) as page:
         print(f"Live page: {page.url}", flush=True)

@@ -43,8 +43,8 @@ def report(
     parquet: bool,
 ) -> int:
     """Draw the report at PATH again: a results directory, a load curve, or the catalogue of a sweep."""
+    from experiments.platform.terminal import console_here
     from experiments.report.exports import require_parquet
-    from experiments.terminal import console_here
 
     if parquet:
         require_parquet()
@@ -89,11 +89,11 @@ def report_catalogue(
     parquet: bool = False,
 ) -> int:
     """Write the policy matrix of a catalogue as HTML, PNG, SVG, CSV and JSON, and print its headline and sentences."""
+    from experiments.platform.terminal import console_here, make_directory, print_verdict
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
-    from experiments.terminal import console_here, make_directory, print_verdict
 
     console, directory = console_here(), out or file.with_name(f"{file.stem}-report")
     make_directory("--out", directory)

@@ -58,8 +58,8 @@ def run(
 ) -> int:
     """Run SCENARIO (default: regions) and report: a name from `experiments list`, or a TOML file."""
     from experiments.commands.session import run_campaign, world_of
-    from experiments.run.patience import Patience
-    from experiments.terminal import duration
+    from experiments.platform.terminal import duration
+    from experiments.running.patience import Patience
 
     if simulated and patience is not None:
         raise BadInputError("--patience: only for measured runs; nothing disturbs a simulated one")

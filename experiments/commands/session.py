@@ -14,31 +14,31 @@ from rich.text import Text
 
 from experiments.commands.options import command_line
 from experiments.errors import ExperimentError
+from experiments.platform.terminal import STOPPED, console_here, path_line, print_stopped
 from experiments.report.pages import write_report
 from experiments.report.tables import statistics_table
 from experiments.report.terminal_tables import terminal_table, verdict_text
 from experiments.report.text import invalid_lines
 from experiments.results.directory import RUNS, Campaign
-from experiments.results.disturbed import repetitions
-from experiments.results.summary import Summary, invalid_advice
-from experiments.run.execute import execute, prepare
-from experiments.run.patience import Patience
-from experiments.run.progress import Progress
-from experiments.run.world import Observer, World
+from experiments.running.execute import execute, prepare
+from experiments.running.patience import Patience
+from experiments.running.progress import Progress
+from experiments.running.runner import Observer, World
 from experiments.scenario.scenario import Scenario
-from experiments.terminal import STOPPED, console_here, path_line, print_stopped
+from experiments.verdict.disturbed import repetitions
+from experiments.verdict.summary import Summary, invalid_advice
 
 if TYPE_CHECKING:
-    from experiments.page.live_page import LivePage
+    from experiments.live_page.process import LivePage
 
 
 def world_of(is_simulated: bool, page: LivePage | None = None) -> World:
     """The simulator, or measurement on real processes, shown on `page`; only the chosen one is imported."""
     if is_simulated:
-        from experiments.simulator.world import SimulatedWorld
+        from experiments.simulator.runner import SimulatedWorld
 
         return SimulatedWorld()
-    from experiments.run.measured import MeasuredWorld
+    from experiments.measured.runner import MeasuredWorld
 
     return MeasuredWorld() if page is None else MeasuredWorld(page.following)
 
@@ -83,7 +83,7 @@ def on_page(page: LivePage | None, campaign: Campaign, progress: Progress) -> Ob
     """The progress, also shown on a live page if there is one."""
     if page is None:
         return progress
-    from experiments.page.campaign import CampaignOnPage
+    from experiments.live_page.campaign import CampaignOnPage
 
     return CampaignOnPage(page, campaign, progress)
 

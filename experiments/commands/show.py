@@ -41,7 +41,7 @@ def show(what: str, grid: str | None, measure: str | None) -> None:
     A name is a packaged or random scenario, a policy, or a directory below results/. A file that ends in .toml is a
     scenario, any other file is a catalogue. --measure adds the ratio of every policy to the best one of each scenario.
     """
-    from experiments.terminal import console_here
+    from experiments.platform.terminal import console_here
 
     path = place_of(what)
     names_scenario = is_scenario(what) and not (is_drawn(what) and path.exists())
@@ -157,7 +157,7 @@ def show_results(directory: Path, console: Console) -> None:
     from experiments.capacity.curve_page import print_curve
     from experiments.commands.session import print_summary
     from experiments.results.directory import load_results
-    from experiments.results.summary import summarise
+    from experiments.verdict.summary import summarise
 
     if is_curve(directory):
         print_curve(read_curve(directory), console)

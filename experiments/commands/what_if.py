@@ -17,9 +17,9 @@ from rich.text import Text
 
 from experiments.commands.live_options import table_in
 from experiments.errors import BadInputError
-from experiments.record.reader import Recording, read_recording
+from experiments.platform.terminal import console_here, plain_table, require_writable, write_json
+from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
-from experiments.terminal import console_here, plain_table, require_writable, write_json
 from experiments.what_if.answer import Answer, Question, answer, in_words
 from experiments.what_if.fit import RegionFit, fit
 from experiments.what_if.spans import longest_span

@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass, replace
 
 from experiments.compare.sides import Side, common_labels
-from experiments.results.contest import MEASURES, deciding, supports_tail
 from experiments.scenario.scenario import Measure
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import (
@@ -27,6 +26,7 @@ from experiments.stats.comparison import (
     standing,
 )
 from experiments.stats.estimates import geometric_mean, logarithms, welch
+from experiments.verdict.contest import MEASURES, deciding, supports_tail
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from experiments.errors import BadInputError, FleetFailedError
 from experiments.results.directory import Results, load_results, require_new
-from experiments.stats.samples import Run
+from experiments.run_data import Run
 
 RAN = (0, 1)
 """Exit codes of `experiments run` that leave results; 1 is a failed threshold."""

@@ -18,11 +18,11 @@ from experiments.report.figures_time import Bins, bins_of
 from experiments.report.palette import MOST_DRAWN, Competitor, competitors
 from experiments.report.thinning import thinned, thinning
 from experiments.results.directory import Results
-from experiments.results.summary import Summary
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import EQUAL_WITHIN, floor_between
 from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, percentile
+from experiments.verdict.summary import Summary
 
 SAME_SHARE = 0.01
 """Largest difference of a worker's share between entries that counts as none."""

@@ -16,9 +16,9 @@ import numpy as np
 from experiments.errors import BadInputError
 from experiments.report.text import CSV_COLUMNS, csv_row, csv_text, plainly
 from experiments.results.directory import Results
-from experiments.results.summary import Summary
+from experiments.run_data import Samples
 from experiments.stats.comparison import Comparison
-from experiments.stats.samples import Samples
+from experiments.verdict.summary import Summary
 
 SHARE_COLUMNS = ("entry", "policy", "region", "worker", "share")
 COMPARISON_COLUMNS = (

@@ -22,8 +22,8 @@ from balancer.syntax.printable import with_digits
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY, INK, INVALID, WHITE, Competitor
+from experiments.run_data import Ints
 from experiments.stats.measures import LEAST_BEYOND, quantiles, success_latency, throughput
-from experiments.stats.samples import Ints
 
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42

@@ -31,10 +31,10 @@ from experiments.report.palette import (
     region_colours,
     worker_colours,
 )
+from experiments.run_data import Floats, Place, Run, Samples
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.stats.measures import LEAST_BEYOND, TAILS, deadline_mapped, has_few_beyond, percentile
-from experiments.stats.samples import Floats, Place, Run, Samples
 
 MOST_BINS, LEAST_BINS = 40, 12
 """Number of points of a line over time."""

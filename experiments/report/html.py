@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from experiments.printable import printable
+from experiments.platform.printable import printable
 from experiments.report.document import Document
 
 UNCHANGED = " !$()*+,-./:;=?@[]^_{|}~"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.printable import printable
+from experiments.platform.printable import printable
 from experiments.report.document import Document, Section
 from experiments.report.tables import Cell, Table
 

@@ -5,12 +5,12 @@ Only facts from the files are stated.
 
 from __future__ import annotations
 
-from experiments.results.judged import noise_line
-from experiments.results.summary import Summary
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import ServiceScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.measures import ACHIEVED_LIMIT, LAG_LIMIT
+from experiments.verdict.judged import noise_line
+from experiments.verdict.summary import Summary
 
 
 def method_lines(summary: Summary) -> list[str]:

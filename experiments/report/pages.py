@@ -30,8 +30,8 @@ from experiments.report.tables import (
 )
 from experiments.report.text import invalid_lines, to_json
 from experiments.results.directory import load_results
-from experiments.results.disturbed import repetitions
-from experiments.results.summary import Summary, summarise
+from experiments.verdict.disturbed import repetitions
+from experiments.verdict.summary import Summary, summarise
 
 
 def write_report(directory: Path, parquet: bool = False) -> Summary:

@@ -16,7 +16,7 @@ from typing import Any
 from matplotlib.patches import Patch
 
 from experiments.results.directory import Results, believable
-from experiments.stats.samples import Place, Run
+from experiments.run_data import Place, Run
 
 WHITE = "#ffffff"
 INK = "#222222"

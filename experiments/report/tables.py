@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from experiments.results.phrases import show
-from experiments.results.summary import EntrySummary, Summary
 from experiments.scenario.places import places_of
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval
@@ -24,6 +22,8 @@ from experiments.stats.measures import (
     share_per_region,
 )
 from experiments.stats.run_summary import RunSummary, counted
+from experiments.verdict.phrases import show
+from experiments.verdict.summary import EntrySummary, Summary
 
 Mark = Literal["", "few", "bad", "good"]
 

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments.report.tables import Cell, Table
-from experiments.results.verdict import Verdict
+from experiments.verdict.verdict import Verdict
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.json_values import json_value
-from experiments.results.summary import EntrySummary, Summary
+from experiments.platform.json_values import json_value
+from experiments.verdict.summary import EntrySummary, Summary
 
 CSV_COLUMNS = (
     "label", "policy", "load", "valid", "invalid_reasons", "runs", "valid_runs", "total", "ok", "ko",

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from experiments.report.palette import Competitor
-from experiments.stats.samples import Flags, Run, Samples
+from experiments.run_data import Flags, Run, Samples
 
 MOST_DOTS = 10_000
 """Maximum number of drawn successes per panel, and of drawn failures."""

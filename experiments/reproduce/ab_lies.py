@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from rich.table import Table
 
+from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.ab_policies import Split
@@ -26,7 +27,6 @@ from experiments.reproduce.simulated import (
     written,
 )
 from experiments.scenario.scenario import Scenario
-from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from experiments.processes import all_of
+from experiments.platform.processes import all_of
 from experiments.reproduce.client import Answer, Client, ask_once
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from balancer.upstream.http1.connection import Response, UpstreamConnection
-from experiments.load.connections import BodyIgnored, open_connection
+from experiments.generator.connections import BodyIgnored, open_connection
 
 CONNECT_TIMEOUT = 150.0
 """Seconds. With a full backlog, a client connects when the kernel retries the SYN, after 1, 3, 7, 15, 31, 63 s."""

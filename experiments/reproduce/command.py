@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from experiments.command_line import LazyGroup
+from experiments.platform.command_line import LazyGroup
+from experiments.platform.terminal import STOPPED, make_directory
 from experiments.reproduce.ab_lies import AbLies
 from experiments.reproduce.els import Els
 from experiments.reproduce.headers import Headers
@@ -19,7 +20,6 @@ from experiments.reproduce.reproduction import Options, Reproduction, run_reprod
 from experiments.reproduce.reuse import Reuse
 from experiments.reproduce.robinhood import Robinhood
 from experiments.reproduce.third_party import ThirdParty
-from experiments.terminal import STOPPED, make_directory
 
 REPRODUCTIONS: tuple[type[Reproduction], ...] = (
     Keepalive,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from rich.table import Table
 
+from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
@@ -24,7 +25,6 @@ from experiments.reproduce.simulated import (
     written,
 )
 from experiments.scenario.scenario import Scenario
-from experiments.terminal import plain_table
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from experiments.cpu_time import cpu_of
 from experiments.errors import FleetFailedError
-from experiments.processes import Child
+from experiments.platform.cpu_time import cpu_of
+from experiments.platform.processes import Child
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.header_sets import INTERNAL, SETS

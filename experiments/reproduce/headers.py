@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from experiments.build import describe_build
-from experiments.cpu_time import is_known_here
+from experiments.platform.build import describe_build
+from experiments.platform.cpu_time import is_known_here
+from experiments.platform.terminal import plain_table
 from experiments.reproduce.header_removal import (
     Cost,
     RemovalMethod,
@@ -22,7 +23,6 @@ from experiments.reproduce.header_removal import (
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import RequestCost, Share, measure_shares, shares_of
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
-from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from experiments.platform.terminal import plain_table
 from experiments.reproduce.keepalive_cases import (
     CASES,
     MOST_OVERSLEEP,
@@ -27,7 +28,6 @@ from experiments.reproduce.keepalive_cases import (
 )
 from experiments.reproduce.keepalive_runs import measure
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
-from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

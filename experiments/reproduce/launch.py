@@ -9,10 +9,10 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments import control, processes
 from experiments.errors import FleetFailedError
-from experiments.processes import Child, program
-from experiments.run.process_config import toml
+from experiments.measured.process_config import toml
+from experiments.platform import control, processes
+from experiments.platform.processes import Child, program
 
 Keys = Mapping[str, object]
 

@@ -10,6 +10,7 @@ from statistics import median
 
 from rich.table import Table
 
+from experiments.platform.terminal import plain_table
 from experiments.reproduce.mean_of_blocks import mean_ms
 from experiments.reproduce.regions_cases import (
     OURS,
@@ -23,7 +24,6 @@ from experiments.reproduce.regions_cases import (
     policy_spans,
 )
 from experiments.reproduce.reproduction import Verdict
-from experiments.terminal import plain_table
 
 MOST_ADDED = 1.0
 """Bound on the median latency in milliseconds that the balancer adds; the source's added 30 to 35."""

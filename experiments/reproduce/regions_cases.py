@@ -11,10 +11,10 @@ from statistics import median
 
 import numpy as np
 
+from experiments.run_data import Samples
 from experiments.scenario.files import load_scenario
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Samples
 
 SCENARIO: Scenario = load_scenario("regions")
 PLACES = places_of(SCENARIO)

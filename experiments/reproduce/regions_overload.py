@@ -10,7 +10,7 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from experiments.processes import Child, all_of
+from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.client import Client
 from experiments.reproduce.launch import BalancerFile

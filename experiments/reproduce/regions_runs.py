@@ -9,11 +9,13 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from experiments.cpu_time import cpu_of, is_known_here
 from experiments.errors import FleetFailedError
-from experiments.load.arrivals import closed
-from experiments.load.generator import Generator
-from experiments.processes import Child, all_of
+from experiments.generator.arrivals import closed
+from experiments.generator.generator import Generator
+from experiments.measured.fleet import all_ready
+from experiments.measured.runner import measure
+from experiments.platform.cpu_time import cpu_of, is_known_here
+from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target
 from experiments.reproduce.client import Client
@@ -35,12 +37,10 @@ from experiments.reproduce.regions_cases import (
 )
 from experiments.reproduce.reproduction import ReportProgress
 from experiments.results.directory import PlannedRun
-from experiments.run.fleet import all_ready
-from experiments.run.measured import measure
-from experiments.run.world import Interrupted
+from experiments.run_data import Kind, Place, Samples
+from experiments.running.runner import Interrupted
 from experiments.scenario.load import Load
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Kind, Place, Samples
 
 ROUND_TRIP = 0.032
 """Round trip in seconds to the worker of `added_latency`: the source's cost of a new connection."""

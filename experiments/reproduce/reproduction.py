@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.errors import BadInputError
-from experiments.terminal import (
+from experiments.platform.terminal import (
     BOUND_MISSED,
     STANDING,
     STOPPED,

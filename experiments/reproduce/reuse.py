@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from experiments.platform.terminal import plain_table
 from experiments.reproduce.client import failures
 from experiments.reproduce.latency_summary import SUMMARY_HEADS, LatencySummary, summary_of
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
@@ -24,7 +25,6 @@ from experiments.reproduce.reuse_runs import (
     Run,
     measure,
 )
-from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
-from experiments.processes import Child, all_of
+from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.api_calls import CALLS_PER_USER, Calls, random_calls, user_calls
 from experiments.reproduce.launch import UNVERIFIED, BalancerFile, ConnectionCounts, connection_counts

@@ -13,14 +13,14 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from experiments.load.arrivals import first_instants
+from experiments.generator.arrivals import first_instants
 from experiments.reproduce.reproduction import ReportProgress, Reproduction, Verdict
+from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
 from experiments.stats.comparison import average, typical
-from experiments.stats.samples import Flags, Floats, Kind
 from policies.policy import Policy
 
 BARE: dict[str, Any] = {"retries": 0, "outlier_detection": {"failures": 0, "success_rate": 0.0}}

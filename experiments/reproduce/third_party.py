@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from balancer.syntax.printable import with_digits
+from experiments.platform.terminal import plain_table
 from experiments.reproduce.client import failures
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
 from experiments.reproduce.third_party_modes import (
@@ -32,7 +33,6 @@ from experiments.reproduce.third_party_modes import (
     result_of,
 )
 from experiments.reproduce.third_party_runs import measure
-from experiments.terminal import plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,9 @@ from random import Random
 from typing import Any
 
 from experiments.errors import FleetFailedError
-from experiments.ports import lasting_ports
-from experiments.processes import Child, all_of
+from experiments.measured.fleet import all_ready
+from experiments.platform.ports import lasting_ports
+from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.client import Answer, ask_once
 from experiments.reproduce.launch import UNVERIFIED, BalancerFile, Keys, balancer_status, connection_counts
@@ -32,7 +33,6 @@ from experiments.reproduce.third_party_modes import (
     Provider,
     RouteChange,
 )
-from experiments.run.fleet import all_ready
 
 NAME = "provider.test"
 TTL = 30

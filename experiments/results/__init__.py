@@ -1,1 +1,1 @@
-"""Results of a scenario: the results directory, its summary and the verdict."""
+"""Results directories: their files, the plan of a campaign, and the policies that it began with."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
-from experiments.printable import PrintableName
+from experiments.platform.printable import PrintableName
 from experiments.results.policy_files import PolicyFile
+from experiments.run_data import Run, WorldName, load_run, save_run
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.service import ServiceScenario
 from experiments.stats.measures import spoils_block
-from experiments.stats.samples import Run, WorldName, load_run, save_run
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS = "runs"

@@ -13,8 +13,8 @@ from policies.errors import PoliciesError
 from policies.loading.reference import references_in
 
 if TYPE_CHECKING:
+    from experiments.run_data import Run
     from experiments.scenario.scenario import Scenario
-    from experiments.stats.samples import Run
 
 
 class PolicyFile(BaseModel):

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.printable import PrintableName
+from experiments.platform.printable import PrintableName
 from experiments.scenario.table import Duration, Model, Seconds
 
 Kind = Literal[

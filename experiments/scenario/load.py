@@ -1,7 +1,7 @@
 """The load of a scenario: number of requests, arrival process, open or closed loop.
 
-A load is frozen data; `experiments.load.arrivals` computes its arrival instants. Durations are in scenario seconds,
-rates in requests per scenario second.
+A load is frozen data; `experiments.generator.arrivals` computes its arrival instants. Durations are in scenario
+seconds, rates in requests per scenario second.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.record.instants import recorded
+from experiments.recorded.instants import recorded
 from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
 
 Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "replay"]

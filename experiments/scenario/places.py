@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from experiments.run_data import Place
 from experiments.scenario.scenario import Region, Scenario
-from experiments.stats.samples import Place
 from workers.service import Profile, parse_profile
 
 TLS = {2: "1.3", 3: "1.2"}

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from experiments.errors import BadInputError
-from experiments.printable import PrintableLine, PrintableName
+from experiments.platform.printable import PrintableLine, PrintableName
 from experiments.scenario.events import ALL, Event
 from experiments.scenario.load import Load
 from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged

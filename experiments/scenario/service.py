@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.printable import PrintableLine
+from experiments.platform.printable import PrintableLine
 from experiments.scenario.scenario import Entry, Region, Scenario, require_known, require_unique
 from experiments.scenario.table import Model, Seconds
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 
 from balancer.upstream.http1.connection import UpstreamConnection
 from experiments.errors import FleetFailedError
-from experiments.load.connections import Connections
-from experiments.load.generator import SPARE, Generator, InFlightRequest, ignore_start
-from experiments.load.ledger import Ledger
+from experiments.generator.connections import Connections
+from experiments.generator.generator import SPARE, Generator, InFlightRequest, ignore_start
+from experiments.generator.ledger import Ledger
+from experiments.run_data import Floats
 from experiments.service.target import Destination
-from experiments.stats.samples import Floats
 
 IDEMPOTENT = (b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
 

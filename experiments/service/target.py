@@ -13,7 +13,7 @@ from balancer.tls.contexts import ClientTls, TlsProblem, UpstreamTls
 from balancer.tools.probe.target import BadTarget, Target, target_of
 from balancer.upstream.http1.connection import UpstreamConnection, connect
 from experiments.errors import BadInputError, ExperimentError
-from experiments.printable import one_line
+from experiments.platform.printable import one_line
 
 FIELD = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[\t -~\x80-\xff]*)")
 """A header field as RFC 9110 section 5.5 allows it."""

@@ -12,14 +12,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from experiments.live.balancer import LiveBalancer
-from experiments.live.in_force import PolicyInForce
-from experiments.live.rails import Rails, Watch
-from experiments.live.readings import Reading, between
-from experiments.live.switchback import RailBroken
-from experiments.load.ledger import Ledger
+from experiments.generator.ledger import Ledger
+from experiments.platform.terminal import signals_ignored, signals_interrupt
 from experiments.service.generator import ServiceGenerator
-from experiments.terminal import signals_ignored, signals_interrupt
+from experiments.switchback.balancer import LiveBalancer
+from experiments.switchback.guard_rails import Rails, Watch
+from experiments.switchback.policy_in_force import PolicyInForce
+from experiments.switchback.readings import Reading, between
+from experiments.switchback.switchback import RailBroken
 
 POLL = 2.0
 """Seconds between two readings: reading takes processor time of the generator."""

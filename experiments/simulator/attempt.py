@@ -12,7 +12,7 @@ from experiments.simulator.clock import Event
 from policies.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from experiments.load.demand import Batch
+    from experiments.generator.demand import Batch
     from experiments.simulator.worker_connections import WorkerConnections
     from policies.routing.assignment import Assignment
 

@@ -24,7 +24,7 @@ from policies.routing.units import OtherUnits
 
 if TYPE_CHECKING:
     from balancer.exchange.wait_queue import Waiter
-    from experiments.load.demand import Batch, Keys
+    from experiments.generator.demand import Batch, Keys
     from experiments.simulator.client import Client
     from experiments.simulator.hedges import Hedges
     from policies.endpoint.state import EndpointState

@@ -16,7 +16,7 @@ from operator import itemgetter
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from experiments.load.demand import MASK
+from experiments.generator.demand import MASK
 from experiments.scenario.timeline import HEALTHY, FaultState
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState

@@ -9,10 +9,10 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from experiments.load.demand import BATCH, MASK, Batch, Demand
+from experiments.generator.demand import BATCH, MASK, Batch, Demand
+from experiments.run_data import Floats
 from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
-from experiments.stats.samples import Floats
 
 if TYPE_CHECKING:
     from experiments.simulator.attempt import Attempt

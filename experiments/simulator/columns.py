@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.stats.samples import Floats, Ints, Samples
+from experiments.run_data import Floats, Ints, Samples
 
 NO_WORKER: Final = -1
 BATCH: Final = 8192

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import ceil, inf
 from random import Random
 
-from experiments.load.demand import Demand, Keys
+from experiments.generator.demand import Demand, Keys
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.client import Client
 from experiments.simulator.clock import EventQueue, VirtualClock

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.load.arrivals import first_instants
+from experiments.generator.arrivals import first_instants
+from experiments.platform.versions import versions
+from experiments.run_data import Run, RunFacts, Samples
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
 from experiments.stats.measures import achieved_rate
-from experiments.stats.samples import Run, RunFacts, Samples
-from experiments.versions import versions
 
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 """(scenario, entry, block, order, seed of the block) -> run; pure."""

@@ -12,13 +12,13 @@ from math import inf
 from random import Random
 from typing import Final
 
+from experiments.run_data import Floats
+from experiments.simulator.background import Change, Check, Gossip, Look, ReportsToOthers, Tick
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
-from experiments.simulator.events import Change, Check, Gossip, Look, ReportsToOthers, Tick
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import Model, SharedModel
-from experiments.stats.samples import Floats
 from policies.clock import SWEEP_PERIOD
 
 TOLERANCE: Final = 1e-6

@@ -10,7 +10,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
-from experiments.load.demand import MASK
+from experiments.generator.demand import MASK
 from experiments.scenario.timeline import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Event, EventQueue

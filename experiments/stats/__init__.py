@@ -1,1 +1,1 @@
-"""Samples of a run, and the statistics of them: measures, estimates, comparisons."""
+"""Statistics of runs: measures, estimates, comparisons."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.run_data import Floats
 from experiments.stats import student
-from experiments.stats.samples import Floats
 
 CONFIDENCE = 0.95
 

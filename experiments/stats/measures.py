@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.stats.samples import Floats, Kind, Place, Run, RunFacts, Samples
+from experiments.run_data import Floats, Kind, Place, Run, RunFacts, Samples
 
 PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 ENOUGH_BEYOND = 100

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.run_data import Run
 from experiments.stats import measures
 from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
-from experiments.stats.samples import Run
 
 
 @dataclass(frozen=True, slots=True)

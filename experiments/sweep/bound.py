@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.report.tables import Cell, Table
-from experiments.results.phrases import show
 from experiments.scenario.oracles import CLAIRVOYANT
 from experiments.stats.comparison import Interval, paired
 from experiments.sweep.matrix import Matrix
+from experiments.verdict.phrases import show
 
 
 @dataclass(frozen=True, slots=True)

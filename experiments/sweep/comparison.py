@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from experiments.errors import BadInputError
 from experiments.report.tables import Cell, Mark, Table
-from experiments.results.phrases import show
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval, Judged, Standing, holm, judged, standing
 from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import ceiling_of, policy_name, scenario_name, usable
+from experiments.verdict.phrases import show
 
 Place = tuple[str, str]
 """Names of scenario and policy, each with its knobs."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from experiments.platform.terminal import STOPPED, print_stopped, signals_interrupt
 from experiments.simulator.run import Simulate
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue
@@ -26,7 +27,6 @@ from experiments.sweep.grid import Grid
 from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Outcome
 from experiments.sweep.progress import Progress
-from experiments.terminal import STOPPED, print_stopped, signals_interrupt
 
 FAILED = 1
 

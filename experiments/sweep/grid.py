@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from experiments.errors import BadInputError
-from experiments.printable import PrintableLine, PrintableName
+from experiments.platform.printable import PrintableLine, PrintableName
 from experiments.scenario.drawn import single_names
 from experiments.scenario.files import first_complaint, grouped, is_scenario, known_scenarios
 from experiments.scenario.scenario import Policy, require_unique

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from experiments.errors import BadInputError
 from experiments.results.directory import Results, load_results
+from experiments.run_data import Run
 from experiments.stats.measures import spoils_block
-from experiments.stats.samples import Run
 from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.outcome import numbers_of

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.json_values import finite
+from experiments.platform.json_values import finite
+from experiments.run_data import Floats, Run, write_run
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
 from experiments.stats import measures
-from experiments.stats.samples import Floats, Run, write_run
 from experiments.sweep.cells import Cell
 from experiments.sweep.code import version_of
 from policies import registry

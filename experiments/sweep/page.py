@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from experiments.errors import BadInputError
-from experiments.json_values import json_value
+from experiments.platform.json_values import json_value
+from experiments.platform.terminal import clock
 from experiments.report.document import Document, Section
 from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.exports import DataTable, write_parquet
@@ -29,7 +30,6 @@ from experiments.sweep.matrix import Matrix, Square, matrix_of
 from experiments.sweep.overview import overview_table, standings
 from experiments.sweep.sentences import has_no_verdict, headline, sentences
 from experiments.sweep.tables import best_table, failure_table, matrix_table
-from experiments.terminal import clock
 
 CAPTION = (
     "Lighter is better. Each square is the ratio to the observed best policy of its scenario, over all seeds; policies "

@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from experiments.platform.terminal import LivePanel, clock
 from experiments.sweep.cells import Cell
 from experiments.sweep.outcome import Outcome
-from experiments.terminal import LivePanel, clock
 
 LINE_EVERY = 10.0
 """Seconds between two lines without a terminal."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 from balancer.syntax.printable import with_digits
-from experiments.results.phrases import show
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
+from experiments.verdict.phrases import show
 
 MENTIONED = 0.01
 """Minimum difference in shares or failures that is mentioned, as a fraction."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from experiments.platform.terminal import clock
 from experiments.report.tables import Cell, Mark, Table
-from experiments.results.phrases import show
 from experiments.stats.ceiling import GOODPUT
 from experiments.sweep.catalogue import GridFacts, Row
 from experiments.sweep.equality import cell_text
 from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
-from experiments.terminal import clock
+from experiments.verdict.phrases import show
 
 MARKS: dict[str, Mark] = {
     "best": "good",

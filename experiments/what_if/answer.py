@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
-from experiments.record.reader import OK, Recording
-from experiments.results.phrases import UNITS, show
+from experiments.recorded.recording import OK, Recording
 from experiments.results.plan import plan_block
+from experiments.run_data import Run
 from experiments.scenario.files import first_complaint
 from experiments.scenario.labels import policy_label
 from experiments.scenario.scenario import Scenario
@@ -27,7 +27,7 @@ from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, compare
 from experiments.stats.measures import deadline_mapped, goodput, percentile, statistics_row
 from experiments.stats.run_summary import ceiling_per_block, summarise_run, values_per_block
-from experiments.stats.samples import Run
+from experiments.verdict.phrases import UNITS, show
 from experiments.what_if.fit import RegionFit
 
 CLOSE = 0.1

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.record.reader import OK, Endpoint, Recording
-from experiments.stats.samples import Floats, Ints
+from experiments.recorded.recording import OK, Endpoint, Recording
+from experiments.run_data import Floats, Ints
 
 FEW = 30
 """Least successes of an endpoint to estimate its service times."""

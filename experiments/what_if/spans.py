@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from experiments.record.reader import Recording
+from experiments.recorded.recording import Recording
 
 
 def longest_span(recording: Recording) -> tuple[Recording, str]:

@@ -16,9 +16,9 @@ from benchmarks.calibration.null_campaign import CONTROL, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
 from benchmarks.calibration.rates import Rate, outcome
 from experiments.errors import BadInputError
+from experiments.run_data import Run
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.samples import Run
 
 pytestmark = pytest.mark.second_tier
 

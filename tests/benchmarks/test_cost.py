@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import cli
-from experiments import cpu_time
+from experiments.platform import cpu_time
 from tests.support.command_line import complaint
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")

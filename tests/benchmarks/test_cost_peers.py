@@ -22,9 +22,9 @@ from benchmarks.harness.certificates import SUITE, certificate_in, client_contex
 from benchmarks.harness.options import known_policies
 from benchmarks.harness.peers import PEERS, Peer, Site, ours
 from benchmarks.harness.serving import serving
-from experiments import cpu_time
 from experiments.errors import BadInputError
-from experiments.ports import free_ports
+from experiments.platform import cpu_time
+from experiments.platform.ports import free_ports
 
 FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Request-ID", "Via")
 ALL_PEERS = [ours("least-in-flight"), *(peer for name, peer in PEERS.items() if name != "relay")]

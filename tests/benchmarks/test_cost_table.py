@@ -10,8 +10,8 @@ from rich.console import Console
 from benchmarks.cost.plan import Run
 from benchmarks.cost.table import cells, columns, doubts, row_of, rows_of, table_of
 from benchmarks.harness.cases import Kind
+from experiments.platform.terminal import FULL_WIDTH
 from experiments.stats.comparison import typical
-from experiments.terminal import FULL_WIDTH
 
 OURS, NGINX, SESSION = "steelyard random", "nginx", "aiohttp session"
 

@@ -17,10 +17,10 @@ from benchmarks.cost.tail import Capacity, capacities_in_words, judged
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, parsed, run, summarised
 from benchmarks.harness.open_loop import Record
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.ports import free_ports
-from experiments.stats.samples import Kind
+from experiments.platform import cpu_time
+from experiments.platform.ports import free_ports
+from experiments.run_data import Kind
 
 RUN = Run("half", "nginx", 0, 0)
 LOAD = OpenLoad(port=1, path="/", rate=500.0, seconds=0.2, connections=4, seed=1)

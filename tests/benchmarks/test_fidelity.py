@@ -35,9 +35,9 @@ from benchmarks.fidelity.session import (
 from benchmarks.fidelity.tables import bounds_of, headline
 from experiments.errors import BadInputError
 from experiments.results.directory import RUNS, load_results, save_result, set_aside
-from experiments.run import execute
+from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
+from experiments.running import execute
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.samples import Kind, Place, Run, RunFacts, Samples, WorldName
 
 COUNT = 12_000
 SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.open_loop import OpenLoop, Record, size_of
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.load.arrivals import constant
+from experiments.generator.arrivals import constant
+from experiments.platform import cpu_time
+from experiments.run_data import Kind
 from experiments.stats.measures import percentile
-from experiments.stats.samples import Kind
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="epoll and timerfd are Linux's")
 

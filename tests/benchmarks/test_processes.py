@@ -13,7 +13,7 @@ from benchmarks.__main__ import cli
 from benchmarks.processes.latency import HALF, ONE, TWO, LatencyRun
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun, absence
 from benchmarks.processes.verdicts import gain_of, loss_of, verdicts
-from experiments.cpu_time import is_known_here
+from experiments.platform.cpu_time import is_known_here
 
 ALONE = ThroughputRun(
     REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, balancer_cores=1.0, client_cores=0.5

@@ -16,8 +16,8 @@ import pytest
 from benchmarks.rolling.command import verdict
 from benchmarks.rolling.process_session import end, is_alive, is_caught, members, root_of, wait_for_end
 from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
+from experiments.platform import cpu_time
 
 STAGE = Stage("reload", requests=100, steps="3 reloads")
 LINUX = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are read on Linux only")

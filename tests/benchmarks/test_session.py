@@ -11,7 +11,7 @@ import pytest
 from benchmarks.harness.session import Session
 from benchmarks.harness.verdicts import Verdict
 from experiments.errors import BadInputError
-from experiments.terminal import BOUND_MISSED, STOPPED
+from experiments.platform.terminal import BOUND_MISSED, STOPPED
 
 MET, MISSED, NOT_JUDGED = (Verdict("get", "at most 2", is_met, "3") for is_met in (True, False, None))
 

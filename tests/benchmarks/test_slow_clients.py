@@ -22,7 +22,7 @@ from benchmarks.slow_clients.runs import CONTROL, QUIET, SLOW_KINDS, Plan, Run, 
 from benchmarks.slow_clients.slow_client import OPENINGS, SlowClient, ending, kinds
 from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
-from experiments import cpu_time
+from experiments.platform import cpu_time
 from experiments.stats.comparison import typical
 from tests.support.command_line import complaint, run_in_process
 

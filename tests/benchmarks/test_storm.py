@@ -39,8 +39,8 @@ from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
 from benchmarks.storm.proxies import OTHERS, haproxy, nginx, ours
 from benchmarks.storm.runs import Plan, Storm
 from benchmarks.storm.table import rows_of
-from experiments import cpu_time
-from experiments.ports import lasting_ports, lowest_ephemeral
+from experiments.platform import cpu_time
+from experiments.platform.ports import lasting_ports, lowest_ephemeral
 from tests.support.command_line import complaint
 
 REQUEST = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)

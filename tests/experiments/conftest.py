@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result
+from experiments.run_data import Floats, Ints, Kind, Place, Run, RunFacts, Samples
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.stats.measures import lag_percentiles, validity
-from experiments.stats.samples import Floats, Ints, Kind, Place, Run, RunFacts, Samples
 
 Pick = Callable[[np.random.Generator, int, Ints], int]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from experiments.results.directory import load_results, save_result
-from experiments.stats.samples import Run
+from experiments.run_data import Run
 
 NAMES = (
     "<script>document.title='x'</script>",

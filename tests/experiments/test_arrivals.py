@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
-from experiments.load.arrivals import closed, first_instants, poisson, requests_of
-from experiments.record.instants import recorded
+from experiments.generator.arrivals import closed, first_instants, poisson, requests_of
+from experiments.recorded.instants import recorded
 from experiments.scenario.load import Load
 
 OPEN: dict[str, Any] = {"mode": "open", "rate": 100.0, "duration": 100.0}

@@ -11,8 +11,8 @@ import pytest
 from experiments.__main__ import cli
 from experiments.commands.session import remedies
 from experiments.results.directory import load_results
-from experiments.results.summary import summarise
 from experiments.scenario.scenario import Scenario
+from experiments.verdict.summary import summarise
 from tests.experiments.test_from_log import GOOD
 from tests.support.command_line import complaint, run_in_process
 

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from balancer.build import version_line
-from experiments.build import describe_build, interpreter_in_words, optimisation_in_words
-from experiments.command_line import run_command_line
+from experiments.platform.build import describe_build, interpreter_in_words, optimisation_in_words
+from experiments.platform.command_line import run_command_line
 
 
 @pytest.mark.parametrize(

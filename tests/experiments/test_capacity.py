@@ -13,8 +13,8 @@ from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import PRECISION, search
 from experiments.errors import BadInputError
+from experiments.run_data import Kind, Run
 from experiments.scenario.events import Event
-from experiments.stats.samples import Kind, Run
 
 
 class System:

@@ -19,9 +19,9 @@ from experiments.compare.revisions import RevisionPlan, git, measure
 from experiments.errors import BadInputError
 from experiments.results.directory import Campaign, save_campaign, save_result
 from experiments.results.plan import plan
-from experiments.run.execute import prepare
+from experiments.run_data import Kind, Run
+from experiments.running.execute import prepare
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Kind, Run
 
 Write = Callable[..., Path]
 

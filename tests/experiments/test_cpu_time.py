@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from experiments import cpu_time
-from experiments.cpu_time import Cpu
+from experiments.platform import cpu_time
+from experiments.platform.cpu_time import Cpu
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
 

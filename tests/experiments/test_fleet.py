@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from experiments import processes
 from experiments.errors import BadInputError, FleetFailedError
-from experiments.run.fleet import all_ready
-from experiments.run.measured import run_loop
+from experiments.measured.fleet import all_ready
+from experiments.measured.runner import run_loop
+from experiments.platform import processes
 from tests.experiments.offspring import children_of
 
 SAY_READY = "print('x ready on http://127.0.0.1:4711 (x)', flush=True)"

@@ -25,10 +25,10 @@ from balancer.http.h1.client import Client
 from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.log.reader import KINDS, LEFT_OUT, read_log, row_of
-from experiments.log.report import write_log_report
-from experiments.log.runs import log_runs
-from experiments.stats.samples import Kind
+from experiments.recorded.access_log import KINDS, LEFT_OUT, read_log, row_of
+from experiments.report.access_log.page import write_log_report
+from experiments.report.access_log.runs import log_runs
+from experiments.run_data import Kind
 from policies.facts import Endpoint
 from tests.support.command_line import complaint, run_in_process
 

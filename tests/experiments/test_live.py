@@ -20,13 +20,13 @@ from experiments.__main__ import cli
 from experiments.commands.live import in_words
 from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.errors import BadInputError, ExperimentError
-from experiments.live.balancer import BalancerUnreachable, HttpBalancer
-from experiments.live.in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
-from experiments.live.rails import Rails
-from experiments.live.readings import BalancerRestarted, Reading, Window, between
-from experiments.live.switchback import Findings, Plan, RailBroken, Switchback
-from experiments.live.verdict import result_of
-from experiments.terminal import write_json
+from experiments.platform.terminal import write_json
+from experiments.switchback.balancer import BalancerUnreachable, HttpBalancer
+from experiments.switchback.guard_rails import Rails
+from experiments.switchback.policy_in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
+from experiments.switchback.readings import BalancerRestarted, Reading, Window, between
+from experiments.switchback.switchback import Findings, Plan, RailBroken, Switchback
+from experiments.switchback.verdict import result_of
 from policies.stats.load import RATIO, SHORTEST, Histogram
 
 POLICIES: dict[str, dict[str, Any]] = {"slow": {"name": "slow"}, "fast": {"name": "fast", "choices": 2}}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
+from experiments.measured.faults import faults_of, listening, same
+from experiments.measured.fleet import returns_of
+from experiments.measured.runner import measure
 from experiments.results.plan import plan_block
-from experiments.run.fleet import returns_of
-from experiments.run.live_events import faults_of, listening, same
-from experiments.run.measured import measure
+from experiments.run_data import Kind
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live
 from experiments.scenario.timeline import HEALTHY, FaultState, Pause, timeline
-from experiments.stats.samples import Kind
 
 EVENTS: list[dict[str, Any]] = [
     {"at": 1.0, "lasts": 1.0, "target": "here-0", "kind": "down"},
@@ -63,7 +63,7 @@ async def test_an_unreachable_worker_is_an_error(monkeypatch: pytest.MonkeyPatch
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = sock.getsockname()
         await listening(address)
-    monkeypatch.setattr("experiments.run.live_events.LISTENS_WITHIN", 0.0)
+    monkeypatch.setattr("experiments.measured.faults.LISTENS_WITHIN", 0.0)
     with pytest.raises(ConnectionRefusedError):
         await listening(address)
 

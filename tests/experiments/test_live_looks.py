@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.rates import Rate
+from experiments.run_data import Floats
 from experiments.stats.comparison import ENOUGH_BLOCKS, compare
 from experiments.stats.estimates import Method, anytime_student, paired_student
-from experiments.stats.samples import Floats
 
 LABELS = ("a", "b", "c")
 BLOCKS = 40

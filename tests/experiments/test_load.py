@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments.load.arrivals import closed, constant
-from experiments.load.generator import Generator
+from experiments.generator.arrivals import closed, constant
+from experiments.generator.generator import Generator
+from experiments.run_data import Floats, Kind, Place, Samples
 from experiments.stats.measures import percentile
-from experiments.stats.samples import Floats, Kind, Place, Samples
 
 PLACES = (Place(worker="emea-0", region="emea"), Place(worker="us-0", region="us"))
 Answer = Callable[[int, bytes], Awaitable[bytes | None]]

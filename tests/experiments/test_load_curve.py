@@ -16,7 +16,7 @@ from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.errors import BadInputError
 from experiments.results.directory import save_result
-from experiments.run.execute import prepare
+from experiments.running.execute import prepare
 
 LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.run.measured import demand_of, faults
+from experiments.measured.runner import demand_of, faults
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Region
 from experiments.scenario.warm_up import first_connections, warm_requests

@@ -19,15 +19,15 @@ from aiohttp import ClientConnectorError, ClientSession, web
 from experiments.__main__ import cli
 from experiments.commands.live import LiveEvaluation
 from experiments.errors import BadInputError
-from experiments.live.readings import Window
-from experiments.live.switchback import Plan
-from experiments.page import follower
-from experiments.page.feed import Feed
-from experiments.page.follower import Follower, events_of
-from experiments.page.live_page import LivePage, host_and_port, moments_of
-from experiments.page.server import READ_ONLY
+from experiments.live_page import follower
+from experiments.live_page.feed import Feed
+from experiments.live_page.follower import Follower, events_of
+from experiments.live_page.process import LivePage, host_and_port, moments_of
+from experiments.live_page.server import READ_ONLY
+from experiments.platform.terminal import console_here
 from experiments.scenario.events import Event
-from experiments.terminal import console_here
+from experiments.switchback.readings import Window
+from experiments.switchback.switchback import Plan
 from tests.experiments.offspring import children_of
 from tests.support.chromium import WIDE, Tab, chromium, program
 from tests.support.command_line import complaint
@@ -306,7 +306,7 @@ def test_simulated_run_has_no_page() -> None:
 
 def test_nothing_is_imported_without_the_option() -> None:
     modules = "experiments.commands.run, experiments.commands.live, experiments.commands.session"
-    code = f"import sys, {modules}; print([name for name in sys.modules if 'experiments.page' in name])"
+    code = f"import sys, {modules}; print([name for name in sys.modules if 'experiments.live_page' in name])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50
     )

@@ -11,16 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import cli as benchmarks
-from experiments import cpu_time
 from experiments.__main__ import cli
-from experiments.load.ledger import Ledger
+from experiments.generator.ledger import Ledger
+from experiments.platform import cpu_time
 from experiments.results.directory import Campaign, PlannedRun, attempt_of, load_results
-from experiments.run import patience
-from experiments.run.execute import execute
-from experiments.run.patience import LOOK, QUIET, Patience, has_lagged
-from experiments.run.world import Observer
+from experiments.run_data import Run, WorldName, load_run
+from experiments.running import patience
+from experiments.running.execute import execute
+from experiments.running.patience import LOOK, QUIET, Patience, has_lagged
+from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Run, WorldName, load_run
 
 LATE = "generator lag p99 4.68 ms exceeds 1 ms"
 

@@ -13,14 +13,14 @@ from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.results.directory import PlannedRun, load_results
 from experiments.results.policy_files import PolicyFile
-from experiments.run.execute import execute, prepare
-from experiments.run.world import NoObserver
+from experiments.run_data import Run
+from experiments.running.execute import execute, prepare
+from experiments.running.runner import NoObserver
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
-from experiments.simulator.world import SimulatedWorld
-from experiments.stats.samples import Run
+from experiments.simulator.runner import SimulatedWorld
 from experiments.sweep.cells import cells_of, content_of
 from experiments.sweep.code import version_of
 from experiments.sweep.grid import Grid

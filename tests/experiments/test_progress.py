@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.load.ledger import Ledger
+from experiments.generator.ledger import Ledger
+from experiments.platform.terminal import clock
 from experiments.results.directory import Campaign, load_results
-from experiments.run.progress import Progress, expected_seconds, remaining
+from experiments.run_data import Kind, Place, Run
+from experiments.running.progress import Progress, expected_seconds, remaining
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Kind, Place, Run
-from experiments.terminal import clock
 
 PLACES = (Place(worker="emea-0", region="emea"),)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.record.reader import Recording, is_recording, read_recording
+from experiments.recorded.recording import Recording, is_recording, read_recording
 from experiments.what_if.fit import fit, in_flight, nearest
 from tests.experiments.tapes import Row, Tape
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.record import reader
-from experiments.record.instants import recorded
-from experiments.record.reader import LARGEST_BLOCK, read_recording
+from experiments.recorded import recording as reader
+from experiments.recorded.instants import recorded
+from experiments.recorded.recording import LARGEST_BLOCK, read_recording
 from experiments.what_if.fit import FEW, estimated_slots, fit
 from tests.experiments.tapes import Row, Tape, block
 

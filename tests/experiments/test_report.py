@@ -15,6 +15,7 @@ from rich.console import Console
 
 from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
+from experiments.platform.terminal import PlainConsole
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, POLICY_COLOURS, WHITE, luminance, policy_colour
@@ -22,10 +23,9 @@ from experiments.report.svg import shortened
 from experiments.report.tables import Cell, Table
 from experiments.report.terminal_tables import ESSENTIAL, terminal_table
 from experiments.results.directory import load_results, save_result, set_aside
-from experiments.results.summary import summarise
+from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import Run
-from experiments.terminal import PlainConsole
+from experiments.verdict.summary import summarise
 from policies import registry
 
 MakeResults = Callable[..., Scenario]

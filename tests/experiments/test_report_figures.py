@@ -25,14 +25,14 @@ from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
 from experiments.report.svg import with_palette
 from experiments.results.directory import load_results, save_result
-from experiments.results.summary import summarise
-from experiments.run.execute import prepare
+from experiments.run_data import Run, RunFacts, Samples
+from experiments.running.execute import prepare
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.simulator.world import SimulatedWorld
-from experiments.stats.samples import Run, RunFacts, Samples
+from experiments.simulator.runner import SimulatedWorld
+from experiments.verdict.summary import summarise
 from policies import registry
 
 MakeResults = Callable[..., Scenario]

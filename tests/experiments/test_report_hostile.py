@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.log.reader import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
+from experiments.recorded.access_log import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
 from experiments.report.document import Document, Picture, Section
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table
+from experiments.run_data import load_run
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import load_run
 from tests.experiments.hostile import NAMES, UNPRINTABLE, parsed, rename, strange_in
 
 pytestmark = pytest.mark.second_tier

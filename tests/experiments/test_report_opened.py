@@ -25,7 +25,7 @@ from experiments.report.document import Document, Section
 from experiments.report.html import to_html
 from experiments.report.pages import write_report
 from experiments.results.directory import save_result
-from experiments.run.execute import prepare
+from experiments.running.execute import prepare
 from experiments.scenario.scenario import Scenario
 from tests.experiments.hostile import NAMES, rename
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cpu_time import is_known_here
+from experiments.platform.cpu_time import is_known_here
 from experiments.report.canvas import to_png
 from experiments.reproduce.header_removal import (
     METHODS,

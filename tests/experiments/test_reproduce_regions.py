@@ -29,7 +29,7 @@ from experiments.reproduce.regions_cases import (
 from experiments.reproduce.regions_figure import regions_figure
 from experiments.reproduce.regions_overload import shares
 from experiments.reproduce.regions_runs import concurrency_of, policy_scenario
-from experiments.stats.samples import Kind, Samples
+from experiments.run_data import Kind, Samples
 from tests.experiments.reproduced import quick_run
 
 SPANS = {"random": 9.0, "random (batch 10)": 78.0, "single-region": 16.0, "round-robin": 8.5}

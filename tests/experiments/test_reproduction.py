@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError, FleetFailedError
-from experiments.processes import all_of
+from experiments.platform.processes import all_of
+from experiments.platform.terminal import BOUND_MISSED, STOPPED
 from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.client import Answer, Client
@@ -27,7 +28,6 @@ from experiments.reproduce.reproduction import (
     Verdict,
     run_reproduction,
 )
-from experiments.terminal import BOUND_MISSED, STOPPED
 from tests.support.command_line import complaint
 
 

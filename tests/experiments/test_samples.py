@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.stats.samples import Kind, Run, Samples, load_run, save_run
+from experiments.run_data import Kind, Run, Samples, load_run, save_run
 
 MakeRun = Callable[..., Run]
 

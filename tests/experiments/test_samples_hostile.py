@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.stats.samples import MAX_MEMBER_BYTES, Run, Samples, load_run, save_run
+from experiments.run_data import MAX_MEMBER_BYTES, Run, Samples, load_run, save_run
 
 MakeRun = Callable[..., Run]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from experiments.errors import BadInputError
+from experiments.measured.process_config import balancer_config, endpoint_of, toml, worker_argv
 from experiments.results.plan import plan
-from experiments.run.process_config import balancer_config, endpoint_of, toml, worker_argv
 from experiments.scenario.files import GROUPS, grouped, load_scenario, packaged
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.places import numbered_workers, places_of

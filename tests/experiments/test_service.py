@@ -18,15 +18,15 @@ import trustme
 from experiments.__main__ import cli
 from experiments.commands.load import allowed_connections
 from experiments.errors import BadInputError
-from experiments.live.in_force import PolicyChangedExternally
-from experiments.live.switchback import RailBroken
 from experiments.results.directory import load_results
+from experiments.run_data import Kind, Run
 from experiments.scenario.service import ServiceScenario
 from experiments.service.generator import ServiceGenerator
 from experiments.service.plan import contestants_of
 from experiments.service.target import Message, parse_fields, parse_target, reach
 from experiments.service.turns import PolicyTurns
-from experiments.stats.samples import Kind, Run
+from experiments.switchback.policy_in_force import PolicyChangedExternally
+from experiments.switchback.switchback import RailBroken
 from tests.experiments.test_live import MadeUpBalancer
 from tests.support.command_line import complaint, run_in_process
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.run_data import Kind, Run
 from experiments.stats import measures
-from experiments.stats.samples import Kind, Run
 
 MakeRun = Callable[..., Run]
 

@@ -18,7 +18,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from experiments.terminal import STOPPED, interruptible, signals_ignored, signals_interrupt, stop_signals
+from experiments.platform.terminal import (
+    STOPPED,
+    interruptible,
+    signals_ignored,
+    signals_interrupt,
+    stop_signals,
+)
 from policies.stats.load import RATIO, SHORTEST, Histogram
 
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -11,8 +11,8 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.results.directory import load_results
+from experiments.run_data import save_run
 from experiments.scenario.scenario import Scenario
-from experiments.stats.samples import save_run
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.scenario.thresholds import judge, parse_threshold
-from experiments.stats.samples import Kind, Run
+from experiments.run_data import Kind, Run
+from experiments.scenario.thresholds import parse_threshold
+from experiments.verdict.thresholds import judge
 
 MakeRun = Callable[..., Run]
 

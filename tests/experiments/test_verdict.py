@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.results.contest import contest_of
-from experiments.results.disturbed import repetitions
-from experiments.results.evidence import compared, evidence
-from experiments.results.verdict import Verdict, conclude
-from experiments.results.winner import losing_more
+from experiments.run_data import WorldName
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
 from experiments.stats.comparison import compare_all, inverted
 from experiments.stats.run_summary import RunSummary, counted
-from experiments.stats.samples import WorldName
+from experiments.verdict.contest import contest_of
+from experiments.verdict.disturbed import repetitions
+from experiments.verdict.evidence import compared, evidence
+from experiments.verdict.verdict import Verdict, conclude
+from experiments.verdict.winner import losing_more
 
 LABELS = ("round-robin", "steelyard", "peak-ewma", "c3")
 

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from experiments.__main__ import cli
 from experiments.commands.what_if import checked, chosen, write_instants
 from experiments.errors import BadInputError, ExperimentError
-from experiments.load.arrivals import first_instants
-from experiments.record.instants import recorded as instants_in
-from experiments.record.reader import Recording, read_recording
+from experiments.generator.arrivals import first_instants
+from experiments.recorded.instants import recorded as instants_in
+from experiments.recorded.recording import Recording, read_recording
+from experiments.run_data import Kind, Run, RunFacts, Samples
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import Simulate
-from experiments.stats.samples import Kind, Run, RunFacts, Samples
 from experiments.what_if.answer import Answer, Question, answer, in_words, plain, scenario_of
 from experiments.what_if.fit import fit
 from experiments.what_if.spans import longest_span

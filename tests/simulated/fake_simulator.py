@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.run_data import Kind, Place, Run, RunFacts, Samples
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.samples import Kind, Place, Run, RunFacts, Samples
 
 STAGE = "STEELYARD_FAKE_SIMULATOR"
 LATE = 4

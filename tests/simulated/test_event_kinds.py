@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 import pytest
 
+from experiments.measured.faults import faults_of
 from experiments.results.plan import plan_block
-from experiments.run.live_events import faults_of
+from experiments.run_data import Run
 from experiments.scenario.events import VALUES, Kind
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timeline import FaultState, timeline
 from experiments.simulator.run import simulate
-from experiments.stats.samples import Run
 
 BY_THE_FLEET = {"is_gone", "is_graceful", "is_draining", "is_absent"}
 """Fields of a fault state that are applied by signals and admin requests, not by a request to the worker."""

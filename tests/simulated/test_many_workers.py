@@ -16,9 +16,9 @@ from experiments.errors import BadInputError
 from experiments.report import figures_time, figures_workers, thinning
 from experiments.report.palette import MOST_DRAWN, competitors
 from experiments.results.directory import load_results
+from experiments.run_data import Kind
 from experiments.scenario.files import load_scenario, packaged
 from experiments.scenario.supported import MOST_PROCESSES, require_live
-from experiments.stats.samples import Kind
 
 pytestmark = pytest.mark.second_tier
 

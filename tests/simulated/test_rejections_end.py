@@ -11,11 +11,11 @@ import pytest
 from balancer.errors import Shed
 from balancer.exchange.admission import Admission, AdmissionRules
 from balancer.exchange.wait_queue import RequestQueue
+from experiments.measured.runner import measure
 from experiments.results.plan import plan_block
-from experiments.run.measured import measure
+from experiments.run_data import Samples
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
-from experiments.stats.samples import Samples
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.contract import Trial, endpoints
 from policies.endpoint.concurrency_limit import ConcurrencyRules

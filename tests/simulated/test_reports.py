@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.load.arrivals import first_instants
+from experiments.generator.arrivals import first_instants
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Entry, PolicySpec, Scenario

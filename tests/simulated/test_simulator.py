@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from experiments.load.demand import BATCH
+from experiments.generator.demand import BATCH
+from experiments.run_data import Kind
 from experiments.scenario.timeline import FaultState, Pause, Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
@@ -18,7 +19,6 @@ from experiments.simulator.model import CheckModel, HedgeModel, Mechanisms, Mode
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
 from experiments.simulator.worker_connections import WorkerConnections
-from experiments.stats.samples import Kind
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from experiments.results.plan import plan_block
+from experiments.run_data import Kind, Run
 from experiments.scenario.files import load_scenario, packaged
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import simulate
-from experiments.stats.samples import Kind, Run
 
 GOLDEN = Path(__file__).parent / "golden"
 CHOSEN = "least-in-flight"

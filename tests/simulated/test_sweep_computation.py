@@ -9,8 +9,8 @@ from signal import SIGINT
 
 import pytest
 
+from experiments.run_data import Run
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.samples import Run
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.code import version_of
 from experiments.sweep.computation import DIED, Computation

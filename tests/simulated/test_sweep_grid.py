@@ -158,7 +158,7 @@ def test_code_version_covers_the_reachable_modules() -> None:
     assert {
         "tests.simulated.fake_simulator",
         "experiments.scenario.scenario",
-        "experiments.stats.samples",
+        "experiments.run_data",
     } <= set(modules)
     assert not [name for name in modules if name.startswith(("experiments.report", "experiments.sweep"))]
     assert version_of(simulate) == version_of(simulate)

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import click
 import pytest
 
-from experiments.command_line import run_command_line
+from experiments.platform.command_line import run_command_line
 
 Program = click.Group | Callable[[], None]
 """A command group, or the function that is the entry point of a program."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.verified.messages import Ending
+from experiments.run_data import Flags, Floats, Ints
 from experiments.stats.measures import percentile
-from experiments.stats.samples import Flags, Floats, Ints
 
 TIMEOUT = 10.0
 """Seconds from the due time after which a request has failed."""

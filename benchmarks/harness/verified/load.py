@@ -26,7 +26,7 @@ from benchmarks.harness.open_loop import FREE, HEAD_START, OPENING, ConnectionSl
 from benchmarks.harness.verified.account import NO_WORKER, TIMEOUT, Account
 from benchmarks.harness.verified.load_process import CONNECTIONS, WARM_UP, VerifiedLoad
 from benchmarks.harness.verified.messages import WORKERS, CheckedRequest, Ending, checked_requests, outcome_of
-from experiments.stats.samples import Flags, Kind
+from experiments.run_data import Flags, Kind
 
 CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
 NAMES = {name.encode(): index for index, name in enumerate(WORKERS)}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.harness.load_process import generator_argv, report_of, started
 from benchmarks.harness.verified.account import TIMEOUT
-from experiments import cpu_time
 from experiments.errors import FleetFailedError
+from experiments.platform import cpu_time
 
 WARM_UP = 2.0
 """Seconds of warm-up at the same rate before the zero."""

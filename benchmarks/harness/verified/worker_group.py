@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.harness.verified.messages import WORKERS
-from experiments import cpu_time, processes
-from experiments.ports import lasting_ports
-from experiments.processes import Child, program
-from experiments.run.fleet import all_ready
+from experiments.measured.fleet import all_ready
+from experiments.platform import cpu_time, processes
+from experiments.platform.ports import lasting_ports
+from experiments.platform.processes import Child, program
 
 
 @dataclass(frozen=True, slots=True)

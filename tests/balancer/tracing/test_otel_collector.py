@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ports import free_ports
+from experiments.platform.ports import free_ports
 from tests.support.collector import flushed
 from tests.support.stage import Stage
 from tests.support.wire import PATIENCE, get, response

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.ports import free_ports
+from experiments.platform.ports import free_ports
 
 NGINX = """\
 {user}daemon off; pid {folder}/pid; error_log {folder}/log emerg; worker_processes 1;

@@ -1,0 +1,1 @@
+"""Load generator: arrivals, demand, connections, and the ledger of what was sent."""

@@ -1,1 +1,0 @@
-"""Load generators: arrivals, demand, connections, and the ledger of what was sent."""

@@ -1,1 +1,0 @@
-"""Report of real traffic from a balancer's access log."""

@@ -1,0 +1,1 @@
+"""Measured runs: a fresh fleet of workers and a balancer for each run, and the faults during the load."""

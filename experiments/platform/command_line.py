@@ -1,0 +1,86 @@
+"""Command groups that import a command lazily, and one-line error messages for all commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from experiments.errors import ExperimentError
+from experiments.platform.printable import one_line
+from experiments.platform.terminal import STOPPED
+
+LONGEST_HELP = 300
+"""Characters of a command's line in the help of its group, which is wrapped: click itself cuts it off at 45."""
+
+WIDEST_HELP = 100
+"""Columns of help; the terminal may be narrower."""
+
+LAB = ("numpy", "matplotlib", "jinja2")
+"""Packages of the extra `lab`, which an installation for forwarding alone does not have."""
+
+
+class Entry(NamedTuple):
+    """A command's name, the module that defines it, and its line in the group's help."""
+
+    name: str
+    module: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one at a time: `--help` imports none of them."""
+
+    def __init__(self, *, entries: Sequence[Entry] = (), **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.entries = {entry.name: entry for entry in entries}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self.entries]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        found = vars(import_module(entry.module)).values()
+        return next(one for one in found if isinstance(one, click.Command) and one.name == cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self._short_help(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _short_help(self, ctx: click.Context, name: str) -> str:
+        entry = self.entries.get(name)
+        if entry is not None:
+            return entry.help
+        command = self.get_command(ctx, name)
+        return "" if command is None else command.get_short_help_str(limit=LONGEST_HELP)
+
+
+def run_command_line(group: click.Group, name: str) -> None:
+    """Run the group with this process's arguments and exit with its code; errors are one line on standard error."""
+    try:
+        code = group.main(prog_name=name, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help, as it is
+        code = error.exit_code
+    except click.ClickException as error:
+        code = _complain(name, error.format_message(), error.exit_code)
+    except ExperimentError as error:
+        code = _complain(name, str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in LAB:
+            raise
+        code = _complain(name, f"needs {error.name}: pip install '.[lab]' in the checkout", 2)
+    except (click.Abort, KeyboardInterrupt):
+        code = STOPPED
+    sys.exit(code or 0)
+
+
+def _complain(name: str, message: str, code: int) -> int:
+    click.echo(f"{name}: {one_line(message)}", err=True)
+    return code

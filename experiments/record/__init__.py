@@ -1,1 +1,0 @@
-"""Recordings of a running balancer, and recorded arrivals."""

@@ -1,0 +1,313 @@
+"""Read the balancer's access log, text or JSON, into columns.
+
+Depends on the documented format only (`docs/access-log.md`). Keeps numbers, not lines: a million requests take some
+hundred megabytes. An error is one line that names the line of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from experiments.errors import BadInputError
+from experiments.platform.printable import checked_name
+from experiments.run_data import Kind
+
+KINDS = {
+    "ok": Kind.OK,
+    "error_status": Kind.ERROR_STATUS,
+    "rejected": Kind.ERROR_STATUS,
+    "limited": Kind.ERROR_STATUS,
+    "unavailable": Kind.ERROR_STATUS,
+    "refused": Kind.REFUSED,
+    "timeout": Kind.TIMEOUT,
+    "reset": Kind.RESET,
+    "abandoned": Kind.ABANDONED,
+}
+LEFT_OUT = ("admin", "answered", "tunnel", "unrouted")
+"""Ends of what is not a request and response with a latency."""
+
+TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?>(?:[^"\\]|\\[\s\S]?)*)(?:"|$)|[^\s"]+)')
+"""A quote without an end takes the rest of the line: searching it again for fields would take quadratic time."""
+TEXT_NAMES = {"endpoint": "dyno", "reason": "code"}
+NAN = float("nan")
+
+LONGEST_LINE = 8 << 20
+"""Limit in characters; a balancer writes at most some thousand."""
+
+LONGEST = 1e7
+"""Limit on the duration of a phase in seconds."""
+
+MOST_ENDPOINTS, MOST_POLICIES, MOST_REASONS = 10_000, 64, 1_000
+"""Limits on distinct names in a log. A figure has a row for each policy, a table one for each name."""
+
+
+class Problem(Exception):
+    """Error in a line, without its number."""
+
+
+class Row(NamedTuple):
+    """One request. Durations in seconds, nan for a phase that was not reached; `at` is Unix time."""
+
+    at: float
+    end: str
+    reason: str
+    status: int
+    endpoint: str
+    region: str
+    policy: str
+    attempts: int
+    queue: float
+    connect: float
+    first_byte: float
+    service: float
+    total: float
+    sample: float
+
+
+def row_of(line: str) -> Row:
+    """Parse a line of either format. Raises `Problem`."""
+    return json_row(line) if line.startswith("{") else text_row(line)
+
+
+def text_row(line: str) -> Row:
+    """Parse a line of names and values, perhaps behind a platform's prefix. Raises `Problem`."""
+    values = dict(TEXT_FIELD.findall(line))
+
+    def get(name: str) -> str:
+        key = TEXT_NAMES.get(name, name)
+        try:
+            return str(values[key])
+        except KeyError:
+            if key == "code":
+                return ""
+            problem = f"has no field '{key}'" if "time" in values else "is not a line of an access log"
+            raise Problem(problem) from None
+
+    return made_row(get, text_seconds, lambda text: "" if text == "-" else text)
+
+
+def text_seconds(name: str, text: str) -> float:
+    """Seconds from text such as `21.345ms`; nan for a hyphen. Raises `Problem`."""
+    if text == "-":
+        return NAN
+    try:
+        seconds = float(text.removesuffix("ms") if text.endswith("ms") else "") * 1e-3
+    except ValueError:
+        seconds = NAN
+    if not 0 <= seconds <= LONGEST:
+        raise Problem(f"{name}: must be a duration such as 21.345ms, got {text[:40]!r}")
+    return seconds
+
+
+def json_row(line: str) -> Row:
+    """Parse a JSON line. Raises `Problem`."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Problem(f"is not JSON: {error}") from None
+
+    def get(name: str) -> Any:
+        try:
+            return values[name]
+        except KeyError:
+            raise Problem(f"has no field '{name}'") from None
+
+    return made_row(get, json_seconds, lambda value: value or "")
+
+
+def json_seconds(name: str, value: Any) -> float:
+    """Seconds from a number; nan for null. Raises `Problem`."""
+    if value is None:
+        return NAN
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= LONGEST:
+        raise Problem(f"{name}: must be a number of seconds, got {str(value)[:40]!r}")
+    return float(value)
+
+
+def made_row(
+    get: Callable[[str], Any], seconds: Callable[[str, Any], float], plain: Callable[[Any], Any]
+) -> Row:
+    """Build a row from either format through accessors. `plain` returns "" for a missing name. Raises `Problem`."""
+
+    def named(field: str) -> str:
+        return name(field, plain(get(field)))
+
+    end = get("end")
+    if not isinstance(end, str) or (end not in KINDS and end not in LEFT_OUT):
+        raise Problem(f"end: must be one of {', '.join((*KINDS, *LEFT_OUT))}, got {str(end)[:40]!r}")
+    return Row(
+        instant(get("time")),
+        end,
+        named("reason"),
+        whole("status", get("status"), 999),
+        named("endpoint"),
+        named("region"),
+        named("policy"),
+        whole("attempts", get("attempts"), 1_000_000),
+        seconds("queue", get("queue")),
+        seconds("connect", get("connect")),
+        seconds("first_byte", get("first_byte")),
+        seconds("service", get("service")),
+        seconds("total", get("total")),
+        share(get("sample")),
+    )
+
+
+def name(field: str, value: Any) -> str:
+    """Check the name of an endpoint, a region, a policy or a reason. Raises `Problem`."""
+    if not isinstance(value, str):
+        raise Problem(f"{field}: must be a name, got {str(value)[:40]!r}")
+    try:
+        return checked_name(value)
+    except ValueError as error:
+        raise Problem(f"{field}: {error}") from None
+
+
+def instant(text: Any) -> float:
+    """Unix time from ISO 8601 with a time zone. Raises `Problem`."""
+    try:
+        at = datetime.fromisoformat(text)
+        seconds = at.timestamp()
+    except (ValueError, TypeError, OverflowError):
+        raise Problem(f"time: must be as 2026-01-31T12:00:00.000000Z, got {str(text)[:40]!r}") from None
+    if at.tzinfo is None:
+        raise Problem(f"time: must have a time zone, got {text!r}")
+    return seconds
+
+
+def whole(field: str, value: Any, most: int) -> int:
+    """Parse a whole number from 0 to `most`. Raises `Problem`."""
+    try:
+        number = int(value)
+    except (ValueError, TypeError, OverflowError):
+        number = -1
+    if not 0 <= number <= most:
+        raise Problem(f"{field}: must be a whole number from 0 to {most}, got {str(value)[:40]!r}")
+    return number
+
+
+def share(value: Any) -> float:
+    """Parse a share above 0, at most 1. Raises `Problem`."""
+    try:
+        found = float(value)
+    except (ValueError, TypeError, OverflowError):
+        found = NAN
+    if not 0 < found <= 1:
+        raise Problem(f"sample: must be above 0 and at most 1, got {str(value)[:40]!r}")
+    return found
+
+
+class Names(dict[str, int]):
+    """Names numbered in order of first appearance."""
+
+    def __missing__(self, name: str) -> int:
+        self[name] = number = len(self)
+        return number
+
+
+def floats() -> array[float]:
+    return array("d")
+
+
+def integers() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class Columns:
+    """Requests of a log, in its order. `endpoint` and `policy` are numbers of names."""
+
+    at: array[float] = field(default_factory=floats)
+    queue: array[float] = field(default_factory=floats)
+    connect: array[float] = field(default_factory=floats)
+    first_byte: array[float] = field(default_factory=floats)
+    service: array[float] = field(default_factory=floats)
+    total: array[float] = field(default_factory=floats)
+    status: array[int] = field(default_factory=integers)
+    kind: array[int] = field(default_factory=integers)
+    endpoint: array[int] = field(default_factory=integers)
+    policy: array[int] = field(default_factory=integers)
+    attempts: array[int] = field(default_factory=integers)
+    endpoints: Names = field(default_factory=Names)
+    regions: dict[str, str] = field(default_factory=dict)
+    policies: Names = field(default_factory=Names)
+    endings: Counter[tuple[str, str]] = field(default_factory=Counter)
+    least_sample: float = 1.0
+    left_out: int = 0
+    unreadable: int = 0
+    first_problem: str = ""
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def add(self, row: Row) -> None:
+        """Append a request. Raises `Problem` if there are more distinct names than a report can show."""
+        self.at.append(row.at)
+        self.queue.append(row.queue)
+        self.connect.append(row.connect)
+        self.first_byte.append(row.first_byte)
+        self.service.append(row.service)
+        self.total.append(row.total)
+        self.status.append(row.status)
+        is_refusal = row.end == "ok" and row.status >= 400
+        self.kind.append(Kind.ERROR_STATUS if is_refusal else KINDS[row.end])
+        self.endpoint.append(self.endpoints[row.endpoint] if row.endpoint else -1)
+        self.policy.append(self.policies[row.policy])
+        self.attempts.append(row.attempts)
+        self.endings[row.end, row.reason] += 1
+        self.least_sample = min(self.least_sample, row.sample)
+        if row.endpoint:
+            self.regions[row.endpoint] = row.region
+        self._check_names()
+
+    def skip(self, number: int, problem: object) -> None:
+        """Count a line that cannot be read; the first one is kept in words."""
+        self.unreadable += 1
+        self.first_problem = self.first_problem or f"line {number}: {problem}"
+
+    def _check_names(self) -> None:
+        for what, names, most in (
+            ("endpoint", self.endpoints, MOST_ENDPOINTS),
+            ("policy", self.policies, MOST_POLICIES),
+            ("reason", self.endings, MOST_REASONS),
+        ):
+            if len(names) > most:
+                raise Problem(f"{what}: more than {most} different ones in this log")
+
+
+def read_log(lines: Iterable[str], name: str) -> Columns:
+    """Read all requests of a log called `name`. Raises `BadInputError` if no line can be read, or too many names.
+
+    Skips control requests and tunnels, the program's own lines on standard output, and an incomplete last line of a log
+    that is being written. Other lines that cannot be read are counted: a log on a platform has other programs' lines.
+    """
+    columns = Columns()
+    for number, line in enumerate(lines, 1):
+        if len(line) > LONGEST_LINE:
+            columns.skip(number, f"is longer than {LONGEST_LINE >> 20} MiB")
+            continue
+        if line.isspace() or line.startswith("balancer ") or not line.endswith("\n"):
+            continue
+        try:
+            row = row_of(line)
+        except Problem as problem:
+            columns.skip(number, problem)
+            continue
+        if row.end in LEFT_OUT:
+            columns.left_out += 1
+            continue
+        try:
+            columns.add(row)
+        except Problem as problem:
+            raise BadInputError(f"{name}: line {number}: {problem}") from None
+    if not len(columns):
+        reason = f", and {columns.first_problem}" if columns.first_problem else ""
+        raise BadInputError(f"{name}: holds no request{reason}")
+    return columns

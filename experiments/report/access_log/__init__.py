@@ -1,0 +1,1 @@
+"""Report of real traffic from an access log of the balancer."""

@@ -1,0 +1,171 @@
+"""Report of an access log: the figures and tables of an experiment that a log has data for.
+
+A log has no scenario, so nothing is compared or ranked. Writes:
+
+    report.html  report.md  figures/*.svg  figures/*.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from experiments.errors import BadInputError
+from experiments.platform.terminal import in_ms
+from experiments.report import figures, figures_workers
+from experiments.report.access_log import figure
+from experiments.report.access_log.runs import LogRuns
+from experiments.report.access_log.tables import tables_of_log
+from experiments.report.document import Document, Picture, Section, sections_of
+from experiments.report.drawings import Drawing, save_drawing, tail_drawing
+from experiments.report.figures_time import bins_of
+from experiments.report.html import to_html
+from experiments.report.markdown import to_markdown
+from experiments.report.pages import write
+from experiments.report.palette import Competitor
+from experiments.report.tables import Table
+from experiments.report.thinning import thinned, thinning
+from experiments.stats.measures import quantiles, success_latency
+from experiments.verdict.phrases import failed_text, grouped_digits
+
+COUNTED = "Successes of each policy, by the instant at which a request came."
+"""Which requests count in the tail over time."""
+
+MOST_ROWS = 40
+"""Largest number of endpoints in one figure: those with the most requests."""
+
+
+def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]:
+    """Write all outputs into `directory`; returns the tables. Raises `BadInputError` if that fails."""
+    tables = tables_of_log(log)
+    try:
+        pictures = [save_drawing(drawing, directory / "figures") for drawing in log_drawings(log)]
+        document = document_of(log, tables, pictures, command)
+        write(directory / "report.md", to_markdown(document))
+        write(directory / "report.html", to_html(document))
+    except OSError as error:
+        raise BadInputError(f"--out: {directory}: cannot be written: {error.strerror}") from None
+    return tables
+
+
+def log_drawings(log: LogRuns) -> list[Drawing]:
+    """All figures, from the same requests."""
+    policies, regions, whole = log.by_policy(), log.by_region(), log.altogether()
+    few = thinned(policies)
+    rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
+    made = [
+        Drawing(
+            "throughput-over-time",
+            "Throughput over time",
+            "Successes per second, counted when they ended: all, and those of each region."
+            + " Grey: failures." * (not whole.runs[0].samples.ok.all()),
+            lambda: figure.throughput_over_time(whole, regions),
+        ),
+        Drawing(
+            "latency-distribution",
+            "Latency distribution",
+            "By policy: the share of all requests that were answered within a time, from the first byte of the "
+            "request to the last of the response; then the same with the tail enlarged.",
+            lambda: figures.latency_distribution(policies),
+        ),
+        Drawing(
+            "service-time-by-request",
+            "Service time against request number",
+            "Each dot is a request, from sent to last byte, numbered as it came; a panel for each policy, a colour for "
+            "each worker. "
+            f"Level bands are round trips; a slope is a queue that grows.{thinning(policies)}",
+            lambda: figures_workers.service_by_request(few),
+        ),
+    ]
+    if (bins := bins_of([whole], is_mapped=False)) is not None:
+        made.append(tail_drawing(policies, bins, (), 1.0, COUNTED))
+    return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
+
+
+def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> list[Drawing]:
+    """Figures that need an endpoint; none if no request in the log got one."""
+    if not rows:
+        return []
+    return [
+        Drawing(
+            "latency-quantiles",
+            "Latency by region and endpoint",
+            "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
+            "rest on fewer than 100 samples beyond them.",
+            lambda: figures.latency_quantiles(rows),
+        ),
+        Drawing(
+            "share-per-worker",
+            "Share per worker",
+            "Requests of each worker, by policy. One hue per region, one shade per worker.",
+            lambda: figures_workers.worker_share(policies),
+        ),
+    ]
+
+
+def busiest(rows: list[Competitor]) -> list[Competitor]:
+    """The `MOST_ROWS` rows with the most requests, in their order; rows without a success are omitted."""
+    able = [one for one in rows if one.runs[0].samples.ok.any()]
+    most = sorted(able, key=lambda one: len(one.runs[0].samples), reverse=True)[:MOST_ROWS]
+    return [one for one in able if one in most]
+
+
+def method(log: LogRuns, command: str) -> list[str]:
+    """Lines of the method section."""
+    began = datetime.fromtimestamp(log.began_at, UTC)
+    lines = [
+        f"Repeat it: {command}",
+        f"The log begins {began:%Y-%m-%d %H:%M:%S} UTC and spans {log.whole.samples.span:.1f} s.",
+        "Latency runs from the first byte of a request's head to the last byte of its response, as the balancer "
+        "saw them; service time from the instant of sending.",
+        "A success is an answer with a status below 400. Failures are counted where they were tried last.",
+        "Requests are numbered in the order in which they came.",
+    ]
+    if log.left_out:
+        lines.append(f"Left out: {log.left_out} control requests and tunnels.")
+    return lines
+
+
+def cautions(log: LogRuns) -> list[str]:
+    """Warnings about a sampled log."""
+    if log.least_sample == 1:
+        return []
+    return [
+        f"Of what went well only a share of {log.least_sample:g} was logged, and every failure: "
+        "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
+    ]
+
+
+def headline(log: LogRuns) -> str:
+    """Failures and the best supported percentile of the whole log, in one line."""
+    samples, latency = log.whole.samples, success_latency([log.whole])
+    failed = len(samples) - len(latency)
+    known = [one for one in quantiles(latency) if not one.hidden and one.percent <= 99]
+    share = (
+        f"{failed_text(failed, len(samples))} requests failed"
+        if failed
+        else f"None of {grouped_digits(len(samples))} requests failed"
+    )
+    if not known:
+        return share
+    whose = "of the others" if failed else "of them"
+    return f"{share}; {known[-1].percent:g} % {whose} were answered within {in_ms(known[-1].seconds)}"
+
+
+def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
+    """The report as a document."""
+    heading = f"{grouped_digits(len(log.whole.samples))} requests from {log.name}"
+    return Document(
+        title=heading,
+        heading=heading,
+        eyebrow="Steelyard access log",
+        headline=headline(log),
+        warnings=[
+            Section(
+                "Lines that could not be read", lines=[log.unreadable_in_words] if log.unreadable else []
+            ),
+            Section("A sample", lines=cautions(log)),
+        ],
+        sections=sections_of(tables, pictures, method(log, command)),
+    )

@@ -1,0 +1,161 @@
+"""Requests of a log as runs of samples, by policy, region and endpoint, for figures and tables.
+
+A log is one run without a scenario. Requests are numbered in order of arrival, and instants count from the first. A
+request is due when its first byte arrives, because a log has no earlier instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from experiments.recorded.access_log import Columns
+from experiments.report.palette import INK, REGION_COLOURS, Competitor, policy_colour, worker_colours
+from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples
+
+ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogRuns:
+    """A log that was read. `place` is the last endpoint tried, even without a response; -1: none. Phases in seconds."""
+
+    name: str
+    began_at: float
+    whole: Run
+    place: Ints
+    policy: Ints
+    queue: Floats
+    connect: Floats
+    policies: tuple[str, ...]
+    endings: dict[tuple[str, str], int]
+    least_sample: float
+    left_out: int
+    unreadable: int
+    first_problem: str
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.whole.facts.places
+
+    @property
+    def unreadable_in_words(self) -> str:
+        """How many lines could not be read, with the first; empty if all could."""
+        if not self.unreadable:
+            return ""
+        part = self.unreadable / (self.unreadable + len(self.whole.samples) + self.left_out)
+        lines, are = ("line", "is") if self.unreadable == 1 else ("lines", "are")
+        return (
+            f"{self.unreadable:,} {lines} ({part:.2%}) could not be read and {are} left out; the first is "
+            f"{self.first_problem}"
+        )
+
+    def by_policy(self) -> list[Competitor]:
+        """Parts by policy, in order of first appearance."""
+        return [
+            competitor(self.whole, name, policy_colour(name, self.policies), self.policy == index)
+            for index, name in enumerate(self.policies)
+        ]
+
+    def by_region(self) -> list[Competitor]:
+        """Parts by region, in order of first appearance, each in the first colour of its workers."""
+        regions = self.whole.facts.regions
+        found = []
+        for index, region in enumerate(regions):
+            mine = np.isin(self.place, [i for i, p in enumerate(self.places) if p.region == region])
+            colour = REGION_COLOURS[index % len(REGION_COLOURS)][0]
+            found.append(competitor(self.whole, f"region {region}", colour, mine))
+        return found
+
+    def by_endpoint(self) -> list[Competitor]:
+        """Parts by endpoint, region by region."""
+        colours = worker_colours(self.places)
+        return [
+            competitor(self.whole, place.worker, colour, self.place == index)
+            for index, (place, colour) in enumerate(zip(self.places, colours, strict=True))
+        ]
+
+    def altogether(self) -> Competitor:
+        """The whole log as one part."""
+        return competitor(self.whole, "all", INK, np.ones(len(self.whole.samples), dtype=np.bool_))
+
+
+def competitor(run: Run, label: str, colour: str, chosen: Flags) -> Competitor:
+    """Part of the log as figures show it."""
+    return Competitor(label, colour, 0, (part(run, chosen, label),), True)
+
+
+def part(run: Run, chosen: Flags, label: str) -> Run:
+    """The requests `chosen`, with unchanged instants."""
+    columns = {field.name: getattr(run.samples, field.name)[chosen] for field in fields(Samples)}
+    return Run(run.facts.model_copy(update={"label": label}), Samples(**columns))
+
+
+def log_runs(columns: Columns, name: str) -> LogRuns:
+    """Sort the columns by time and compute the instants."""
+    order = np.argsort(np.array(columns.at), kind="stable")
+
+    def of(column: object) -> Floats:
+        return np.array(column)[order]
+
+    at, total, service = of(columns.at), of(columns.total), of(columns.service)
+    scheduled = at - at[0]
+    ended = scheduled + total
+    sent = ended - service
+    kind = of(columns.kind).astype(np.int64)
+    places, place = placed(columns, of(columns.endpoint).astype(np.int64))
+    facts = facts_of(name, len(at), places, float(total.max()))
+    worker = np.where(np.isin(kind, ANSWERED), place, -1)
+    region_of = np.array([*(facts.regions.index(one.region) for one in places), -1], dtype=np.int64)
+    samples = Samples(
+        scheduled_at=scheduled,
+        sent_at=sent,
+        first_byte_at=sent + of(columns.first_byte),
+        ended_at=ended,
+        status=of(columns.status).astype(np.int64),
+        kind=kind,
+        worker=worker,
+        region=region_of[worker],
+        sequence=np.arange(len(at)),
+        attempts=of(columns.attempts).astype(np.int64),
+    )
+    return LogRuns(
+        name=name,
+        began_at=float(at[0]),
+        whole=Run(facts, samples),
+        place=place,
+        policy=of(columns.policy).astype(np.int64),
+        queue=of(columns.queue),
+        connect=of(columns.connect),
+        policies=tuple(columns.policies),
+        endings=dict(columns.endings.most_common()),
+        least_sample=columns.least_sample,
+        left_out=columns.left_out,
+        unreadable=columns.unreadable,
+        first_problem=columns.first_problem,
+    )
+
+
+def placed(columns: Columns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints]:
+    """Endpoints sorted by region and name, and each request's index among them; -1 for none."""
+    names = sorted(columns.endpoints, key=lambda name: (columns.regions[name], name))
+    places = tuple(Place(worker=name, region=columns.regions[name]) for name in names)
+    rank = {name: index for index, name in enumerate(names)}
+    by_number = np.array([*(rank[name] for name in columns.endpoints), -1], dtype=np.int64)
+    return places, by_number[endpoint]
+
+
+def facts_of(name: str, requests: int, places: tuple[Place, ...], longest: float) -> RunFacts:
+    """Facts of a run without a plan."""
+    return RunFacts(
+        label=name,
+        policy={},
+        mode="open",
+        requests=requests,
+        block=0,
+        order=0,
+        seed=0,
+        timeout=longest,
+        places=places,
+    )

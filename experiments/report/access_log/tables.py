@@ -1,0 +1,91 @@
+"""Tables of an access log: statistics, phases, ends.
+
+Durations in milliseconds; failures are counted separately and are in no latency.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from experiments.report.access_log.runs import LogRuns
+from experiments.report.palette import Competitor
+from experiments.report.tables import Cell, Table, statistics_cells, supported
+from experiments.run_data import Flags, Floats
+from experiments.stats import measures
+
+QUANTILES = (50.0, 75.0, 95.0, 99.0, 99.9)
+
+
+def tables_of_log(log: LogRuns) -> list[Table]:
+    """All tables in the order of the report."""
+    return [statistics_of_log(log), phase_table(log), ending_table(log)]
+
+
+def statistics_of_log(log: LogRuns) -> Table:
+    """Statistics of the whole log, and of each policy, region and endpoint if there are several."""
+    groups = (log.by_policy(), log.by_region(), log.by_endpoint())
+    rows = [log.altogether(), *(one for group in groups if len(group) > 1 for one in group)]
+    heads = ("min", "50th", "75th", "95th", "99th", "99.9th", "max", "mean", "std dev")
+    note = (
+        "Latency of successes in milliseconds, from the first byte of the request to the last of the response; "
+        "req/s counts successes over the time of the row's own requests. A percentile is grey with fewer than 100 "
+        "samples beyond it, and left out with fewer than 10."
+    )
+    columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
+    return Table("Statistics", note, columns, tuple(map(competitor_cells, rows)))
+
+
+def competitor_cells(one: Competitor) -> tuple[Cell, ...]:
+    """Cells of one row of the statistics."""
+    latency = measures.success_latency(one.runs)
+    quantiles = (quantile_cell(latency, percent) for percent in QUANTILES)
+    return statistics_cells(Cell(one.label), measures.statistics_row(one.runs), quantiles)
+
+
+def quantile_cell(values: Floats, percent: float) -> Cell:
+    """Cell of a percentile of the values."""
+    return supported(measures.quantile(values, percent))
+
+
+def phase_table(log: LogRuns) -> Table:
+    """Phases of successful requests by endpoint."""
+    columns = ("endpoint", "region", *(f"{name} {q}" for name in PHASES for q in ("p50", "p99")))
+    note = (
+        "Successes, in milliseconds. Queue: waiting for its turn and for an endpoint with room. Connect: until a "
+        "connection to the worker stood, 0 where one was there. First byte and service: from the instant of sending "
+        "to the first and the last byte."
+    )
+    ok = log.whole.samples.ok
+    rows = tuple(
+        (Cell(place.worker), Cell(place.region), *phase_cells(log, ok & (log.place == index)))
+        for index, place in enumerate(log.places)
+    )
+    return Table("Phases", note, columns, rows)
+
+
+PHASES = ("queue", "connect", "first byte", "service")
+
+
+def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
+    """p50 and p99 of each phase."""
+    samples = log.whole.samples
+    first_byte = samples.first_byte_at - samples.sent_at
+    phases = (log.queue, log.connect, first_byte, samples.service_time)
+    known = [values[chosen & np.isfinite(values)] for values in phases]
+    return [quantile_cell(values, percent) for values in known for percent in (50.0, 99.0)]
+
+
+def ending_table(log: LogRuns) -> Table:
+    """Requests by end and reason, most frequent first."""
+    total = len(log.whole.samples)
+    rows = tuple(
+        (
+            Cell(end, "" if end == "ok" else "bad"),
+            Cell(reason or "–"),
+            Cell(str(count)),
+            Cell(f"{100 * count / total:.3f}"),
+        )
+        for (end, reason), count in log.endings.items()
+    )
+    note = "As the log has it: the kind, and the balancer's own reason where the answer was its own."
+    return Table("How requests ended", note, ("end", "reason", "requests", "%"), rows)

@@ -1,0 +1,1 @@
+"""Execution of a campaign in randomised blocks: its progress, and patience on a shared machine."""

@@ -1,0 +1,95 @@
+"""Execution of a campaign: its planned runs, one after another, in a world.
+
+A run's file is written before the next run starts, so stopping costs one run. With patience, a block with a disturbed
+run is repeated as a whole, and the runs that it replaces are set aside.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from experiments.platform.terminal import signals_interrupt
+from experiments.platform.versions import versions
+from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result, set_aside
+from experiments.results.plan import plan
+from experiments.results.policy_files import policy_files, require_same_files
+from experiments.run_data import Run, WorldName
+from experiments.running.patience import Patience, has_lagged
+from experiments.running.runner import Interrupted, Observer, World
+from experiments.scenario.scenario import Scenario
+
+
+def prepare(scenario: Scenario, command: str, directory: Path, world: WorldName = "measured") -> Campaign:
+    """Write `campaign.json` with the plan. Raises `BadInputError` when the directory cannot be used."""
+    campaign = Campaign(
+        world=world,
+        scenario=scenario,
+        command=command,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        machine=f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}",
+        policy_files=policy_files(scenario),
+        plan=plan(scenario),
+    )
+    save_campaign(campaign, directory)
+    return campaign
+
+
+def execute(
+    campaign: Campaign, directory: Path, world: World, observer: Observer, patience: Patience | None = None
+) -> None:
+    """Execute every planned run of the campaign and write it to the directory.
+
+    Raises `ExperimentError`, and `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP; an interrupted run is written too.
+    """
+    patience = patience or Patience()
+    for _, block in groupby(campaign.plan, key=lambda planned: planned.block):
+        runs = tuple(block)
+        patience.begin(len(runs))
+        while patience.should_repeat(execute_block(campaign, runs, directory, world, observer, patience)):
+            set_aside(runs, directory)
+
+
+def execute_block(
+    campaign: Campaign,
+    block: Sequence[PlannedRun],
+    directory: Path,
+    world: World,
+    observer: Observer,
+    patience: Patience,
+) -> list[bool]:
+    """Execute the runs of one block; returns whether each was disturbed."""
+    disturbed = []
+    for planned in block:
+        with signals_interrupt():
+            patience.quiet(partial(observer.machine_busy, planned))
+            observer.run_started(planned)
+            run = execute_run(campaign, planned, directory, world, observer)
+        observer.run_ended(planned, run)
+        disturbed.append(has_lagged(run))
+        del run  # before the next one, which may need as much memory
+    return disturbed
+
+
+def execute_run(
+    campaign: Campaign, planned: PlannedRun, directory: Path, world: World, observer: Observer
+) -> Run:
+    """Execute one planned run and write it.
+
+    Raises `BadInputError` for a run with another version of a policy's file, which is not written.
+    """
+    try:
+        run = world.run(campaign.scenario, planned, observer)
+    except Interrupted as interrupted:
+        if len(interrupted.run.samples):
+            save_result(interrupted.run, planned, directory)
+        raise KeyboardInterrupt from None
+    require_same_files(campaign.policy_files, run)
+    save_result(run, planned, directory)
+    return run

@@ -1,0 +1,152 @@
+"""Readings of a balancer's counters, and windows between two readings. Pure.
+
+Counters only grow; a smaller value means that the balancer was restarted, and the window is unusable. Quantiles come
+from histograms with buckets a tenth wide, interpolated on a log scale within a bucket, so their error is at most a
+twentieth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from experiments.errors import ExperimentError
+from experiments.run_data import Ints
+
+
+class BalancerRestarted(ExperimentError):
+    """Counters have decreased, so the balancer or an endpoint was restarted."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading. `buckets` by endpoint; `policy` is the one in force, name and options, and `versions` are the paths
+    and versions of its files."""
+
+    at: float
+    policy: dict[str, Any]
+    requests: int
+    errors: int
+    buckets: dict[str, Ints]
+    shortest: float
+    ratio: float
+    fallback_picks: int = 0
+    versions: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, status: dict[str, Any], at: float) -> Self:
+        """Parse the response of /-/latency; `at` in seconds. Raises `KeyError` and `TypeError` for another document."""
+        policy = status["policy"]
+        worker_errors = sum(each["outcomes"]["error_status"] for each in status["endpoints"])
+        return cls(
+            at,
+            policy["spec"],
+            status["requests"],
+            sum(status["errors"].values()) + worker_errors,
+            {each["id"]: np.asarray(each["buckets"], dtype=np.int64) for each in status["endpoints"]},
+            float(status["shortest"]),
+            float(status["ratio"]),
+            policy["fallback_picks"],
+            tuple((file["path"], file["version"]) for file in policy.get("files", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Difference of two readings. `answered` successes are in `buckets`; `errors` of `requests` are the balancer's own
+    errors or a worker's 5xx. `shares` are the endpoints' shares (0..1) of the successes.
+    """
+
+    seconds: float
+    requests: int
+    errors: int
+    fallback_picks: int
+    buckets: Ints
+    shares: dict[str, float]
+    shortest: float
+    ratio: float
+
+    @property
+    def answered(self) -> int:
+        """Number of successes."""
+        return int(self.buckets.sum())
+
+    @property
+    def ended(self) -> int:
+        """Number of requests that ended, well or not."""
+        return self.answered + self.errors
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return self.requests / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def error_share(self) -> float:
+        """Share (0..1) of requests that ended in an error."""
+        return self.errors / self.requests if self.requests else 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean latency in seconds, from the buckets' midpoints; nan without successes."""
+        return self.total / self.answered if self.answered else math.nan
+
+    @property
+    def total(self) -> float:
+        """Sum of the successes' latencies in seconds, from the buckets' midpoints."""
+        return float(self.shortest * self.ratio ** (np.arange(len(self.buckets)) - 0.5) @ self.buckets)
+
+    def mapped_mean(self, deadline: float) -> float:
+        """Mean latency in seconds of all requests that ended, a failure as slow as `deadline`; nan without any."""
+        return (self.total + deadline * self.errors) / self.ended if self.ended else math.nan
+
+    def mapped_quantile(self, q: float, deadline: float) -> float:
+        """Latency in seconds that a share `q` (0..1) of the requests that ended did not exceed, likewise."""
+        below = q * self.ended / self.answered if self.answered else math.inf
+        return self.quantile(below) if below <= 1 else deadline if self.ended else math.nan
+
+    def goodput(self, deadline: float) -> float:
+        """Share (0..1) of the requests that ended which were answered within `deadline` seconds; nan without any."""
+        edges = self.shortest * self.ratio ** np.arange(len(self.buckets))
+        return float(self.buckets[edges <= deadline].sum()) / self.ended if self.ended else math.nan
+
+    def quantile(self, q: float) -> float:
+        """Latency in seconds that a share `q` (0..1) of the successes did not exceed; nan without successes."""
+        if not self.answered:
+            return math.nan
+        rank, reached = q * self.answered, np.cumsum(self.buckets)
+        index = int(np.searchsorted(reached, rank, side="left"))
+        inside = (rank - (reached[index] - self.buckets[index])) / self.buckets[index]
+        return float(self.shortest * self.ratio ** (index - 1 + inside)) if index else self.shortest
+
+
+def between(earlier: Reading, later: Reading) -> Window:
+    """Difference of two readings. An endpoint that was added or removed in between counts as far as it is known.
+
+    Raises `BalancerRestarted`.
+    """
+    nothing = np.zeros(len(next(iter(later.buckets.values()), ())), dtype=np.int64)
+    grown = {id_: counts - earlier.buckets.get(id_, nothing) for id_, counts in later.buckets.items()}
+    requests, errors = later.requests - earlier.requests, later.errors - earlier.errors
+    left = earlier.buckets.keys() - later.buckets.keys()
+    if requests < 0 or (errors < 0 and not left) or any((counts < 0).any() for counts in grown.values()):
+        raise BalancerRestarted(
+            "the balancer's counters have shrunk: it was restarted, or an endpoint was replaced"
+        )
+    buckets = sum(grown.values(), start=nothing)
+    whole = int(buckets.sum())
+    return Window(
+        later.at - earlier.at,
+        requests,
+        max(0, errors),
+        later.fallback_picks - earlier.fallback_picks,
+        buckets,
+        {id_: int(counts.sum()) / whole if whole else 0.0 for id_, counts in grown.items()},
+        later.shortest,
+        later.ratio,
+    )

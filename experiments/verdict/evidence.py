@@ -1,0 +1,153 @@
+"""Evidence of a contest: observed order, comparisons, failures; pure, from the summaries of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from experiments.stats.comparison import Comparison, Interval, compare
+from experiments.stats.estimates import geometric_mean
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
+from experiments.verdict.contest import Contest
+from experiments.verdict.disturbed import faults_of, unless_contradicted
+from experiments.verdict.winner import Choice, choose, losing_more
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `comparisons` are those
+    with the baseline in that measure, `explaining` those in other latency measures. `failed` is (failed, all) requests
+    by label, `losing` the share by which an entry fails more than the baseline, `faulty` why its own runs are invalid.
+    """
+
+    contest: Contest
+    runs: Sequence[RunSummary]
+    order: Sequence[tuple[str, float]]
+    comparisons: Sequence[Comparison]
+    floor: Interval | None
+    choice: Choice | None
+    explaining: Sequence[Comparison]
+    failed: dict[str, tuple[int, int]]
+    losing: dict[str, float]
+    faulty: dict[str, str]
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the comparison with the most."""
+        return max((one.interval.blocks for one in self.comparisons), default=0)
+
+    @property
+    def invalid(self) -> list[str]:
+        """Reasons of invalid runs."""
+        runs = [run for run in self.runs if not run.set_aside]
+        return list(dict.fromkeys(reason for run in runs for reason in run.invalid_reasons))
+
+    @property
+    def at_deadline(self) -> list[str]:
+        """Entries whose p99 is the deadline in at least half of their runs, so that failures decide it."""
+        return [label for label, _ in self.order if self.contest.measure == "p99" and is_failing(self, label)]
+
+    def goodput_of(self, label: str) -> float:
+        """Share (0..1) of the requests of an entry that were answered within the SLO, over the runs that count."""
+        mine = [run for run in counted(self.runs) if run.label == label]
+        total = sum(run.requests for run in mine)
+        return sum(run.goodput * run.requests for run in mine) / total if total else 0.0
+
+
+def is_failing(found: Evidence, label: str) -> bool:
+    """Whether the deciding measure is the deadline in at least half of the entry's runs that count."""
+    blocks = [run.block for run in counted(found.runs) if run.label == label]
+    return 2 * len(ceiling_per_block([label], found.runs, found.contest.measure).blocks[label]) >= len(blocks)
+
+
+def evidence(
+    contest: Contest,
+    runs: Sequence[RunSummary],
+    comparisons: Sequence[Comparison],
+    floor: Interval | None,
+) -> Evidence:
+    """Collect the evidence. `comparisons` are in every measure, `floor` is that of the deciding one."""
+    order = ranking(contest, runs)
+    ours = [one for one in comparisons if one.measure == contest.measure]
+    others = [
+        one
+        for one in comparisons
+        if one.measure not in (contest.measure, "throughput") and one.label in contest.able
+    ]
+    return Evidence(
+        contest=contest,
+        runs=runs,
+        order=order,
+        comparisons=best_first(ours, [label for label, _ in order]),
+        floor=floor,
+        choice=choose(contest, order, ours, runs),
+        explaining=others,
+        failed={label: failures_of(label, runs) for label, _ in order},
+        losing=losing_more(contest, runs),
+        faulty=faults_of(runs),
+    )
+
+
+def compared(
+    contest: Contest, runs: Sequence[RunSummary]
+) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
+    """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
+    found, floors = list[Comparison](), dict[str, Interval]()
+    for measure in contest.measures:
+        values = values_per_block(contest.labels, runs, measure)
+        ceiling = ceiling_per_block(contest.labels, runs, measure)
+        comparisons, floor = compare(
+            *(measure, values, contest.baseline, contest.control, contest.seed, contest.method, ceiling),
+            contest.is_virtual,
+        )
+        found += [unless_contradicted(one, runs) for one in comparisons]
+        if floor is not None and floor.blocks:
+            floors[measure] = floor
+    return tuple(found), floors
+
+
+def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
+    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control.
+
+    Entries at the deadline in at least half of their blocks come last, in the order of their goodput.
+    """
+    control = contest.control[1] if contest.control else None
+    values = values_per_block(contest.labels, runs, contest.measure)
+    ceiling = ceiling_per_block(contest.labels, runs, contest.measure)
+    means = [
+        (label, geometric_mean(blocks.values()))
+        for label, blocks in values.items()
+        if blocks and label != control and min(blocks.values()) > 0
+    ]
+    sign = -1 if contest.measure == "throughput" else 1
+
+    def place(pair: tuple[str, float]) -> tuple[bool, float]:
+        label, value = pair
+        if 2 * len(ceiling.blocks[label]) >= len(values[label]):
+            return True, geometric_mean(ceiling.odds[label].values())
+        return False, sign * value
+
+    return sorted(means, key=place)
+
+
+def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:
+    """Failed and all requests of an entry, over the runs that count."""
+    mine = [run for run in counted(runs) if run.label == label]
+    return sum(run.ko for run in mine), sum(run.requests for run in mine)
+
+
+class Labelled(Protocol):
+    """Anything of one entry."""
+
+    @property
+    def label(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Labelled)
+
+
+def best_first(found: Sequence[Item], labels: Sequence[str]) -> list[Item]:
+    """Items in the order of `labels`, followed by those of other entries."""
+    place = {label: index for index, label in enumerate(labels)}
+    return sorted(found, key=lambda one: place.get(one.label, len(place)))

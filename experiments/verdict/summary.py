@@ -1,0 +1,167 @@
+"""Summary of a campaign: every number that a report shows, computed once.
+
+A pure function of the results, so the same files give the same bytes. Times in measured seconds, shares from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.results.directory import Results, attempt_of, believable
+from experiments.results.policy_files import PolicyFile
+from experiments.run_data import WorldName, load_run
+from experiments.scenario.scenario import Entry, Measure, Scenario
+from experiments.scenario.thresholds import parse_threshold
+from experiments.stats import measures
+from experiments.stats.comparison import Comparison, Interval
+from experiments.stats.run_summary import RunSummary, counted, summarise_run
+from experiments.verdict.advice import remedy
+from experiments.verdict.contest import contest_of
+from experiments.verdict.evidence import best_first, compared, evidence
+from experiments.verdict.thresholds import Judgement, judge
+from experiments.verdict.verdict import Verdict, conclude
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySummary:
+    """One entry over its valid runs, or all runs if none is valid; then `valid` is false."""
+
+    label: str
+    policy: dict[str, Any]
+    load: str
+    runs: int
+    valid_runs: int
+    valid: bool
+    invalid_reasons: tuple[str, ...]
+    table: measures.StatisticsRow
+    latency: tuple[measures.Quantile, ...]
+    latency_deadline_mapped: tuple[measures.Quantile, ...]
+    service_time: tuple[measures.Quantile, ...]
+    mean_span: float
+    goodput: float
+    errors: dict[str, int]
+    share_per_worker: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Summary of a campaign: the data of every output. `measure` decides; see `contest.deciding`."""
+
+    world: WorldName
+    scenario: Scenario
+    command: str
+    started_at: str
+    versions: dict[str, str]
+    policy_files: tuple[PolicyFile, ...]
+    machine: str
+    blocks: int
+    missing_runs: int
+    measure: Measure
+    verdict: Verdict
+    entries: tuple[EntrySummary, ...]
+    comparisons: tuple[Comparison, ...]
+    noise_floor: dict[str, Interval]
+    thresholds: tuple[Judgement, ...]
+    runs: tuple[RunSummary, ...]
+    set_aside: tuple[RunSummary, ...]
+
+    @property
+    def has_invalid(self) -> bool:
+        return any(not run.valid for run in self.runs)
+
+    @property
+    def failed_thresholds(self) -> tuple[Judgement, ...]:
+        return tuple(judgement for judgement in self.thresholds if not judgement.passed)
+
+
+def summarise(results: Results) -> Summary:
+    """Compute the summary of a results directory."""
+    campaign, scenario = results.campaign, results.scenario
+    slo = scenario.slo * scenario.time_scale
+    runs = tuple(summarise_run(run, slo) for run in results.runs)
+    repeated = tuple(summarise_run(load_run(file), slo, attempt_of(file)) for file in results.set_aside)
+    every = (*runs, *repeated)
+    contest = contest_of(scenario, campaign.world, every)
+    comparisons, floors = compared(contest, every)
+    verdict = conclude(evidence(contest, every, comparisons, floors.get(contest.measure)))
+    labels = [label for label, _ in verdict.order]
+    entries = [summarise_entry(results, entry) for entry in results.entries()]
+    return Summary(
+        world=campaign.world,
+        scenario=scenario,
+        command=campaign.command,
+        started_at=campaign.started_at,
+        versions=campaign.versions,
+        policy_files=campaign.policy_files,
+        machine=campaign.machine,
+        blocks=len({run.block for run in counted(runs)}),
+        missing_runs=results.missing,
+        measure=contest.measure,
+        verdict=verdict,
+        entries=tuple(best_first(entries, labels)),
+        comparisons=tuple(
+            sorted(
+                best_first(comparisons, labels),
+                key=lambda one: (one.measure != contest.measure, one.measure == "throughput", one.measure),
+            )
+        ),
+        noise_floor=floors,
+        thresholds=judgements(results),
+        runs=runs,
+        set_aside=repeated,
+    )
+
+
+def invalid_advice(summary: Summary) -> str:
+    """Why runs are invalid and what helps; empty if all are valid."""
+    reasons = list(dict.fromkeys(reason for run in summary.runs for reason in run.invalid_reasons))
+    return remedy(reasons, summary.scenario.load.mode == "open") if reasons else ""
+
+
+def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
+    """Pool the entry's valid runs, or all runs if none is valid."""
+    runs = results.runs_of(entry.label)
+    kept = believable(results, entry.label)
+    slo = results.scenario.slo * results.scenario.time_scale
+    mapped = np.concatenate([measures.deadline_mapped(run) for run in kept])
+    reasons = dict.fromkeys(reason for run in runs for reason in run.facts.invalid_reasons)
+    return EntrySummary(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        load=describe_load(results.scenario, entry),
+        runs=len(runs),
+        valid_runs=sum(run.facts.is_valid for run in runs),
+        valid=any(run.facts.is_valid for run in runs),
+        invalid_reasons=tuple(reasons),
+        table=measures.statistics_row(kept),
+        latency=measures.quantiles(measures.success_latency(kept)),
+        latency_deadline_mapped=measures.quantiles(mapped),
+        service_time=measures.quantiles(measures.success_service_time(kept)),
+        mean_span=float(np.mean([run.samples.span for run in kept])),
+        goodput=measures.goodput(kept, slo),
+        errors=measures.errors_by_kind(kept),
+        share_per_worker=measures.share_per_worker(kept),
+    )
+
+
+def describe_load(scenario: Scenario, entry: Entry) -> str:
+    """Describe the load, for example `batch 100` or `180 requests/s, poisson`."""
+    return scenario.load_of(entry).in_words
+
+
+def judgements(results: Results) -> tuple[Judgement, ...]:
+    """Judge every threshold for every entry that it applies to.
+
+    Errors are counted over all runs: an invalid run may report wrong times, but its failures are real.
+    """
+    scenario = results.scenario
+    return tuple(
+        judge(threshold, entry.label, judged, scenario.slo, scenario.time_scale)
+        for entry in results.entries()
+        for threshold in map(parse_threshold, (*scenario.thresholds, *entry.thresholds))
+        for runs in [results.runs_of(entry.label)]
+        for judged in [runs if threshold.measure == "errors" else believable(results, entry.label)]
+    )

@@ -1,0 +1,99 @@
+"""Which entry of a campaign to run, by rules that are fixed before the campaign.
+
+1. Candidates are entries that a balancer can run (no oracles), under the baseline's load, whose requests do not fail
+   more often than the baseline's, and whose runs are not invalid by a fault of their own.
+2. The winner is the candidate with the best observed value among those that stand ahead of the baseline, otherwise the
+   baseline itself. The standing is that of `stats.comparison`: Holm's adjustment is over all entries.
+3. The runner-up is the best observed candidate apart from the winner. Both are compared by a test that is adjusted over
+   all pairs of candidates, because the blocks that choose the two also compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.stats.comparison import Comparison, compare_all, inverted
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
+from experiments.verdict.contest import Contest
+from experiments.verdict.disturbed import faults_of, unless_contradicted
+
+MORE_FAILURES = 0.001
+"""Share of requests (0..1) that an entry may fail more than the baseline and still win: what `capacity` allows, too."""
+
+DOUBTFUL = ("undecided", "within the noise floor")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The winner and its comparisons in the deciding measure. `gain` is with the baseline, None if that is the winner.
+
+    `rivals` are the comparisons of the winner with the other candidates, the runner-up first. `doubtful` are candidates
+    whose observed value is better than that of the winner, but not proven to be.
+    """
+
+    winner: str
+    gain: Comparison | None
+    rivals: tuple[Comparison, ...]
+    doubtful: tuple[Comparison, ...]
+
+    @property
+    def lead(self) -> Comparison | None:
+        """Comparison with the runner-up."""
+        return self.rivals[0] if self.rivals else None
+
+    @property
+    def equals(self) -> list[str]:
+        """Labels of the candidates that are practically equal to the winner."""
+        return [rival.baseline for rival in self.rivals if rival.standing == "practically equal"]
+
+
+def choose(
+    contest: Contest,
+    order: Sequence[tuple[str, float]],
+    comparisons: Sequence[Comparison],
+    runs: Sequence[RunSummary],
+) -> Choice | None:
+    """Choose by the comparisons with the baseline in the deciding measure; None where none of them has a verdict."""
+    against = {one.label: one for one in comparisons if one.standing != "no verdict"}
+    excluded = losing_more(contest, runs).keys() | faults_of(runs).keys() - {contest.baseline}
+    labels = [label for label, _ in order if label in contest.able and label not in excluded]
+    labels = [label for label in labels if label in against or label == contest.baseline]
+    if not against or contest.baseline not in labels:
+        return None
+    ahead = [label for label in labels if label in against and against[label].standing == "ahead"]
+    winner = ahead[0] if ahead else contest.baseline
+    ran = [*labels, *(contest.control[1:] if contest.control else ())]
+    values = values_per_block(ran, runs, contest.measure)
+    ceiling = ceiling_per_block(ran, runs, contest.measure)
+    every = compare_all(
+        *(contest.measure, values, labels, contest.seed, contest.method),
+        *(ceiling, contest.control, contest.is_virtual),
+    )
+    pairs: Mapping[tuple[str, str], Comparison] = {
+        **{pair: unless_contradicted(one, runs) for pair, one in every.items()},
+        **{(label, one.baseline): one for label, one in against.items()},
+        **{(one.baseline, label): inverted(one) for label, one in against.items()},
+    }
+    rivals = tuple(pairs[winner, label] for label in labels if label != winner)
+    before = labels[: labels.index(winner)]
+    doubtful = tuple(pairs[label, winner] for label in before if pairs[label, winner].standing in DOUBTFUL)
+    return Choice(winner, against.get(winner), rivals, doubtful)
+
+
+def losing_more(contest: Contest, runs: Sequence[RunSummary]) -> dict[str, float]:
+    """Entries that fail more requests than the baseline: label -> by how much, as a share (0..1).
+
+    The difference of a block counts: its mean exceeds `MORE_FAILURES`, and its 95 % interval lies above 0.
+    """
+    shares = {(run.label, run.block): run.ko / max(1, run.requests) for run in counted(runs)}
+    found: dict[str, float] = {}
+    for label in dict.fromkeys(run.label for run in runs):
+        blocks = [block for other, block in shares if other == label and (contest.baseline, block) in shares]
+        more = np.array([shares[label, block] - shares[contest.baseline, block] for block in blocks])
+        estimate = contest.method(more, contest.seed)
+        if estimate.mean > MORE_FAILURES and estimate.low > 0:
+            found[label] = estimate.mean
+    return found
