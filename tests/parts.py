@@ -1,48 +1,46 @@
-"""Run the tests in parts, two at a time: python -m tests.parts first|second [--seed N] [--minutes M]
+"""Run the tests in parts, one after another: python -m tests.parts first|second [--seed N] [--minutes M]
 
 `first` is what `make test` runs; `second`, what `make test-all` adds, begins with the first tier on other interpreters.
+pytest-xdist divides the tests of a part between two processes.
 The parts of the second tier are in order of value: with `--minutes`, a part that does not fit into the time left is not
-begun, one that takes three times its usual time is stopped, and the last lines name both. A part shows its output when
-it ends, whether others have failed or not.
-No part may need a port or a file that another takes.
+begun, one that takes three times its usual time is stopped, and the last lines name both.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryFile
-from threading import Lock
-from typing import Any
 
 from tests.interpreters import Choice, chosen, name_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
+TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
+BY_FILE = ("-n", "2", "--dist", "loadfile")
+"""For files whose tests share one expensive build."""
+
 COMPILED = ".venv-compiled/bin/python"
-FOLDERS = ("balancer", "policies", "experiments", "simulated", "benchmarks", "faultsim")
-REST = ("tests", *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "workers", "deploy")))
-REJECTIONS = "tests/simulated/test_rejections_end.py"
-INSTALLATION = "tests/deploy/test_installation.py"
+FOLDERS = ("policies", "balancer", "experiments", "simulated", "benchmarks", "faultsim", "workers", "deploy")
+REST = ("tests", *(f"--ignore=tests/{folder}" for folder in FOLDERS))
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "http2_engine", "engine_storms", "floods", "legal_clients", "buffered_requests",
     "buffered_responses", "small_parts", "turns", "trace_context", "traced_requests", "grpc", "route_table",
 )  # fmt: skip
 
-GRACE = 10.0
-"""Seconds to end after SIGINT."""
+GRACE_S = 10.0
+"""Time to end after SIGINT."""
 
-STUCK = 1200.0
-"""Seconds after which a part is stuck, where no time is given: it is stopped, and has failed."""
+STUCK_S = 1200.0
+"""Time after which a part is stuck, where no time is given: it is stopped, and has failed."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,10 @@ class Part:
     name: str
     seconds: float
     commands: tuple[tuple[str, ...], ...]
-    is_alone: bool = False
 
 
-def pytest_part(name: str, seconds: float, *arguments: str, is_alone: bool = False) -> Part:
-    return Part(name, seconds, (pytest(sys.executable, *arguments),), is_alone)
+def tests_part(name: str, seconds: float, *arguments: str) -> Part:
+    return Part(name, seconds, (pytest(sys.executable, *arguments, *TWO_PROCESSES),))
 
 
 def pytest(python: str, *arguments: str) -> tuple[str, ...]:
@@ -64,30 +61,24 @@ def pytest(python: str, *arguments: str) -> tuple[str, ...]:
 
 
 def first_tier() -> list[Part]:
-    """The longest first, so that both cores end together; the workers' times are compared with theory, so alone."""
+    """The workers' times are compared with theory, so nothing else runs beside them."""
     return [
-        pytest_part("workers", 0, "tests/workers", *FIRST, is_alone=True),
-        *(pytest_part(folder, 0, f"tests/{folder}", *FIRST) for folder in FOLDERS),
-        pytest_part("deploy", 0, "tests/deploy", *FIRST),
-        pytest_part("rest", 0, *REST, *FIRST),
+        Part("workers", 0, (pytest(sys.executable, "tests/workers", *FIRST),)),
+        tests_part("all others", 0, "tests", "--ignore=tests/workers", *FIRST),
     ]
 
 
 def other_interpreters(choice: Choice) -> list[Part]:
-    """The first tier in an environment of each, without what needs the wall's time. All are made before, one by one,
-    because an installation writes into the checkout.
-    """
-    venvs = {version: f".venv-{name_of(version)}" for version in choice.found}
-    made = {
-        version: ("make", f"VENV={venv}", f"PYTHON={choice.found[version]}", f"{venv}/installed-dev")
-        for version, venv in venvs.items()
-    }
-    tier = ("tests", "-m", "not second_tier and not real_time")
-    alone = [Part("other environments", 100 * len(made), tuple(made.values()), is_alone=True)] if made else []
-    return alone + [
-        Part(f"CPython {name_of(version)}", 600, (made[version], pytest(f"{venv}/bin/python", *tier)))
-        for version, venv in venvs.items()
-    ]
+    """The first tier in an environment of each, without what needs the wall's time."""
+    parts = []
+    for version, path in choice.found.items():
+        venv = f".venv-{name_of(version)}"
+        made = ("make", f"VENV={venv}", f"PYTHON={path}", f"{venv}/installed-dev")
+        tested = pytest(
+            f"{venv}/bin/python", "tests", "-m", "not second_tier and not real_time", *TWO_PROCESSES
+        )
+        parts.append(Part(f"CPython {name_of(version)}", 400, (made, tested)))
+    return parts
 
 
 def second_tier() -> list[Part]:
@@ -99,100 +90,75 @@ def second_tier() -> list[Part]:
         *(str(path) for name in DATA_PATH for path in (ROOT / "tests/balancer").glob(f"*/test_{name}.py")),
     )
     return [
-        Part("compiled", 360, (("make", "compiled"), pytest(COMPILED, *compiled))),
-        pytest_part("policies and balancer", 420, "tests/policies", "tests/balancer", *SECOND),
-        pytest_part("faultsim", 60, "tests/faultsim", *SECOND),
-        pytest_part("experiments", 300, "tests/experiments", *SECOND),
-        pytest_part("simulated", 140, "tests/simulated", f"--ignore={REJECTIONS}", *SECOND),
-        pytest_part("benchmarks", 220, "tests/benchmarks", *SECOND),
-        pytest_part("rest", 210, *REST, *SECOND),
-        pytest_part(
-            "coverage", 360, *covered,
+        Part("compiled", 250, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
+        tests_part("policies and balancer", 210, "tests/policies", "tests/balancer", *SECOND),
+        tests_part("faultsim", 30, "tests/faultsim", *SECOND),
+        tests_part("experiments", 150, "tests/experiments", *SECOND),
+        tests_part("simulated", 530, "tests/simulated", *SECOND),
+        tests_part("benchmarks", 150, "tests/benchmarks", *SECOND),
+        tests_part("rest", 120, *REST, *SECOND),
+        tests_part(
+            "coverage", 200, *covered,
             "--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered",
         ),
-        pytest_part("installation", 300, INSTALLATION, *SECOND),
-        pytest_part("rejections", 920, REJECTIONS, *SECOND),
-        pytest_part("images", 600, "tests/deploy", f"--ignore={INSTALLATION}", *SECOND),
+        Part("deploy", 600, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_FILE),)),
     ]  # fmt: skip
 
 
-class Runner:
-    """Runs parts until the deadline. `failed` and `left_out` are names, the latter with the reason."""
+@dataclass
+class Outcome:
+    """Names of parts that failed, and of those left out, with the reason."""
 
-    def __init__(self, seed: int | None, deadline: float) -> None:
-        self._seed = () if seed is None else (f"--seed={seed}",)
-        self._deadline = deadline
-        self._terminal = Lock()
-        self.failed: list[str] = []
-        self.left_out: list[str] = []
+    failed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
-    def run(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if part.is_alone:
-                self._run_part(part)
-        beside = iter([part for part in parts if not part.is_alone])
-        taking = Lock()
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda _: self._take(beside, taking), range(2)))
 
-    def _take(self, parts: Iterator[Part], taking: Lock) -> None:
-        while True:
-            with taking:
-                part = next(parts, None)
-            if part is None:
-                return
-            self._run_part(part)
-
-    def _run_part(self, part: Part) -> None:
+def run(parts: Sequence[Part], seed: Sequence[str], deadline: float) -> Outcome:
+    """Run the parts that fit into the time until the deadline."""
+    outcome = Outcome()
+    for part in parts:
         began = time.monotonic()
-        left = self._deadline - began
+        left = deadline - began
         if part.seconds > left:
-            self.left_out.append(f"{part.name} (takes {part.seconds:.0f} s, {max(left, 0):.0f} s were left)")
-            return
-        is_limited = left < inf
-        ends = began + (3 * part.seconds if is_limited else max(STUCK, 3 * part.seconds))
-        output, code = "", 0
-        for command in part.commands:
-            seed = self._seed if "pytest" in command else ()
-            text, code = run_until(ends, (*command, *seed))
-            output += text
-            if code != 0:
-                break
-        seconds, is_stopped = time.monotonic() - began, code != 0 and time.monotonic() > ends
-        if is_stopped and is_limited:
-            self.left_out.append(f"the rest of {part.name} (stopped after {seconds:.0f} s)")
-        elif code != 0:
-            self.failed.append(part.name)
-        verdict = "stopped" if is_stopped else "FAILED" if code else "passed"
-        with self._terminal:
-            print(f"{output}--- {part.name}: {verdict}, {seconds:.0f} s", flush=True)
+            reason = f"takes {part.seconds:.0f} s, {max(left, 0):.0f} s were left"
+            outcome.left_out.append(f"{part.name} ({reason})")
+            continue
+        ends = began + (3 * part.seconds if left < inf else max(STUCK_S, 3 * part.seconds))
+        codes = (run_until(ends, (*one, *seed) if "pytest" in one else one) for one in part.commands)
+        is_failed = any(code != 0 for code in codes)
+        seconds, is_stopped = time.monotonic() - began, is_failed and time.monotonic() > ends
+        if is_stopped and left < inf:
+            outcome.left_out.append(f"the rest of {part.name} (stopped after {seconds:.0f} s)")
+        elif is_failed:
+            outcome.failed.append(part.name)
+        verdict = "stopped" if is_stopped else "FAILED" if is_failed else "passed"
+        print(f"--- {part.name}: {verdict}, {seconds:.0f} s", flush=True)
+    return outcome
 
 
-def run_until(ends: float, command: Sequence[str]) -> tuple[str, int]:
-    """Run a command, interrupt it at the instant `ends`, and return its output and exit code."""
-    with TemporaryFile() as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
-        try:
-            process.wait(max(0.0, ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            interrupt(process)
-        code = process.wait()
-        output.seek(0)
-        return output.read().decode(errors="replace"), code
-
-
-def interrupt(process: subprocess.Popen[Any]) -> None:
-    """Send SIGINT, upon which pytest ends what its fixtures started.
-
-    If that is ignored, SIGABRT, upon which pytest writes where each of its threads is.
-    """
-    process.send_signal(signal.SIGINT)
+def run_until(ends: float, command: Sequence[str]) -> int:
+    """Run a command in a process group of its own, interrupt it at the instant `ends`, and return its exit code."""
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        process.wait(GRACE)
+        return process.wait(max(0.0, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)
+        interrupt(process)
+        return process.wait()
+    except KeyboardInterrupt:
+        interrupt(process)
+        raise
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGINT to the process group, upon which pytest ends what its fixtures started.
+
+    If that is ignored, SIGABRT, upon which each process of pytest writes where its threads are.
+    """
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGABRT)
 
 
 def main() -> int:
@@ -201,20 +167,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of examples and faults, which are fixed without it")
     parser.add_argument("--minutes", type=float, default=inf, help="begin only what fits into them")
     given = parser.parse_args()
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell has background jobs ignore it, and their children
-    runner = Runner(given.seed, time.monotonic() + 60 * given.minutes)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # a shell has background jobs and their children ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     if given.tier == "first":
-        runner.run(first_tier())
+        parts = first_tier()
     else:
         choice = chosen()
         print(choice, flush=True)
-        runner.run(other_interpreters(choice) + second_tier())
+        parts = other_interpreters(choice) + second_tier()
+    seed = () if given.seed is None else (f"--seed={given.seed}",)
+    outcome = run(parts, seed, time.monotonic() + 60 * given.minutes)
     print("Seeds: fixed." if given.seed is None else f"Seeds: --seed={given.seed} repeats them.")
-    print(f"Not run: {', '.join(runner.left_out) or 'nothing'}.")
-    print(f"Failed: {', '.join(runner.failed) or 'nothing'}.")
-    return bool(runner.failed)
+    print(f"Not run: {', '.join(outcome.left_out) or 'nothing'}.")
+    print(f"Failed: {', '.join(outcome.failed) or 'nothing'}.")
+    return bool(outcome.failed)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import pytest
 
 from tests import parts
 from tests.interpreters import Choice, choose, claimed, version_of
-from tests.parts import ROOT, Part, Runner, first_tier, other_interpreters, second_tier
+from tests.parts import ROOT, Part, first_tier, other_interpreters, run, second_tier
+
+WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
 
 
 def test_every_path_of_a_part_exists() -> None:
@@ -22,65 +24,70 @@ def test_every_path_of_a_part_exists() -> None:
                 assert not path.startswith("tests") or (ROOT / path).exists(), path
 
 
-def exits(code: int, seconds: float = 60.0) -> Part:
-    """A part whose only command exits with `code`; its name is that code."""
-    return Part(str(code), seconds, ((sys.executable, "-S", "-c", f"raise SystemExit({code})"),))
+def python(name: str, code: str, seconds: float = 60.0) -> Part:
+    """A part whose only command runs this code."""
+    return Part(name, seconds, ((sys.executable, "-S", "-c", code),))
 
 
 def test_failed_part_does_not_stop_others(capsys: pytest.CaptureFixture[str]) -> None:
-    runner = Runner(None, time.monotonic() + 1000)
-    runner.run([exits(1), exits(0), exits(3)])
-    assert sorted(runner.failed) == ["1", "3"]
+    parts = [python(str(code), f"raise SystemExit({code})") for code in (1, 0, 3)]
+    assert run(parts, (), time.monotonic() + 1000).failed == ["1", "3"]
     assert "--- 0: passed" in capsys.readouterr().out
 
 
+def test_failed_command_ends_its_part(tmp_path: Path) -> None:
+    first, second = python("", "raise SystemExit(1)"), python("", f"open({str(tmp_path / 'file')!r}, 'x')")
+    assert run([Part("two", 60.0, first.commands + second.commands)], (), inf).failed == ["two"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_part_that_does_not_fit_is_named_and_not_started() -> None:
-    runner = Runner(None, time.monotonic() - 1)
-    runner.run([exits(1)])
-    assert (runner.failed, runner.left_out) == ([], ["1 (takes 60 s, 0 s were left)"])
+    outcome = run([python("late", "raise SystemExit(1)")], (), time.monotonic() - 1)
+    assert (outcome.failed, outcome.left_out) == ([], ["late (takes 60 s, 0 s were left)"])
 
 
-@pytest.mark.parametrize("is_ignored", [False, True])
+@pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
 def test_part_that_takes_far_too_long_is_stopped(
-    is_ignored: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    handler: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where SIGINT is ignored."""
-    monkeypatch.setattr(parts, "GRACE", 0.2)
-    handler = "SIG_IGN" if is_ignored else "default_int_handler"
-    code = f"import signal; signal.signal(signal.SIGINT, signal.{handler}); signal.pause()"
-    endless = Part("endless", 0.1, ((sys.executable, "-S", "-c", code),))
-    runner = Runner(None, time.monotonic() + 1000)
-    runner.run([endless])
-    assert runner.failed == []
-    assert [part.split(" (")[0] for part in runner.left_out] == ["the rest of endless"]
+    monkeypatch.setattr(parts, "GRACE_S", 0.2)
+    outcome = run([python("endless", WAITS.format(handler), 0.1)], (), time.monotonic() + 1000)
+    assert outcome.failed == []
+    assert [part.split(" (")[0] for part in outcome.left_out] == ["the rest of endless"]
     assert "--- endless: stopped" in capsys.readouterr().out
 
 
 def test_stuck_part_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no time is given, as in the first tier."""
-    monkeypatch.setattr(parts, "GRACE", 0.2)
-    monkeypatch.setattr(parts, "STUCK", 0.1)
-    runner = Runner(None, inf)
-    runner.run([Part("stuck", 0, ((sys.executable, "-S", "-c", "import signal; signal.pause()"),))])
-    assert (runner.failed, runner.left_out) == (["stuck"], [])
+    monkeypatch.setattr(parts, "GRACE_S", 0.2)
+    monkeypatch.setattr(parts, "STUCK_S", 0.1)
+    outcome = run([python("stuck", WAITS.format("SIG_IGN"), 0.0)], (), inf)
+    assert (outcome.failed, outcome.left_out) == (["stuck"], [])
 
 
-def test_process_that_ignores_sigint_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "GRACE", 0.2)
-    code = """if True:
-        import signal
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        def wait():
-            print("ready", flush=True)
-            signal.pause()
-        wait()
-        """
-    argv = (sys.executable, "-S", "-X", "faulthandler", "-c", code)
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+def test_stuck_test_is_named_and_its_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of pytest-xdist that ignores SIGINT."""
+    monkeypatch.setattr(parts, "GRACE_S", 0.5)
+    (tmp_path / "test_it.py").write_text(
+        "import os, signal\n"
+        "def test_that_hangs():\n"
+        "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "    os.mkfifo('begun')\n"
+        "    open('begun', 'w').close()\n"
+        "    signal.pause()\n"
+    )
+    command = parts.pytest(sys.executable, "-n", "1", "-p", "no:cacheprovider", "test_it.py")
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        (tmp_path / "begun").read_bytes()
         parts.interrupt(process)
-        assert "in wait" in process.stdout.read()
+        assert b"in test_that_hangs" in process.stdout.read()  # which ends with the last process
 
 
 CLAIMED = [(3, 11), (3, 12), (3, 13)]
@@ -110,11 +117,10 @@ def test_oldest_and_newest_interpreter_are_chosen(
 
 
 def test_an_interpreter_has_an_environment_and_the_first_tier() -> None:
-    made, tested = other_interpreters(Choice({(3, 11, 2): "/usr/bin/python3"}))
-    make = ("make", "VENV=.venv-3.11.2", "PYTHON=/usr/bin/python3", ".venv-3.11.2/installed-dev")
-    assert (made.is_alone, made.commands) == (True, (make,))
-    assert tested.commands[0] == make
-    assert tested.commands[1][0] == ".venv-3.11.2/bin/python"
+    [part] = other_interpreters(Choice({(3, 11, 2): "/usr/bin/python3"}))
+    make, tests = part.commands
+    assert make == ("make", "VENV=.venv-3.11.2", "PYTHON=/usr/bin/python3", ".venv-3.11.2/installed-dev")
+    assert tests[0] == ".venv-3.11.2/bin/python"
     assert other_interpreters(Choice()) == []
 
 
