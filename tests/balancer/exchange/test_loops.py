@@ -58,6 +58,7 @@ def test_a_request_that_returns_is_refused(lines: tuple[bytes, ...], form: dict[
         b"X-Via: 1.1 " + OWN,
         b"Referer: http://" + OWN,
     ],
+    ids=["another name", "a shorter name", "another field", "a URL"],
 )
 def test_a_request_of_another_proxy_is_passed_on(line: bytes) -> None:
     """Its Via stays as it is, before our own."""
