@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.root import ROOT
 
 DEBIAN = (3, 11, 2)
 """Debian 12's. Before 3.11.4, `raise` within `except*` leaves its exception in a group."""

@@ -17,11 +17,10 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 
 from tests.interpreters import Choice, chosen, name_of
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
 TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 BY_FILE = ("-n", "2", "--dist", "loadfile")

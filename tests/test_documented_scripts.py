@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.root import ROOT
+
 PAGE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PORTS = ("8080", "9001", "9002")

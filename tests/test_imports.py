@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.root import ROOT
+
 PACKAGES = ("policies", "balancer", "workers", "experiments", "benchmarks")
 
 ALLOWED: dict[str, tuple[str, ...]] = {

@@ -19,8 +19,16 @@ from balancer.config.schema.sidecar import SidecarConfig
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.grid import Grid
 from policies import registry
-from tests.balancer.control.test_status_fields import documented
-from tests.test_project import PAGES, ROOT, group_of, groups_and_commands, keys_of, problem_of, text_of
+from tests.support.documentation import (
+    PAGES,
+    documented,
+    group_of,
+    groups_and_commands,
+    keys_of,
+    problem_of,
+    text_of,
+)
+from tests.support.root import ROOT
 
 PROGRAMS = ("balancer", "workers", "experiments", "benchmarks")
 READ = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which tells what was

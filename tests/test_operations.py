@@ -10,14 +10,13 @@ import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from balancer import errors
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/operations.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 SOURCES = {

@@ -12,7 +12,8 @@ import pytest
 
 from tests import parts
 from tests.interpreters import Choice, choose, claimed, version_of
-from tests.parts import ROOT, Part, first_tier, other_interpreters, run, second_tier
+from tests.parts import Part, first_tier, other_interpreters, run, second_tier
+from tests.support.root import ROOT
 
 WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
 
@@ -66,28 +67,35 @@ def test_stuck_part_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (outcome.failed, outcome.left_out) == (["stuck"], [])
 
 
-def test_stuck_test_is_named_and_its_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of pytest-xdist that ignores SIGINT."""
-    monkeypatch.setattr(parts, "GRACE_S", 0.5)
-    (tmp_path / "test_it.py").write_text(
-        "import os, signal\n"
-        "def test_that_hangs():\n"
-        "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "    os.mkfifo('begun')\n"
-        "    open('begun', 'w').close()\n"
-        "    signal.pause()\n"
+def test_process_that_ignores_sigint_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the command has started it, as pytest-xdist does."""
+    monkeypatch.setattr(parts, "GRACE_S", 0.2)
+    code = """if True:
+        import signal
+        def wait():
+            print("ready", flush=True)
+            signal.pause()
+        wait()
+        """
+    argv = (
+        "sh",
+        "-c",
+        "trap '' INT; \"$@\" & wait",
+        "sh",
+        sys.executable,
+        "-S",
+        "-X",
+        "faulthandler",
+        "-c",
+        code,
     )
-    command = parts.pytest(sys.executable, "-n", "1", "-p", "no:cacheprovider", "test_it.py")
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     ) as process:
         assert process.stdout is not None
-        while not (tmp_path / "begun").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        (tmp_path / "begun").read_bytes()
+        assert process.stdout.readline() == b"ready\n"
         parts.interrupt(process)
-        assert b"in test_that_hangs" in process.stdout.read()  # which ends with the last process
+        assert b"in wait" in process.stdout.read()
 
 
 CLAIMED = [(3, 11), (3, 12), (3, 13)]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.root import ROOT
+
 CONSTRAINTS = ROOT / "constraints.txt"
 OURS = ("STEELYARD_", "BALANCER_", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CFLAGS", "PORT")
 """Prefixes of variables that would change a build or a program."""

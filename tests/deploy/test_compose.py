@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -20,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from balancer.configuration import load
 from balancer.healthcheck import PATIENCE
 from tests.deploy.dockerfile import one, stages
+from tests.support.root import ROOT
 from workers.__main__ import cli as workers_cli
 from workers.settings import Settings as WorkerSettings
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 Duration = Annotated[str, StringConstraints(pattern=r"^(\d+)s$")]
 Words = Annotated[list[str], Field(min_length=1)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from balancer.config.loading import Settings
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 DEFAULT = Settings.model_fields["policy"].default.name
 CONFIGURATIONS = sorted(
     path.relative_to(ROOT).as_posix()

@@ -13,10 +13,10 @@ import yaml
 from balancer.cluster.discovery.kubernetes.access import SERVICE_ACCOUNT
 from balancer.configuration import load
 from tests.deploy.kinds import problems
-from tests.deploy.test_kubernetes import HERE as BASE
-from tests.deploy.test_kubernetes import KUSTOMIZATION as BASE_KUSTOMIZATION
-from tests.deploy.test_kubernetes import OBJECTS as BASE_OBJECTS
-from tests.deploy.test_kubernetes import WORKERS, label_of
+from tests.deploy.kubernetes_objects import HERE as BASE
+from tests.deploy.kubernetes_objects import KUSTOMIZATION as BASE_KUSTOMIZATION
+from tests.deploy.kubernetes_objects import OBJECTS as BASE_OBJECTS
+from tests.deploy.kubernetes_objects import WORKERS, label_of
 from tests.support.kubernetes_api import PATH
 
 HERE = BASE.parent / "endpointslices"

@@ -19,8 +19,8 @@ from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings
 from balancer.configuration import load
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 APP = (ROOT / "app.json").read_text(encoding="utf-8")
 PROCFILE = (ROOT / "Procfile").read_text(encoding="utf-8")
 KILLED_AFTER, ROUTER_GIVES_UP_AFTER, ROUTER_KEEPS = 30, 30, 90

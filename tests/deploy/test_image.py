@@ -22,8 +22,8 @@ from balancer.healthcheck import PATIENCE
 from tests.deploy.dockerfile import LocalBuild, context, instructions, one, stages
 from tests.deploy.installation import skip_without_index
 from tests.deploy.programs import Program, free_port
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BUILD, FINAL = stages(DOCKERFILE)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from tests.deploy.installation import (
-    ROOT,
     Environment,
     clean_environment,
     copy_tracked_files,
     skip_without_index,
 )
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
+from tests.support.root import ROOT
 
 pytestmark = [pytest.mark.second_tier, pytest.mark.timeout(900)]
 

@@ -10,8 +10,6 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,17 +18,9 @@ from balancer.configuration import load
 from balancer.control.admin.exchange import LIVE, READY
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
+from tests.deploy.kubernetes_objects import HERE, KUSTOMIZATION, OBJECTS, WORKERS, Object, label_of
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-HERE = ROOT / "deploy" / "kubernetes"
-Object = dict[str, Any]
-
-KUSTOMIZATION: Object = yaml.safe_load((HERE / "kustomization.yaml").read_text(encoding="utf-8"))
-OBJECTS: list[Object] = [
-    document
-    for name in KUSTOMIZATION["resources"]
-    for document in yaml.safe_load_all((HERE / name).read_text(encoding="utf-8"))
-]
 SETTINGS = load(HERE / "balancer.toml", {"listen": "127.0.0.1:0"})
 FINAL = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[-1]
 
@@ -43,11 +33,6 @@ def found(kind: str, name: str) -> Object:
 DEPLOYMENT = found("Deployment", "balancer")
 POD: Object = DEPLOYMENT["spec"]["template"]["spec"]
 CONTAINER: Object = POD["containers"][0]
-WORKERS = [o for o in OBJECTS if o["kind"] == "StatefulSet"]
-
-
-def label_of(o: Object) -> str:
-    return f"{o['kind']}/{o['metadata']['name']}"
 
 
 # --- validity

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from balancer.log.formats import Context, text_line
 from experiments.__main__ import cli
 from experiments.commands.session import remedies
 from experiments.results.directory import load_results
 from experiments.scenario.scenario import Scenario
 from experiments.verdict.summary import summarise
-from tests.experiments.test_from_log import GOOD
 from tests.support.command_line import complaint, run_in_process
+from tests.support.log_entries import entry
 
 READERS = (
     ("run", "FILE.toml", "--simulated"),
@@ -87,7 +88,7 @@ def test_output_below_a_file_is_refused_at_once(command: tuple[str, ...], tmp_pa
 def test_output_directory_is_made_with_its_parents(tmp_path: Path, command: str, written: str) -> None:
     """Also that of `report`, for the catalogue of a sweep; test_service.py has `load`."""
     log = tmp_path / "access.log"
-    log.write_text(GOOD * 3)
+    log.write_text(text_line(entry(), Context(1_700_000_000.0, "random", "0.5")) * 3)
     out = tmp_path / "new" / "and" / "deep"
     arguments = [str(log) if word == "LOG" else word for word in command.split()]
     done = run_in_process(cli, "experiments", *arguments, "--out", str(out))

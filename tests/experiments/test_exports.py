@@ -18,8 +18,7 @@ from experiments.report.pages import write_report
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.matrix import Matrix
 from experiments.sweep.page import data_table
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.root import ROOT
 
 
 def documented(file: str) -> list[str]:

@@ -31,8 +31,8 @@ from experiments.report.access_log.runs import log_runs
 from experiments.run_data import Kind
 from policies.facts import Endpoint
 from tests.support.command_line import complaint, run_in_process
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")
 SAMPLES = re.findall(r"^(?:time=|\{\"time\").*$", PAGE, re.MULTILINE)
 CONTEXT = Context(1_700_000_000.0, "random", "0.5")

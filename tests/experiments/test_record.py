@@ -11,6 +11,7 @@ from experiments.errors import BadInputError
 from experiments.recorded.recording import Recording, is_recording, read_recording
 from experiments.what_if.fit import fit, in_flight, nearest
 from tests.experiments.tapes import Row, Tape
+from tests.support.recorded_rows import served
 
 
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -79,25 +80,6 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 # --- fitting
-
-
-def served(
-    rate: float, slots: int, rtt: float, means: list[float], *, reports: bool, seed: int = 1
-) -> list[Row]:
-    """Poisson arrivals at workers of `slots` slots each, round robin, first come first served."""
-    rng = np.random.default_rng(seed)
-    free = [[0.0] * slots for _ in means]
-    rows, at = [], 0.0
-    for number in range(6000):
-        at += rng.exponential(1 / rate)
-        worker = number % len(means)
-        service = means[worker] * rng.uniform(0.8, 1.2)
-        slot = int(np.argmin(free[worker]))
-        start = max(at + rtt / 2, free[worker][slot])
-        free[worker][slot] = start + service
-        latency = start + service + rtt / 2 - at
-        rows.append(Row(at, worker, latency, service if reports else float("nan")))
-    return rows
 
 
 def recorded(rows: list[Row], path: Path, connect: float = 0.0) -> Recording:

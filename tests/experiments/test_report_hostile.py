@@ -23,9 +23,9 @@ from experiments.report.tables import Cell, Table
 from experiments.run_data import load_run
 from experiments.scenario.scenario import Scenario
 from tests.experiments.hostile import NAMES, UNPRINTABLE, parsed, rename, strange_in
+from tests.support.root import ROOT
 
 pytestmark = pytest.mark.second_tier
-ROOT = Path(__file__).resolve().parent.parent.parent
 USUAL: dict[str, Any] = {
     "time": "2026-01-31T12:00:00.000000Z",
     "end": "ok",

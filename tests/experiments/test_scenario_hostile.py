@@ -26,7 +26,6 @@ from experiments.simulator.run import simulate
 from experiments.sweep.grid import checked_grid, load_grid
 from tests.support.command_line import run_in_process
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = {name: tomllib.loads(source.read_text(encoding="utf-8")) for name, source in packaged().items()}
 NAN, INF = float("nan"), float("inf")
 Path_ = tuple[str | int, ...]

@@ -27,8 +27,8 @@ from experiments.service.target import Message, parse_fields, parse_target, reac
 from experiments.service.turns import PolicyTurns
 from experiments.switchback.policy_in_force import PolicyChangedExternally
 from experiments.switchback.switchback import RailBroken
-from tests.experiments.test_live import MadeUpBalancer
 from tests.support.command_line import complaint, run_in_process
+from tests.support.made_up_balancer import MadeUpBalancer
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -25,7 +25,7 @@ from experiments.what_if.answer import Answer, Question, answer, in_words, plain
 from experiments.what_if.fit import fit
 from experiments.what_if.spans import longest_span
 from tests.experiments.tapes import Row, Tape
-from tests.experiments.test_record import served
+from tests.support.recorded_rows import served
 
 
 def traffic(seed: int = 1, count: int = 4000) -> list[Row]:

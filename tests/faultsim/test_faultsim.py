@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +18,8 @@ from tests.faultsim.plan import Plan, PlannedClient, PlannedRequest, Reply
 from tests.faultsim.reading import Content, Reader, Violation, content
 from tests.faultsim.search import fault_of, kind_of
 from tests.faultsim.shrink import shrunk
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 COUNT = int(os.environ.get("STEELYARD_SEEDS", "500"))
 SLICES = 20
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
 from policies import registry
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.root import ROOT
 
 
 def class_in_source(factory: registry.Factory) -> ast.ClassDef:

@@ -17,7 +17,7 @@ from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 from policies.routing.affinity import ByToken
-from tests.policies.test_contract import maker
+from tests.support.expected_policies import maker
 from tests.support.line_counts import growth
 
 FACTS = RequestFacts(key="k")

@@ -10,7 +10,7 @@ from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.overload.shedding import BEYOND_CHANCE, FEW, LOST, PERIOD, WATCH, Shedding
 from policies.steelyard.least_cost import FULL
-from tests.policies.test_steelyard import endpoint, measure, outcome, router
+from tests.support.steelyard_routers import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
 HOME = RequestFacts(region="near")

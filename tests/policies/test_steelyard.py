@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from math import comb
-from random import Random
 
 import pytest
 
-from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
+from policies import EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.insight.explanation import Trace
 from policies.routing.assignment import Assignment
@@ -17,7 +16,7 @@ from policies.selection.trials import EXPLORED
 from policies.stats.latency import FAILURE_COST
 from policies.stats.resets import PASSED_ON
 from policies.steelyard.least_cost import FAR, HANGING, expected_wait
-from policies.steelyard.policy import Steelyard
+from tests.support.steelyard_routers import answer, endpoint, measure, outcome, router
 
 HOME = RequestFacts(region="near")
 
@@ -30,38 +29,6 @@ class Connections:
     def __init__(self, has_idle: bool, round_trip: float = 0.0) -> None:
         self.has_idle = has_idle
         self.round_trip = round_trip
-
-
-def router(*members: Endpoint, **options: float) -> tuple[Router, ManualClock]:
-    clock = ManualClock()
-    policy = Steelyard(Random(1), **options)  # type: ignore[arg-type]
-    return Router(members, policy, clock, Random(2)), clock
-
-
-def endpoint(name: str, region: str = "near", weight: float = 1.0) -> Endpoint:
-    return Endpoint(name, f"http://{name}", region, weight)
-
-
-def outcome(sent_at: float, ended_at: float, kind: OutcomeKind = OutcomeKind.OK) -> Outcome:
-    return Outcome(kind, 200, sent_at, ended_at if kind is OutcomeKind.OK else None, ended_at)
-
-
-def answer(r: Router, clock: ManualClock, name: str, seconds: float) -> None:
-    """Have a request to the endpoint answered after `seconds`, whatever the policy would pick."""
-    others = frozenset(state.id for state in r.states if state.id != name)
-    assignment = r.route(RequestFacts(region="near", tried=others))
-    clock.time += seconds
-    r.settle(assignment, outcome(clock.time - seconds, clock.time))
-
-
-def measure(r: Router, clock: ManualClock, requests: int = 30, **seconds: float) -> None:
-    """Let each answer so many requests, one at a time, every tenth of a second."""
-    for _ in range(requests):
-        begun = clock.time
-        for name, latency in seconds.items():
-            clock.time = begun
-            answer(r, clock, name, latency)
-        clock.time = begun + 0.1
 
 
 def picks(r: Router, number: int = 40) -> Counter[str]:

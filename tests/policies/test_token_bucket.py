@@ -8,24 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.overload.token_bucket import ALMOST, TokenBucket
-
-
-class Plain:
-    """A token bucket with a level: the definition."""
-
-    def __init__(self, burst: float, rate: float) -> None:
-        self.burst, self.rate = burst, rate
-        self.tokens, self.at = burst, 0.0
-
-    def look(self, now: float) -> float:
-        self.tokens = min(self.burst, self.tokens + self.rate * (now - self.at))
-        self.at = now
-        return self.tokens
-
-
-EIGHTHS = st.integers(0, 64).map(lambda number: number / 8)
-BURSTS = st.integers(1, 20)
-RATES = st.sampled_from([0.125, 0.5, 1.0, 2.0, 8.0])
+from tests.support.token_bucket import BURSTS, EIGHTHS, RATES, Plain
 
 
 @given(BURSTS, RATES, st.lists(EIGHTHS, max_size=60))

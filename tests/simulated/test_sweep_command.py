@@ -21,8 +21,8 @@ from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
 from tests.simulated.fake_simulator import simulate
 from tests.support.command_line import complaint
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DRIVER = (sys.executable, "-W", "error", "-m", "tests.simulated.sweeping")
 GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-robin"]\nseeds = 8\nours = "random"\n'
 

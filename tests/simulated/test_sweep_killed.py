@@ -19,8 +19,8 @@ import pytest
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.equality import differences
 from tests.simulated.fake_simulator import BROKEN, LATE, STAGE
+from tests.support.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GRID = """
 name = "small"
 scenarios = ["steady"]

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpack import Encoder
+from hyperframe.frame import Frame, HeadersFrame
+
 from balancer.http.h2.client_engine import ClientEngine
 from balancer.http.h2.events import CLOSED, DATA, GOAWAY, HEAD, INTERIM, RESET, TRAILERS
 from balancer.http.h2.limits import Limits
@@ -200,3 +203,25 @@ async def raw_client(stage: Stage, **given: Any) -> RawClient:
     client = RawClient(await stage.client(**given))
     await client.send(PREFACE + frame(frames.SETTINGS))
     return client
+
+
+def headers_frame(
+    *fields: tuple[str, str], stream: int = 1, flags: tuple[str, ...] = ("END_HEADERS",)
+) -> Frame:
+    block = Encoder().encode([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields])
+    return HeadersFrame(stream, block, flags=list(flags))
+
+
+WEBSOCKET = (
+    (b":method", b"CONNECT"),
+    (b":protocol", b"websocket"),
+    *fields(b"/chat")[1:],
+    (b"sec-websocket-version", b"13"),
+)
+
+
+def accept_of(key: bytes) -> bytes:
+    from base64 import b64encode
+    from hashlib import sha1
+
+    return b64encode(sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())

@@ -12,8 +12,9 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -226,3 +227,26 @@ class Load:
         self._is_over = True
         await asyncio.gather(*self._clients)
         return self.failures
+
+
+async def eventually_true(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Repeat the question until the answer is true."""
+    async with asyncio.timeout(PATIENCE):
+        while not await is_so():  # noqa: ASYNC110 - another process changes the state
+            await asyncio.sleep(0)
+
+
+async def are_two_without(program: Program, gone: int) -> bool:
+    pids = await program.pids()
+    return len(pids) == 2 and gone not in pids
+
+
+StartConfigured = Callable[..., Awaitable[Program]]
+
+
+async def restart_both(program: Program) -> None:
+    """Kill both processes, one after the other, and wait for their successors."""
+    for pid in await program.pids():
+        program.signal(signal.SIGKILL, pid)
+        await program.line("started again")
+        await eventually_true(partial(are_two_without, program, pid))

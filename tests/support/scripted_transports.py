@@ -12,8 +12,10 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from importlib.util import find_spec
+from typing import Any, Protocol
 
+import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import (
@@ -26,7 +28,10 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame, SettingsFrame
 
+from tests.support.frames import has_request
+from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire
 
 Fields = list[tuple[bytes, bytes]]
@@ -282,3 +287,109 @@ def over_http2(
         await peer.serve()
 
     return ScriptedWorker(serve, tls)
+
+
+MEBI = bytes(range(256)) * 4096
+
+
+@dataclass(frozen=True)
+class KeptParts:
+    """What of a message a transport keeps."""
+
+    case: bool = True  # of field names
+    reason: bool = True  # the worker's reason phrase
+    trailers: bool = True  # of responses
+    request_trailers: bool = True
+    hints: bool = True  # interim responses
+    octets: bool = True  # bytes beyond ASCII in field values
+    repeats: bool = False  # the library repeats a request by itself if its worker dies
+    bounded: int = 12_000_000  # bytes of a response that are taken for a client that does not read
+
+
+KEEPS = {
+    "native": KeptParts(),
+    "http2": KeptParts(case=False, reason=False),
+    "curl": KeptParts(request_trailers=False),
+    "aiohttp": KeptParts(trailers=False, request_trailers=False, hints=False, octets=False, repeats=True),
+}
+
+
+TRANSPORTS = [
+    pytest.param(
+        name, marks=pytest.mark.skipif(find_spec("pycurl") is None, reason="pycurl is not installed")
+    )
+    if name == "curl"
+    else name
+    for name in KEEPS
+]
+
+
+async def serve_over(stage: Stage, worker: ScriptedWorker, transport: str, **settings: Any) -> None:
+    """Start the worker and a server before it."""
+    await worker.start()
+    stage.started_workers.append(worker)
+    address = f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
+    endpoints = [{"id": "w0", "address": address, "region": "r", "transport": transport}]
+    await stage.serve(**{"endpoints": endpoints, **settings})
+
+
+async def hello(play: Play) -> None:
+    """A response with the body "hello"."""
+    await play.read()
+    await play.head(200, length=5)
+    if play.method != b"HEAD":
+        await play.data(b"hello")
+    await play.end()
+
+
+def hello_after(gate: asyncio.Event, only: bytes = b"") -> Script:
+    """The same once the gate is open; targets without `only` do not wait."""
+
+    async def script(play: Play) -> None:
+        if only in play.target:
+            await gate.wait()
+        await hello(play)
+
+    return script
+
+
+def sending(status: int, *pieces: bytes, fields: Fields | None = None, length: int | None = None) -> Script:
+    """A response of these pieces, sent at once."""
+
+    async def script(play: Play) -> None:
+        await play.head(status, *(fields or ()), length=length)
+        for piece in pieces:
+            await play.data(piece)
+        await play.end()
+
+    return script
+
+
+async def echo(play: Play) -> None:
+    """A response with the request's body, and the names of its trailers in X-Trailers."""
+    body, trailers = await play.read()
+    await play.head(200, (b"X-Trailers", b",".join(name for name, _ in trailers)), length=len(body))
+    await play.data(body)
+    await play.end()
+
+
+async def serve_plays(stage: Stage, script: Script, streams: int | None = None, **settings: Any) -> list[Any]:
+    """Serve with a worker that runs `script`; return its plays as they begin."""
+    plays: list[Play] = []
+    await serve_over(stage, over_http2(script, plays, streams), "http2", **settings)
+    return plays
+
+
+async def serve_frames(stage: Stage, *frames: Frame | bytes, **settings: Any) -> ScriptedWorker:
+    """Serve with a worker that answers each connection's first request with these frames."""
+
+    async def script(wire: Wire) -> None:
+        while not has_request(wire.received):
+            await wire.some()
+        data = [frame if isinstance(frame, bytes) else frame.serialize() for frame in frames]
+        await wire.send(SettingsFrame(0).serialize() + b"".join(data))
+        await wire.closed()
+
+    worker = ScriptedWorker(script)
+    await serve_over(stage, worker, "http2", **{"retries": 0, **settings})
+    return worker

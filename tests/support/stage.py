@@ -23,7 +23,7 @@ from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 from policies.loading.source import Source
-from tests.support.wire import PATIENCE, Message, Script, ScriptedWorker, Wire, answering
+from tests.support.wire import PATIENCE, Message, Script, ScriptedWorker, Wire, answering, response
 
 
 class ManualClock:
@@ -271,3 +271,22 @@ def quiet_loop() -> Iterator[list[dict[str, Any]]]:
     loop.set_exception_handler(lambda loop, context: loop_errors.append(context))
     yield loop_errors
     loop.set_exception_handler(None)
+
+
+def endpoint(worker: ScriptedWorker, name: str = "w0", **keys: Any) -> dict[str, Any]:
+    return {"id": name, "address": f"http://127.0.0.1:{worker.port}", "region": "r", **keys}
+
+
+def pool_of(*workers: ScriptedWorker, **keys: Any) -> dict[str, Any]:
+    return {"endpoints": [endpoint(worker, f"a{at}") for at, worker in enumerate(workers)], **keys}
+
+
+API: dict[str, Any] = {"prefix": "/api", "pool": "api"}
+
+
+async def serve_api(
+    stage: Stage, api: dict[str, Any], *, routes: list[dict[str, Any]] | None = None, **keys: Any
+) -> None:
+    """Serve a pool without a name that answers "main", and the pool `api`."""
+    main = await stage.worker(response(b"main"))
+    await stage.serve(main, routes=routes or [API], pools={"api": api}, **keys)

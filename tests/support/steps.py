@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from balancer.exchange.client_connection import ClientConnection
-from tests.balancer.control.test_admin import TOKEN
+from tests.support.admin_requests import TOKEN
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, get, post, post_chunked, response
 

@@ -122,3 +122,9 @@ class VirtualLoop:
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self._faults.append(context)
+
+
+def settle(waiter: asyncio.Future[None]) -> None:
+    """Complete the waiter unless it is cancelled."""
+    if not waiter.done():
+        waiter.set_result(None)

@@ -4,6 +4,7 @@ cannot hide."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import ssl
@@ -312,3 +313,13 @@ class ScriptedWorker:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._server.wait_closed()
+
+
+def fault_of(answer: Message) -> tuple[int, str, str]:
+    body = json.loads(answer.body)
+    assert "\n" not in body["detail"]
+    return answer.status, body["error"], body["detail"]
+
+
+async def client_of(port: int) -> Wire:
+    return Wire(*await asyncio.open_connection("127.0.0.1", port))

@@ -18,15 +18,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from tests.workers.virtual_time import Clock, VirtualTimeLoop
+from tests.workers.virtual_time import SERVICE, Clock, VirtualTimeLoop
 from workers import alarm
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings
 
 StartWorker = Callable[..., Awaitable[Worker]]
-SERVICE = 0.001
-"""Default service time in seconds."""
 
 RunWorkers = Callable[..., Awaitable[Process]]
 

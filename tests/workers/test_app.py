@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ServerDisconnectedError
 
-from tests.workers.conftest import SERVICE
-from tests.workers.virtual_time import EXACTLY
+from tests.workers.virtual_time import EXACTLY, SERVICE
 from workers.server import Worker
 from workers.service import Exponential, Fixed
 

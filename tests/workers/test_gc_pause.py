@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import ClientSession
 
-from tests.workers.conftest import SERVICE
-from tests.workers.virtual_time import EXACTLY
+from tests.workers.virtual_time import EXACTLY, SERVICE
 from workers.faults import Faults
 from workers.gc_pause import GcPause
 from workers.server import Worker

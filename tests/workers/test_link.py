@@ -14,8 +14,7 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.web_protocol import RequestHandler
 
-from tests.workers.conftest import SERVICE
-from tests.workers.virtual_time import EXACTLY
+from tests.workers.virtual_time import EXACTLY, SERVICE
 from workers.body import digest_of_generated
 from workers.delayed_transport import WorkerTransport
 from workers.server import Worker

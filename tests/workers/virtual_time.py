@@ -16,6 +16,8 @@ kernel delivers on loopback within the call that sends; this is for the rare del
 TICK = 1e-9
 """Seconds beyond each deadline, so that rounding never ends just before it."""
 
+SERVICE = 0.001
+"""Default service time in seconds."""
 
 EXACTLY = 1e-6
 """Tolerance of durations in seconds, for those ticks."""

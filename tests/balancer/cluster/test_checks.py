@@ -15,7 +15,7 @@ from balancer.config.schema.endpoint import EndpointConfig
 from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
 from policies.health.active_checks import CheckRules
-from tests.balancer.control.test_admin import local, status
+from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response

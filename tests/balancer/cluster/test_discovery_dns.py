@@ -7,49 +7,21 @@ from typing import Any
 
 import pytest
 
-from balancer.cluster.discovery.dns_source import DnsSource, endpoint_id
+from balancer.cluster.discovery.dns_source import endpoint_id
 from balancer.config.schema.discovery import is_server, split_server
-from tests.balancer.control.test_admin import local, status
+from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
+from tests.support.dns_discovery import NAME, dns, known, only_source, pass_time, serve_names
 from tests.support.name_server import SERVFAIL, NameServer
 from tests.support.stage import Stage
 from tests.support.wire import get, response
-
-NAME = "workers.test"
-
-
-def dns(names: NameServer, **keys: Any) -> dict[str, Any]:
-    """Configuration of one name."""
-    return {"name": NAME, "servers": [f"127.0.0.1:{names.port}"], "timeout": 2.0, **keys}
-
-
-def only_source(stage: Stage) -> DnsSource:
-    (source,) = stage.control_plane.discovery.sources
-    assert isinstance(source, DnsSource)
-    return source
-
-
-def known(stage: Stage) -> list[str]:
-    return list(stage.control_plane.registry.members)
-
-
-async def pass_time(stage: Stage, seconds: float) -> None:
-    """Let time pass and wait for the look-ups that are due."""
-    stage.clock.at += seconds
-    before = stage.control_plane.discovery
-    before.tick(stage.clock.at)
-    await before.close([source for source in before.sources if isinstance(source, DnsSource)])
-
-
-async def serve(stage: Stage, names: NameServer, *workers: Any, **keys: Any) -> None:
-    await stage.serve(*workers, discovery={"dns": [dns(names, **keys)]})
 
 
 async def test_address_records(stage: Stage, names: NameServer) -> None:
     """IPv4 and IPv6 addresses, resolved before the first client is served, with the configured keys."""
     worker = await stage.worker(response(b"found"))
     names.address(NAME, "127.0.0.1", "::1")
-    await serve(stage, names, port=worker.port, region="emea", weight=2, max_in_flight=5)
+    await serve_names(stage, names, port=worker.port, region="emea", weight=2, max_in_flight=5)
     assert (await stage.ask(get())).body == b"found"
     four, six = (await status(stage))["endpoints"]
     assert (four["id"], four["address"]) == (f"127.0.0.1-{worker.port}", f"http://127.0.0.1:{worker.port}")
@@ -63,7 +35,7 @@ async def test_unchanged_endpoint_keeps_its_state(stage: Stage, names: NameServe
     """An address is added, one is removed; the state of the one that stays is kept."""
     worker = await stage.worker(response())
     names.address(NAME, "127.0.0.1", "127.0.0.2")
-    await serve(stage, names, port=worker.port)
+    await serve_names(stage, names, port=worker.port)
     state = stage.state(f"127.0.0.1-{worker.port}")
     names.address(NAME, "127.0.0.3", "127.0.0.1")
     await pass_time(stage, 1)
@@ -75,7 +47,7 @@ async def test_ttl(stage: Stage, names: NameServer) -> None:
     """The smallest TTL of all records on the way, aliases included."""
     names.alias(NAME, "pool.test", ttl=7)
     names.address("pool.test", "127.0.0.1", ttl=30)
-    await serve(stage, names, port=80)
+    await serve_names(stage, names, port=80)
     assert known(stage) == ["127.0.0.1-80"]
     await pass_time(stage, 6.9)
     assert only_source(stage).lookups == 1
@@ -87,7 +59,7 @@ async def test_ttl(stage: Stage, names: NameServer) -> None:
 async def test_ttl_is_bounded(stage: Stage, names: NameServer, ttl: int, pause: float) -> None:
     """A TTL of 0 waits a second, one of a day waits `max_ttl`."""
     names.address(NAME, "127.0.0.1", ttl=ttl)
-    await serve(stage, names, port=80, max_ttl=20)
+    await serve_names(stage, names, port=80, max_ttl=20)
     for _ in range(8):
         await pass_time(stage, pause / 16)
     assert only_source(stage).lookups == 1
@@ -100,7 +72,7 @@ async def test_failed_look_up_keeps_the_endpoints(stage: Stage, names: NameServe
     """Retries back off, one message, the problem is in the status; a later answer is applied."""
     worker = await stage.worker(response(b"still"))
     names.address(NAME, "127.0.0.1")
-    await serve(stage, names, port=worker.port, timeout=0.2 if failure == "silence" else 2.0)
+    await serve_names(stage, names, port=worker.port, timeout=0.2 if failure == "silence" else 2.0)
     problems: list[str] = []
     stage.control_plane.discovery.say = problems.append
     await inject_failure(names, failure)
@@ -138,7 +110,7 @@ async def inject_failure(names: NameServer, failure: str) -> None:
 async def test_start_without_an_answer(stage: Stage, names: NameServer) -> None:
     """The balancer starts without endpoints and takes them from the first answer."""
     worker = await stage.worker(response())
-    await serve(stage, names, port=worker.port)
+    await serve_names(stage, names, port=worker.port)
     assert (await stage.ask(local(b"/-/health"))).status == 503
     assert (await stage.ask(get())).status == 503
     names.address(NAME, "127.0.0.1")
@@ -153,7 +125,7 @@ async def test_srv_records(stage: Stage, names: NameServer) -> None:
     names.service(NAME, (1, 3, one.port, "a.test"), (1, 0, two.port, "b.test"), (2, 9, 9, "c.test"))
     names.address("a.test", "127.0.0.1")
     names.address("b.test", "127.0.0.1")
-    await serve(stage, names, record="srv")
+    await serve_names(stage, names, record="srv")
     report = (await status(stage))["endpoints"]
     assert [(each["id"], each["weight"]) for each in report] == [
         (f"127.0.0.1-{one.port}", 3),
@@ -167,7 +139,7 @@ async def test_srv_target_without_addresses(stage: Stage, names: NameServer) -> 
     """An incomplete answer changes nothing."""
     names.service(NAME, (0, 0, 80, "a.test"))
     names.address("a.test", "127.0.0.1")
-    await serve(stage, names, record="srv")
+    await serve_names(stage, names, record="srv")
     names.service(NAME, (0, 0, 80, "a.test"), (0, 0, 80, "b.test"))
     await pass_time(stage, 1)
     assert known(stage) == ["127.0.0.1-80"]
@@ -198,7 +170,7 @@ async def test_reload(stage: Stage, names: NameServer) -> None:
     """A name that stays keeps its state; a removed name removes its endpoints."""
     names.address(NAME, "127.0.0.1", ttl=100)
     names.address("other.test", "127.0.0.2", ttl=100)
-    await serve(stage, names, port=80)
+    await serve_names(stage, names, port=80)
     first = only_source(stage)
     both = [dns(names, port=80), dns(names, name="other.test", port=81)]
     await stage.reload(discovery={"dns": both}, retries=0)
@@ -214,7 +186,7 @@ async def test_reload_during_a_look_up(stage: Stage, names: NameServer) -> None:
     """The result for a removed name is discarded."""
     worker = await stage.worker(response())
     names.address(NAME, "127.0.0.1")
-    await serve(stage, names, worker, port=80)
+    await serve_names(stage, names, worker, port=80)
     names.is_silent = True
     stage.clock.at += 1
     stage.control_plane.discovery.tick(stage.clock.at)
@@ -226,7 +198,7 @@ async def test_reload_during_a_look_up(stage: Stage, names: NameServer) -> None:
 
 
 async def test_problem_of_a_name_that_comes_back_is_logged_again(stage: Stage, names: NameServer) -> None:
-    await serve(stage, names, await stage.worker(response()), port=80)
+    await serve_names(stage, names, await stage.worker(response()), port=80)
     problems: list[str] = []
     stage.control_plane.discovery.say = problems.append
     for times in (1, 2):
@@ -240,7 +212,7 @@ async def test_problem_of_a_name_that_comes_back_is_logged_again(stage: Stage, n
 async def test_stop_during_a_look_up(stage: Stage, names: NameServer) -> None:
     """The balancer does not wait for the answer."""
     names.address(NAME, "127.0.0.1")
-    await serve(stage, names, port=80, timeout=60)
+    await serve_names(stage, names, port=80, timeout=60)
     names.is_silent = True
     stage.clock.at += 1
     stage.control_plane.discovery.tick(stage.clock.at)
@@ -252,7 +224,7 @@ async def test_stop_during_a_look_up(stage: Stage, names: NameServer) -> None:
 async def test_commands_on_a_discovered_endpoint(stage: Stage, names: NameServer) -> None:
     """State and weight set by command stay; removal is rejected."""
     names.address(NAME, "127.0.0.1", "127.0.0.2")
-    await serve(stage, names, port=80)
+    await serve_names(stage, names, port=80)
     change = local(
         b"/-/endpoints/127.0.0.1-80", method=b"PATCH", body=b'{"state": "maintenance", "weight": 4}'
     )

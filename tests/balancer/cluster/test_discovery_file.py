@@ -17,17 +17,10 @@ from balancer.__main__ import cli
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
 from balancer.process.server import Server
-from tests.balancer.control.test_admin import local, status
-from tests.balancer.control.test_reload import endpoint
-from tests.support.stage import Stage
+from tests.support.admin_requests import local, status
+from tests.support.config_files import table
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, get, response
-
-TABLE = '[[endpoints]]\nid = "{id}"\naddress = "http://127.0.0.1:{port}"\n'
-
-
-def table(port: int, name: str = "a", more: str = "") -> str:
-    return TABLE.format(id=name, port=port) + more
-
 
 STAMPS = count(10**18)
 

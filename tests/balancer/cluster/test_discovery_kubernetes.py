@@ -14,8 +14,8 @@ import pytest
 from balancer.cluster.discovery.kubernetes.api import LARGEST, MOST
 from balancer.cluster.discovery.kubernetes.source import LONGEST_PAUSE, WATCH_TIME, KubernetesSource
 from balancer.config.problems import ConfigError
-from tests.balancer.control.test_admin import local
-from tests.balancer.control.test_admin import status as balancer_status
+from tests.support.admin_requests import local
+from tests.support.admin_requests import status as balancer_status
 from tests.support.certificates import Shelf
 from tests.support.kubernetes_api import (
     ApiServer,

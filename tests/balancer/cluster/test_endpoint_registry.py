@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.balancer.control.test_admin import local, status
-from tests.balancer.control.test_reload import endpoint, holding, patient
+from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
-from tests.support.stage import Stage
+from tests.support.scripts import holding, patient
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import Message, ScriptedWorker, Wire, get, post, response
 
 

@@ -11,12 +11,11 @@ from balancer.control.admin.status_command import lines_of
 from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
 from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.request_copy import copied_head
-from tests.balancer.control.test_admin import local, status
-from tests.balancer.control.test_reload import endpoint, holding
-from tests.balancer.routes.test_routes import pool_of
+from tests.support.admin_requests import local, status
 from tests.support.http2_client import http2_client
 from tests.support.scripted_transports import Play, over_http2, values
-from tests.support.stage import Stage
+from tests.support.scripts import holding
+from tests.support.stage import Stage, endpoint, pool_of
 from tests.support.wire import Message, Wire, answering, get, playing, post, post_chunked, response
 
 ALL = {"pool": "shadow", "share": 1.0}

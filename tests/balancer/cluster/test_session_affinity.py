@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from balancer.config.problems import first_problem
 from balancer.config.schema.sticky import StickyConfig
-from tests.balancer.control.test_admin import local, status
+from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import Message, Wire, get, post, response

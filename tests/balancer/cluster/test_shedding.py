@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from policies import Available, EndpointState, Overloaded, RequestFacts
-from tests.balancer.exchange.test_queue import fill, gated
-from tests.balancer.exchange.test_retries import after_a_request
+from tests.support.scripts import after_a_request, fill, gated
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, Wire, get, response
 

@@ -12,6 +12,7 @@ from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError
 from balancer.config.schema.listen import ListenAddress
 from balancer.configuration import load
+from tests.support.config_files import ENDPOINT, problem, write
 
 SAMPLE = """
 listen = "127.0.0.1:8080"
@@ -23,29 +24,6 @@ address = "http://127.0.0.1:9001"
 region = "emea"
 weight = 1
 """
-
-ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9001"\n'
-
-
-def write(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "balancer.toml"
-    path.write_text(text)
-    return path
-
-
-def problems(path: Path) -> list[str]:
-    """The messages about a file, one line each, without its folder."""
-    with pytest.raises(ConfigError) as caught:
-        load(path, {})
-    assert caught.value.exit_code == 2
-    assert not any("\n" in message for message in caught.value.problems)
-    return [message.removeprefix(f"{path.parent}/") for message in caught.value.problems]
-
-
-def problem(tmp_path: Path, text: str) -> str:
-    """The only message, without file and line."""
-    (message,) = problems(write(tmp_path, text))
-    return re.sub(r"^balancer\.toml(:\d+)?: ", "", message)
 
 
 def test_sample_configuration(tmp_path: Path) -> None:

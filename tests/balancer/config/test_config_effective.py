@@ -11,9 +11,9 @@ import pytest
 from balancer.__main__ import main
 from balancer.config.effective import toml
 from balancer.configuration import load
-from tests.balancer.config.test_config import write
 from tests.support.command_line import complaint, run_in_process
-from tests.test_project import EXAMPLE, KEYS
+from tests.support.config_files import write
+from tests.support.documentation import EXAMPLE, KEYS
 
 SECRET = "hunter2-is-a-bad-secret"
 

@@ -10,7 +10,7 @@ import pytest
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
-from tests.balancer.config.test_config import ENDPOINT, write
+from tests.support.config_files import ENDPOINT, write
 
 SECRET = "hunter2-is-a-bad-secret"
 

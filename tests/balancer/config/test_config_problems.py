@@ -10,8 +10,8 @@ import pytest
 from balancer.config.problems import MOST_PROBLEMS, ConfigError, without_credentials
 from balancer.config.schema.sidecar import origins_from
 from balancer.configuration import load, load_sidecar
-from tests.balancer.config.test_config import ENDPOINT, problems, write
-from tests.balancer.control.test_admin import status
+from tests.support.admin_requests import status
+from tests.support.config_files import ENDPOINT, problems, write
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 

@@ -9,8 +9,8 @@ import pytest
 
 from balancer.__main__ import main
 from balancer.config.schema.rate_limits import RateLimitConfig
-from tests.balancer.config.test_config import problems, write
 from tests.support.command_line import run_in_process
+from tests.support.config_files import problems, write
 
 ENDPOINT = '[[endpoints]]\nid = "w"\naddress = "http://w:1"\n'
 LIMIT = '[[rate_limits]]\nname = "a"\nrequests = 10\n'

@@ -13,8 +13,8 @@ from balancer.config.loading import Settings
 from balancer.config.schema.named_pools import PoolSettings
 from balancer.configuration import load
 from balancer.exchange.runtime_config import runtime_config_of
-from tests.balancer.config.test_config import problems, write
 from tests.support.command_line import run_in_process
+from tests.support.config_files import problems, write
 
 POOLS = """\
 [pools.a]

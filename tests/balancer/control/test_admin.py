@@ -13,30 +13,14 @@ import pytest
 from aiohttp.http_parser import DeflateBuffer
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.admin_requests import LOCAL, TOKEN, local, status
 from tests.support.stage import Stage
 from tests.support.wire import Message, Wire, get, playing, post, response
-
-LOCAL = b"Host: localhost"
-TOKEN = "a-token-of-some-length"
-
-
-def local(
-    target: bytes, *fields: bytes, method: bytes = b"GET", body: bytes = b"", host: bytes = LOCAL
-) -> bytes:
-    length = b"Content-Length: %d" % len(body)
-    return b"\r\n".join((b"%b %b HTTP/1.1" % (method, target), host, length, *fields)) + b"\r\n\r\n" + body
 
 
 def put(document: Any, *fields: bytes) -> bytes:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     return local(b"/-/policy", *fields, method=b"PUT", body=body)
-
-
-async def status(stage: Stage) -> dict[str, Any]:
-    answer = await stage.ask(local(b"/-/status"))
-    assert answer.status == 200
-    report: dict[str, Any] = json.loads(answer.body)
-    return report
 
 
 async def test_probes(stage: Stage) -> None:
@@ -242,9 +226,9 @@ async def test_admin_sockets_require_the_token(stage: Stage, name: str) -> None:
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN, "listen": "127.0.0.1:0"})
     for connect in (stage.admin_client, stage.listen_client):
         wrong = (b"X-A: 1", BEARER + b"x", b"Authorization: Bearer \xff")
-        for field, status in (*((field, 404) for field in wrong), (BEARER, 200)):
+        for field, expected in (*((field, 404) for field in wrong), (BEARER, 200)):
             client = await connect()
-            assert (await client.ask(with_field(COMMANDS[name], field))).status == status
+            assert (await client.ask(with_field(COMMANDS[name], field))).status == expected
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ from balancer.control.admin.socket_path import found_socket, made_directory
 from balancer.control.admin.sockets import bind_unix, open_admin_sockets
 from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
-from tests.balancer.control.test_admin import TOKEN
-from tests.balancer.process.test_processes import are_two_without, eventually_true
-from tests.support.programs import Program, Start, starting
+from tests.support.admin_requests import TOKEN
+from tests.support.programs import Program, Start, are_two_without, eventually_true, starting
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, get, response
 

@@ -10,8 +10,9 @@ import pytest
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.merge import merged_status
 from balancer.control.admin.status import process_status
+from tests.support.admin_requests import local
 from tests.support.stage import Stage
-from tests.support.wire import Message, get, response
+from tests.support.wire import get, response
 
 POLICY = {
     "name": "round-robin",
@@ -20,13 +21,8 @@ POLICY = {
 }
 
 
-async def admin_request(stage: Stage, method: bytes, path: bytes, body: bytes = b"") -> Message:
-    head = b"%b %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (method, path, len(body))
-    return await stage.ask(head + body)
-
-
 async def policy_of(stage: Stage) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((await admin_request(stage, b"GET", b"/-/policy")).body)
+    report: dict[str, Any] = json.loads((await stage.ask(local(b"/-/policy"))).body)
     return report
 
 
@@ -40,7 +36,7 @@ async def test_no_canary_or_shadow_by_default(stage: Stage) -> None:
     report = await policy_of(stage)
     assert (report["canary"], report["shadow"], report["spec"]) == (None, [], {"name": "round-robin"})
     assert (stage.proxy.canary, stage.control_plane.shadows) == (None, ())
-    assert b"steelyard_policy_" not in (await admin_request(stage, b"GET", b"/-/metrics")).body
+    assert b"steelyard_policy_" not in (await stage.ask(local(b"/-/metrics"))).body
 
 
 async def test_status_of_canary_and_shadows(stage: Stage) -> None:
@@ -74,14 +70,14 @@ async def test_failures_count_for_the_policy_that_picked(stage: Stage) -> None:
 async def test_canary_changes_at_run_time(stage: Stage) -> None:
     """By command and by reload; putting a returned `spec` restores all of it."""
     await serve_two_workers(stage)
-    put = await admin_request(stage, b"PUT", b"/-/policy", json.dumps(POLICY).encode())
+    put = await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(POLICY).encode()))
     assert put.status == 200
     spec = json.loads(put.body)["spec"]
     assert spec["canary"] == POLICY["canary"]
     assert (await policy_of(stage))["canary"]["share"] == 0.5
-    await admin_request(stage, b"PUT", b"/-/policy", b'"random"')
+    await stage.ask(local(b"/-/policy", method=b"PUT", body=b'"random"'))
     assert (await policy_of(stage))["canary"] is None
-    assert (await admin_request(stage, b"PUT", b"/-/policy", json.dumps(spec).encode())).status == 200
+    assert (await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(spec).encode()))).status == 200
     assert (await policy_of(stage))["spec"] == spec
     await stage.reload(policy="random")
     assert stage.proxy.canary is None
@@ -89,9 +85,9 @@ async def test_canary_changes_at_run_time(stage: Stage) -> None:
 
 async def test_check_of_a_policy_changes_nothing(stage: Stage) -> None:
     await serve_two_workers(stage)
-    fine = await admin_request(stage, b"PUT", b"/-/policy?check", b'"random"')
+    fine = await stage.ask(local(b"/-/policy?check", method=b"PUT", body=b'"random"'))
     assert (fine.status, json.loads(fine.body)["name"]) == (200, "round-robin")
-    assert (await admin_request(stage, b"PUT", b"/-/policy?check", b'"p2x"')).status == 422
+    assert (await stage.ask(local(b"/-/policy?check", method=b"PUT", body=b'"p2x"'))).status == 422
 
 
 async def test_sticky_requests_are_not_counted(stage: Stage) -> None:
@@ -107,7 +103,7 @@ async def test_metrics_by_role(stage: Stage) -> None:
     await serve_two_workers(stage, policy=POLICY)
     for _ in range(20):
         await stage.ask(get())
-    text = (await admin_request(stage, b"GET", b"/-/metrics")).body.decode()
+    text = (await stage.ask(local(b"/-/metrics"))).body.decode()
     rows = dict(line.rpartition(" ")[::2] for line in text.splitlines() if not line.startswith("#"))
     served = [
         float(rows[f'steelyard_policy_latency_seconds_count{{policy="{name}",role="{role}"}}'])
@@ -144,7 +140,7 @@ async def test_merged_status_of_processes(stage: Stage) -> None:
 )
 async def test_invalid_canary_or_shadow(stage: Stage, policy: dict[str, Any], problem: str) -> None:
     await serve_two_workers(stage)
-    refused = await admin_request(stage, b"PUT", b"/-/policy", json.dumps(policy).encode())
+    refused = await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(policy).encode()))
     assert refused.status == 422
     assert problem in json.loads(refused.body)["error"]
     assert stage.proxy.canary is None

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli
-from tests.balancer.control.test_admin import TOKEN
+from tests.support.admin_requests import TOKEN
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -46,7 +46,7 @@ async def test_commands_of_an_endpoint(stage: Stage) -> None:
 async def test_leaving_endpoint_is_listed(stage: Stage) -> None:
     """While it has requests in flight."""
     go = asyncio.Event()
-    from tests.balancer.control.test_reload import holding
+    from tests.support.scripts import holding
 
     worker = await holding(stage, go)
     await stage.serve(worker)

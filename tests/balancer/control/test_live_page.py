@@ -16,10 +16,11 @@ from balancer.control.admin.page import sampler, streaming
 from balancer.control.admin.page.document import page
 from balancer.control.admin.page.window import WINDOW, Window
 from policies import registry
-from tests.balancer.control.test_admin import TOKEN, local, status
+from tests.support.admin_requests import TOKEN, local, status
+from tests.support.live_stream import opened, snapshot_of
 from tests.support.programs import Start, starting, workers
 from tests.support.stage import Stage
-from tests.support.wire import PATIENCE, ScriptedWorker, Wire, get, response
+from tests.support.wire import PATIENCE, ScriptedWorker, get, response
 
 AUTHORIZED = b"Authorization: Bearer " + TOKEN.encode()
 ADMIN = {"listen": "127.0.0.1:0", "token": TOKEN}
@@ -30,33 +31,6 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot every few milliseconds."""
     monkeypatch.setattr(sampler, "PERIOD", 0.005)
     monkeypatch.setattr(sampler, "SHARE", 1.0)
-
-
-async def events_of(wire: Wire) -> AsyncIterator[tuple[str, Any]]:
-    """Events of a stream whose response head has been read."""
-    text = b""
-    while size := int(await wire.until(b"\r\n"), 16):
-        text += await wire.exactly(size)
-        await wire.exactly(2)
-        while b"\n\n" in text:
-            block, _, text = text.partition(b"\n\n")
-            name, data = block.split(b"\n")
-            yield name.removeprefix(b"event: ").decode(), json.loads(data.removeprefix(b"data: "))
-
-
-async def opened(wire: Wire, *fields: bytes, target: bytes = b"/-/stream") -> AsyncIterator[tuple[str, Any]]:
-    """Send the request for the stream and read the head of the response."""
-    await wire.send(local(target, *fields))
-    head = await wire.head()
-    assert (head.status, head.value(b"Content-Type")) == (200, b"text/event-stream")
-    return events_of(wire)
-
-
-async def snapshot_of(events: AsyncIterator[tuple[str, Any]]) -> Any:
-    async with asyncio.timeout(20):
-        while (found := await anext(events))[0] != "snapshot":
-            pass
-    return found[1]
 
 
 # --- the document

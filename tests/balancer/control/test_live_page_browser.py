@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.platform.ports import free_ports
-from tests.balancer.control.test_admin import TOKEN
+from tests.support.admin_requests import TOKEN
 from tests.support.chromium import NARROW, WIDE, Tab, chromium, program
 from tests.support.programs import Load, Program, Start, starting, workers
 from tests.support.stage import Stage

@@ -19,7 +19,7 @@ from balancer.__main__ import main, overrides
 from policies import registry
 from tests.support.command_line import complaint
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, Wire, get, playing, response
+from tests.support.wire import ScriptedWorker, Wire, client_of, get, playing, response
 
 Run = Callable[..., Awaitable[Process]]
 SAMPLE = 'policy = "random"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\nregion = "emea"\n'
@@ -61,10 +61,6 @@ async def port_of(process: Process) -> int:
     match = re.search(r"balancer ready on http://127\.0\.0\.1:(\d+) ", line)
     assert match, line
     return int(match[1])
-
-
-async def client_of(port: int) -> Wire:
-    return Wire(*await asyncio.open_connection("127.0.0.1", port))
 
 
 def options(*workers: ScriptedWorker) -> list[str]:

@@ -13,9 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from balancer.cluster.condition import DOWN, Condition
 from balancer.control.admin.metrics import metrics_text
 from policies.facts import OutcomeKind
-from tests.balancer.control.test_reload import endpoint
 from tests.support.root import ROOT
-from tests.support.stage import Stage
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import get, response
 
 DEPLOY = ROOT / "deploy"

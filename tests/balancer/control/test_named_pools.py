@@ -16,10 +16,9 @@ from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.process.server import Server, build, build_pool
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.sharing.siblings import Siblings
-from tests.balancer.cluster.test_discovery_file import table
-from tests.balancer.control.test_admin import status
-from tests.balancer.routes.test_routes import pool_of, serve
-from tests.support.stage import ManualClock, Stage
+from tests.support.admin_requests import status
+from tests.support.config_files import table
+from tests.support.stage import ManualClock, Stage, pool_of, serve_api
 from tests.support.wire import PATIENCE, get, response
 
 STATIC: dict[str, Any] = {"endpoints": [{"id": "n0", "address": "http://127.0.0.1:1", "region": "r"}]}
@@ -49,7 +48,7 @@ async def test_file_that_vanishes_while_new_pools_are_looked_up(
 ) -> None:
     """Refused as a whole, with the pools of the old configuration in force."""
     api = pool_of(await stage.worker(response(b"api")))
-    await serve(stage, api)
+    await serve_api(stage, api)
     path = tmp_path / "endpoints.toml"
     path.write_text(table(1, "a7"))
     prepare = NamedPools.prepare
@@ -76,7 +75,7 @@ async def test_unreadable_token_when_only_tls_changes(stage: Stage, tmp_path: Pa
         "token_file": str(token),
     }
     api = pool_of(await stage.worker(response(b"api")), discovery={"kubernetes": kubernetes})
-    await serve(stage, api)
+    await serve_api(stage, api)
     token.unlink()
     changed = {**api, "upstream_tls": {"server_name": "api.test"}}
     problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
@@ -89,7 +88,7 @@ async def test_unreadable_token_when_only_tls_changes(stage: Stage, tmp_path: Pa
 async def test_discovered_endpoints_need_a_faulty_certificate(stage: Stage, tmp_path: Path) -> None:
     """Those of a file that the reload adds are known only when it is read."""
     api = pool_of(await stage.worker(response(b"api")))
-    await serve(stage, api)
+    await serve_api(stage, api)
     path, missing = tmp_path / "endpoints.toml", tmp_path / "ca.pem"
     path.write_text(table(1, "a7").replace("http:", "https:"))
     changed = {**api, "discovery": {"file": {"path": str(path)}}, "upstream_tls": {"ca": str(missing)}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.balancer.control.test_canary import admin_request
+from tests.support.admin_requests import local
 from tests.support.stage import Stage
 from tests.support.wire import answering_after, get, response
 
@@ -16,7 +16,7 @@ EXPLAIN = b"/-/explain"
 
 
 async def explained(stage: Stage) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((await admin_request(stage, b"GET", EXPLAIN)).body)
+    report: dict[str, Any] = json.loads((await stage.ask(local(EXPLAIN))).body)
     return report
 
 
@@ -35,7 +35,7 @@ async def test_off_by_default(stage: Stage) -> None:
 
 async def test_recorded_picks(stage: Stage) -> None:
     await serve_two_workers(stage)
-    began = await admin_request(stage, b"POST", EXPLAIN, body=b'{"seconds": 30, "keep": 2}')
+    began = await stage.ask(local(EXPLAIN, method=b"POST", body=b'{"seconds": 30, "keep": 2}'))
     assert (began.status, json.loads(began.body)["seconds_left"]) == (201, 30)
     for _ in range(3):
         await stage.ask(get(b"/secret"))
@@ -52,7 +52,7 @@ async def test_recorded_picks(stage: Stage) -> None:
 async def test_recording_ends_after_its_time(stage: Stage) -> None:
     """The recorded picks can still be read."""
     await serve_two_workers(stage)
-    await admin_request(stage, b"POST", EXPLAIN, body=b'{"seconds": 30}')
+    await stage.ask(local(EXPLAIN, method=b"POST", body=b'{"seconds": 30}'))
     await stage.ask(get())
     stage.advance(30)
     stage.control_plane.explanations.tick(stage.clock.at)
@@ -64,8 +64,8 @@ async def test_recording_ends_after_its_time(stage: Stage) -> None:
 
 async def test_recording_ends_by_command(stage: Stage) -> None:
     await serve_two_workers(stage)
-    await admin_request(stage, b"POST", EXPLAIN)
-    assert json.loads((await admin_request(stage, b"DELETE", EXPLAIN)).body)["on"] is False
+    await stage.ask(local(EXPLAIN, method=b"POST"))
+    assert json.loads((await stage.ask(local(EXPLAIN, method=b"DELETE"))).body)["on"] is False
     assert stage.proxy.router.trace is None
 
 
@@ -74,14 +74,14 @@ async def test_recording_ends_by_command(stage: Stage) -> None:
 )
 async def test_invalid_command(stage: Stage, body: bytes) -> None:
     await serve_two_workers(stage)
-    assert (await admin_request(stage, b"POST", EXPLAIN, body=body)).status == 422
+    assert (await stage.ask(local(EXPLAIN, method=b"POST", body=body))).status == 422
     assert stage.proxy.router.trace is None
 
 
 async def test_changed_policy_is_explained(stage: Stage) -> None:
     await serve_two_workers(stage)
-    await admin_request(stage, b"POST", EXPLAIN)
-    await admin_request(stage, b"PUT", b"/-/policy", b'"round-robin"')
+    await stage.ask(local(EXPLAIN, method=b"POST"))
+    await stage.ask(local(b"/-/policy", method=b"PUT", body=b'"round-robin"'))
     await stage.ask(get())
     assert (await explained(stage))["recent"][0]["steps"]
 
@@ -134,7 +134,7 @@ async def test_metrics_of_reasons(stage: Stage) -> None:
     await serve_two_workers(stage, explain={"enabled": True})
     for _ in range(3):
         await stage.ask(get())
-    metrics = (await admin_request(stage, b"GET", b"/-/metrics")).body.decode()
+    metrics = (await stage.ask(local(b"/-/metrics"))).body.decode()
     rows = [line for line in metrics.splitlines() if line.startswith("steelyard_pick_reasons_total{")]
     assert sum(float(line.rpartition(" ")[2]) for line in rows) >= 3
     await stage.reload(explain={})

@@ -15,40 +15,19 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
-from tests.balancer.control.test_admin import TOKEN, local, status
-from tests.support.stage import Stage
+from tests.support.admin_requests import TOKEN, local, status
+from tests.support.scripts import holding, patient
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import (
     Message,
-    Script,
     ScriptedWorker,
     Wire,
-    answering,
-    answering_after,
     get,
     post,
     response,
 )
 
 RELOAD = local(b"/-/reload", method=b"POST")
-
-
-def endpoint(worker: ScriptedWorker, name: str = "w0", **keys: Any) -> dict[str, Any]:
-    return {"id": name, "address": f"http://127.0.0.1:{worker.port}", "region": "r", **keys}
-
-
-async def holding(stage: Stage, go: asyncio.Event, body: bytes = b"held") -> ScriptedWorker:
-    """A worker that answers once `go` is set."""
-    return await stage.worker(answering_after(go, response(body)))
-
-
-def patient(body: bytes) -> Script:
-    """Answer every request, with a long wait for the next one."""
-
-    async def script(wire: Wire) -> None:
-        wire.patience = 60.0
-        await answering(response(body))(wire)
-
-    return script
 
 
 def has_more_than(answers: list[Message], number: int) -> bool:

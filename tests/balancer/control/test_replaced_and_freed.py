@@ -16,12 +16,11 @@ import pytest
 
 from balancer.downstream.timeouts import Sweep
 from benchmarks.harness.open_load import without_collections
-from tests.balancer.cluster.test_discovery_file import table
-from tests.balancer.downstream.test_http2_ends import WEBSOCKET
-from tests.balancer.exchange.test_tunnel import SWITCHED, UPGRADE_FIELDS
 from tests.support.certificates import Shelf
-from tests.support.http2_client import http2_client
+from tests.support.config_files import table
+from tests.support.http2_client import WEBSOCKET, http2_client
 from tests.support.name_server import NameServer
+from tests.support.scripts import SWITCHED, UPGRADE_FIELDS
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 

@@ -11,23 +11,12 @@ from typing import Any
 
 from balancer.control.admin.merge import merged_status
 from balancer.control.admin.status import process_status
-from tests.balancer.control.test_admin import status
-from tests.support.root import ROOT
+from tests.support.admin_requests import status
+from tests.support.documentation import documented
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, response
 
-PAGE = (ROOT / "docs" / "status.md").read_text(encoding="utf-8")
 OPEN = ("", "*")
-
-
-def documented() -> dict[str, str]:
-    """Meanings by field, those of endpoints with `endpoints[].` before them."""
-    found: dict[str, str] = {}
-    whole, _, endpoints = PAGE.partition("## Endpoints")
-    for part, prefix in ((whole, ""), (endpoints, "endpoints[].")):
-        for names, meaning in re.findall(r"^\| (`.*?) \| (.*) \|$", part, re.MULTILINE):
-            found |= {prefix + name: meaning for name in re.findall(r"`([^`]+)`", names)}
-    return found
 
 
 def fields_of(value: Any, path: str = "") -> Iterator[str]:

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.__main__ import cli
-from tests.balancer.control.test_admin import local
-from tests.balancer.control.test_live_page import opened, snapshot_of
-from tests.balancer.control.test_truthful_status import hang
+from tests.support.admin_requests import local
+from tests.support.live_stream import opened, snapshot_of
 from tests.support.programs import PATIENCE, Program, starting
+from tests.support.scripts import hang
 from tests.support.stage import Stage
 from tests.support.wire import Script, answering, get, response
 

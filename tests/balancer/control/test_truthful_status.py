@@ -25,7 +25,8 @@ from balancer.control.admin.options import BalancerClient
 from balancer.control.admin.status import process_status
 from balancer.sharing.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
-from tests.balancer.control.test_admin import local, status
+from tests.support.admin_requests import local, status
+from tests.support.scripts import hang
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
 
@@ -55,12 +56,6 @@ class Log:
         lines = list(self._lines)
         self._lines.clear()
         return lines
-
-
-async def hang(wire: Wire) -> None:
-    """Take requests and answer none."""
-    while True:
-        await wire.request()
 
 
 def healthy_then(answer: bytes) -> Script:

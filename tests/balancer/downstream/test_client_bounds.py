@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from balancer.exchange.client_usage import ClientUsages, PendingRequest
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import RequestHeads
-from tests.balancer.control.test_admin import status
-from tests.balancer.downstream.test_http2_ends import WEBSOCKET, accept_of
-from tests.balancer.exchange.test_buffering import metrics
+from tests.support.admin_requests import metrics, status
 from tests.support.example_counts import examples
-from tests.support.http2_client import Http2Client, fields, http2_client
+from tests.support.http2_client import WEBSOCKET, Http2Client, accept_of, fields, http2_client
 from tests.support.programs import PATIENCE, starting, workers
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, get, response

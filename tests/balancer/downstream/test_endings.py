@@ -17,12 +17,10 @@ import pytest
 
 from balancer.http.h2.events import CANCEL
 from balancer.recording.format import ENDS
-from tests.balancer.downstream.test_http2_ends import WEBSOCKET, accept_of
-from tests.balancer.log.test_access_log_writer import LogRecord
-from tests.balancer.recording.test_recording import blocks
 from tests.support.collector import TAKEN, spans_of
 from tests.support.frames import WINDOW_UPDATE, frame
-from tests.support.http2_client import Http2Client, fields, http2_client
+from tests.support.http2_client import WEBSOCKET, Http2Client, accept_of, fields, http2_client
+from tests.support.log_entries import LogRecord, blocks
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get
 

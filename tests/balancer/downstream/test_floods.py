@@ -9,12 +9,11 @@ import pytest
 from balancer.http.h1.response_head import INTERIM_LIMIT
 from balancer.http.h2.limits import FRAMES_PER_HEAD
 from balancer.http.h2.settings import IDLE_LIMIT
-from tests.balancer.downstream.test_http2 import fault_of, headers, serve_frames
-from tests.balancer.upstream.test_transports import hello, run
 from tests.support.frames import frame, has_request
-from tests.support.scripted_transports import Play, over_http1, over_http2
+from tests.support.http2_client import headers_frame
+from tests.support.scripted_transports import Play, hello, over_http1, over_http2, serve_frames, serve_over
 from tests.support.stage import Stage
-from tests.support.wire import Message, ScriptedWorker, Wire, get, post, response
+from tests.support.wire import Message, ScriptedWorker, Wire, fault_of, get, post, response
 
 HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 
@@ -94,7 +93,7 @@ async def test_interim_responses_are_limited_over_other_transports(stage: Stage,
 
     plays: list[Play] = []
     worker = over_http2(script, plays) if transport == "http2" else over_http1(script, plays)
-    await run(stage, worker, transport, retries=0)
+    await serve_over(stage, worker, transport, retries=0)
     client = await stage.client()
     await client.send(get(b"/hints"))
     assert await interim_responses(client) == INTERIM_LIMIT
@@ -121,7 +120,7 @@ async def test_frames_without_progress_are_limited(stage: Stage, kind: str) -> N
     """Frames that the HTTP/2 library would accept without limit. It counts those that are no event by the seconds of
     its own clock, of which one may begin meanwhile: so there are twice as many.
     """
-    head = headers((":status", "200")).serialize()
+    head = headers_frame((":status", "200")).serialize()
     flood = [head, *[frame(0, stream=1)] * (IDLE_LIMIT + FRAMES_PER_HEAD + 1)]
     await serve_frames(stage, *(flood if kind == "empty data" else [FRAMES[kind]] * (2 * IDLE_LIMIT + 1)))
     assert_limit(await stage.ask(get()), IDLE_LIMIT)
@@ -132,7 +131,7 @@ async def test_frames_without_progress_are_limited(stage: Stage, kind: str) -> N
 async def test_frames_without_progress_are_counted_by_the_second(stage: Stage) -> None:
     """As many again after a second; a head and parts of a body allow a few more."""
     pings = FRAMES["ping"] * (IDLE_LIMIT // 4)
-    parts = [headers((":status", "200")).serialize(), *[frame(0, b"x", stream=1)] * 3]
+    parts = [headers_frame((":status", "200")).serialize(), *[frame(0, b"x", stream=1)] * 3]
 
     async def script(wire: Wire) -> None:
         while not has_request(wire.received):
@@ -146,7 +145,7 @@ async def test_frames_without_progress_are_counted_by_the_second(stage: Stage) -
         await wire.send(pings * 4 + frame(0, b"x", stream=1, flags=1))
         await wire.closed()
 
-    await run(stage, ScriptedWorker(script), "http2", retries=0)
+    await serve_over(stage, ScriptedWorker(script), "http2", retries=0)
     assert (await stage.ask(get())).body == b"xxxx"
 
 
@@ -162,7 +161,9 @@ async def test_worker_that_reads_no_replies(stage: Stage) -> None:
             await wire.some(200)
         wide = struct.pack("!HI", 4, 2**31 - 1)
         await wire.send(
-            frame(4, wide) + frame(8, struct.pack("!I", 2**30)) + headers((":status", "200")).serialize()
+            frame(4, wide)
+            + frame(8, struct.pack("!I", 2**30))
+            + headers_frame((":status", "200")).serialize()
         )
         wire.stop_reading()
         try:
@@ -172,7 +173,7 @@ async def test_worker_that_reads_no_replies(stage: Stage) -> None:
         except ConnectionError:
             return
 
-    await run(stage, ScriptedWorker(script), "http2", retries=0)
+    await serve_over(stage, ScriptedWorker(script), "http2", retries=0)
     client = await stage.client()
     client.patience = 50.0  # the flood takes ten seconds of processor time
     client.write(post(bytes(16 << 20)))

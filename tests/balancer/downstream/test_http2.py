@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,55 +11,36 @@ import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hpack import Encoder
-from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame
-from hyperframe.frame import SettingsFrame as Settings
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+)
 
 from balancer.errors import StreamRefused
 from balancer.http.h2.settings import PING_AFTER, PING_WAIT
 from balancer.upstream.http1.stream import UpstreamStream
 from balancer.upstream.request import ResponseSink
-from tests.balancer.upstream.test_transports import MEBI, echo, hello, hello_after, run, sending
 from tests.support.certificates import Shelf
-from tests.support.frames import has_request
-from tests.support.scripted_transports import Http2, Play, Script, over_http2, values
+from tests.support.http2_client import headers_frame
+from tests.support.scripted_transports import (
+    MEBI,
+    Http2,
+    Play,
+    echo,
+    hello,
+    hello_after,
+    over_http2,
+    sending,
+    serve_frames,
+    serve_over,
+    serve_plays,
+    values,
+)
 from tests.support.stage import Stage
-from tests.support.wire import PATIENCE, Message, ScriptedWorker, Wire, get, post, response
-
-
-async def serve_script(
-    stage: Stage, script: Script, streams: int | None = None, **settings: Any
-) -> list[Any]:
-    """Serve with a worker that runs `script`; return its plays as they begin."""
-    plays: list[Play] = []
-    await run(stage, over_http2(script, plays, streams), "http2", **settings)
-    return plays
-
-
-async def serve_frames(stage: Stage, *frames: Frame | bytes, **settings: Any) -> ScriptedWorker:
-    """Serve with a worker that answers each connection's first request with these frames."""
-
-    async def script(wire: Wire) -> None:
-        while not has_request(wire.received):
-            await wire.some()
-        data = [frame if isinstance(frame, bytes) else frame.serialize() for frame in frames]
-        await wire.send(Settings(0).serialize() + b"".join(data))
-        await wire.closed()
-
-    worker = ScriptedWorker(script)
-    await run(stage, worker, "http2", **{"retries": 0, **settings})
-    return worker
-
-
-def headers(*fields: tuple[str, str], stream: int = 1, flags: tuple[str, ...] = ("END_HEADERS",)) -> Frame:
-    block = Encoder().encode([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields])
-    return HeadersFrame(stream, block, flags=list(flags))
-
-
-def fault_of(answer: Message) -> tuple[int, str, str]:
-    body = json.loads(answer.body)
-    assert "\n" not in body["detail"]
-    return answer.status, body["error"], body["detail"]
-
+from tests.support.wire import PATIENCE, ScriptedWorker, fault_of, get, post, response
 
 # --- streams
 
@@ -68,7 +48,7 @@ def fault_of(answer: Message) -> tuple[int, str, str]:
 async def test_one_connection_for_all_requests(stage: Stage) -> None:
     """Fifty concurrent requests on one connection, which is counted once."""
     gate = asyncio.Event()
-    plays = await serve_script(stage, hello_after(gate))
+    plays = await serve_plays(stage, hello_after(gate))
     asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(50)]
     await stage.eventually(lambda: len(plays) == 50)
     pool = stage.pool()
@@ -81,7 +61,7 @@ async def test_one_connection_for_all_requests(stage: Stage) -> None:
 async def test_second_connection_when_the_first_is_full(stage: Stage) -> None:
     """MAX_CONCURRENT_STREAMS is respected; further requests use another connection."""
     gate = asyncio.Event()
-    plays = await serve_script(stage, hello_after(gate, b"/wait"), streams=3)
+    plays = await serve_plays(stage, hello_after(gate, b"/wait"), streams=3)
     assert (await stage.ask(get())).body == b"hello"
     asking = [asyncio.ensure_future(stage.ask(get(b"/wait"))) for _ in range(7)]
     await stage.eventually(lambda: len(plays) == 8)
@@ -108,7 +88,7 @@ async def test_late_stream_limit(stage: Stage) -> None:
         else:
             await echo(play)
 
-    plays = await serve_script(stage, script)
+    plays = await serve_plays(stage, script)
     answers = await asyncio.gather(*(stage.ask(post(b"x")) for _ in range(6)))
     assert {answer.status for answer in answers} == {200}
     assert stage.proxy.counts.retried == len(refused) > 0
@@ -116,7 +96,7 @@ async def test_late_stream_limit(stage: Stage) -> None:
 
 async def test_disconnect_cancels_the_stream(stage: Stage) -> None:
     """By RST_STREAM (CANCEL); the connection and its other streams continue."""
-    plays = await serve_script(stage, hello_after(asyncio.Event(), b"/slow"))
+    plays = await serve_plays(stage, hello_after(asyncio.Event(), b"/slow"))
     client = await stage.client()
     await client.send(get(b"/slow"))
     await stage.eventually(lambda: plays)
@@ -128,7 +108,7 @@ async def test_disconnect_cancels_the_stream(stage: Stage) -> None:
 
 async def test_early_response(stage: Stage) -> None:
     """The rest of the body is not sent, and the stream is cancelled."""
-    plays = await serve_script(stage, sending(413, length=0))
+    plays = await serve_plays(stage, sending(413, length=0))
     client = await stage.client()
     client.write(post(MEBI * 8))
     assert (await client.response()).status == 413
@@ -151,7 +131,7 @@ async def test_resets_by_code(stage: Stage, code: int, error: str, name: str) ->
         assert isinstance(play, Http2)
         play.reset(code)
 
-    plays = await serve_script(stage, script)
+    plays = await serve_plays(stage, script)
     status, reason, detail = fault_of(await stage.ask(post(b"x")))
     assert (status, reason) == (502, error)
     assert name in detail
@@ -180,7 +160,7 @@ async def test_goaway_loses_no_request(stage: Stage) -> None:
             await gate.wait()
         await echo(play)
 
-    plays = await serve_script(stage, script)
+    plays = await serve_plays(stage, script)
     clients = [await stage.client() for _ in range(5)]
     for i, client in enumerate(clients):
         await client.send(post(b"%d" % i))
@@ -202,7 +182,7 @@ async def test_goaway_while_idle(stage: Stage) -> None:
         await hello(play)
         play.peer.writer.write(GoAwayFrame(0, last_stream_id=2**31 - 1).serialize())
 
-    await serve_script(stage, script)
+    await serve_plays(stage, script)
     for _ in range(3):
         assert (await stage.ask(post(b"x"))).body == b"hello"
         await stage.eventually(lambda: not stage.pool().idle)
@@ -211,7 +191,7 @@ async def test_goaway_while_idle(stage: Stage) -> None:
 
 async def test_connection_closed_between_lease_and_request(stage: Stage) -> None:
     """The request is reported as refused, so that it can be retried."""
-    await serve_script(stage, hello)
+    await serve_plays(stage, hello)
     assert (await stage.ask(get())).body == b"hello"
     upstream = stage.pool().lease()
     assert isinstance(upstream, UpstreamStream)
@@ -232,7 +212,7 @@ async def test_connection_closed_between_lease_and_request(stage: Stage) -> None
 
 async def test_slow_client_blocks_only_its_stream(stage: Stage) -> None:
     """Other streams of the connection transfer megabytes meanwhile."""
-    plays = await serve_script(stage, sending(200, *[MEBI] * 8, length=len(MEBI) * 8))
+    plays = await serve_plays(stage, sending(200, *[MEBI] * 8, length=len(MEBI) * 8))
     slow = await stage.client(receive_buffer=65_536)
     await slow.send(get())
     await slow.head()
@@ -255,7 +235,7 @@ async def test_changing_window_size(stage: Stage) -> None:
         play.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100_000})
         await echo(play)
 
-    await serve_script(stage, script)
+    await serve_plays(stage, script)
     for _ in range(2):
         assert (await stage.ask(post(MEBI))).body == MEBI
 
@@ -270,16 +250,22 @@ OK = (":status", "200")
     ("frames", "detail"),
     [
         ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), None),
-        ((headers(("server", "x")),), "HTTP/2: "),
-        ((headers(OK, ("Server", "x")),), "HTTP/2: "),
-        ((headers(OK, ("connection", "close")),), "HTTP/2: "),
-        ((headers(OK, ("x", "a\r\nset-cookie: b")),), "HTTP/2: "),
-        ((headers((":status", "2x0")),), ""),
-        ((headers((":status", "101")),), ""),
-        ((headers(OK, ("content-length", "5")), DataFrame(1, b"four", flags=["END_STREAM"])), "HTTP/2: "),
-        ((headers(OK, ("content-length", "3")), DataFrame(1, b"four", flags=["END_STREAM"])), "HTTP/2: "),
+        ((headers_frame(("server", "x")),), "HTTP/2: "),
+        ((headers_frame(OK, ("Server", "x")),), "HTTP/2: "),
+        ((headers_frame(OK, ("connection", "close")),), "HTTP/2: "),
+        ((headers_frame(OK, ("x", "a\r\nset-cookie: b")),), "HTTP/2: "),
+        ((headers_frame((":status", "2x0")),), ""),
+        ((headers_frame((":status", "101")),), ""),
+        (
+            (headers_frame(OK, ("content-length", "5")), DataFrame(1, b"four", flags=["END_STREAM"])),
+            "HTTP/2: ",
+        ),
+        (
+            (headers_frame(OK, ("content-length", "3")), DataFrame(1, b"four", flags=["END_STREAM"])),
+            "HTTP/2: ",
+        ),
         ((DataFrame(1, b"x"),), "HTTP/2: "),
-        ((headers(OK, ("x", "y" * 70_000), flags=()),), "frame"),
+        ((headers_frame(OK, ("x", "y" * 70_000), flags=()),), "frame"),
         ((b"\x00\x00\x05\x01\x04\x00\x00\x00\x01\xff\xff\xff\xff\xff",), "HTTP/2: "),
         ((b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",), "too large frame size"),
         ((GoAwayFrame(0).serialize()[:9][:2] + b"\x00\x07\x00\x00\x00\x00\x00",), "FRAME_SIZE_ERROR"),
@@ -297,7 +283,7 @@ async def test_invalid_frames(stage: Stage, frames: tuple[Any, ...], detail: str
 
 async def test_http1_response(stage: Stage) -> None:
     worker = ScriptedWorker(lambda wire: wire.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
-    await run(stage, worker, "http2", retries=0)
+    await serve_over(stage, worker, "http2", retries=0)
     status, error, detail = fault_of(await stage.ask(post(b"")))
     assert (status, error) == (502, "malformed_response")
     assert "HTTP/1" in detail
@@ -305,7 +291,7 @@ async def test_http1_response(stage: Stage) -> None:
 
 async def test_continuation_flood(stage: Stage) -> None:
     """The size of a head is limited."""
-    flood = [headers(OK, flags=()), *(ContinuationFrame(1, b"\0\1a\1b" * 3000) for _ in range(200))]
+    flood = [headers_frame(OK, flags=()), *(ContinuationFrame(1, b"\0\1a\1b" * 3000) for _ in range(200))]
     await serve_frames(stage, *flood)
     assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
 
@@ -328,11 +314,11 @@ async def test_other_streams_of_a_malformed_response(stage: Stage) -> None:
         if play.target == b"/good":
             await gate.wait()
         if play.target == b"/bad":
-            play.peer.writer.write(headers(("nothing", "x"), stream=play.stream_id).serialize())
+            play.peer.writer.write(headers_frame(("nothing", "x"), stream=play.stream_id).serialize())
             return
         await hello(play)
 
-    plays = await serve_script(stage, script)
+    plays = await serve_plays(stage, script)
     good = asyncio.ensure_future(stage.ask(get(b"/good")))
     await stage.eventually(lambda: plays)
     assert fault_of(await stage.ask(get(b"/bad")))[1] == "malformed_response"
@@ -354,7 +340,7 @@ async def test_other_streams_of_a_broken_connection(stage: Stage) -> None:
                 HeadersFrame(play.stream_id, b"\xff" * 5, flags=["END_HEADERS"]).serialize()
             )
 
-    plays = await serve_script(stage, script)
+    plays = await serve_plays(stage, script)
     good = asyncio.ensure_future(stage.ask(get(b"/good")))
     await stage.eventually(lambda: plays)
     assert fault_of(await stage.ask(get(b"/bad", method=b"POST")))[1] == "connection_broken"
@@ -367,7 +353,7 @@ async def test_other_streams_of_a_broken_connection(stage: Stage) -> None:
 
 async def test_ping_on_a_silent_connection(stage: Stage) -> None:
     """A worker that answers the PING keeps its connection."""
-    await serve_script(stage, hello, pool={"idle_timeout": 300})
+    await serve_plays(stage, hello, pool={"idle_timeout": 300})
     await stage.ask(get())
     for _ in range(4):
         stage.advance(PING_AFTER + 1)
@@ -389,7 +375,7 @@ async def test_unanswered_ping(stage: Stage) -> None:
 async def test_idle_timeout_and_max_age(stage: Stage) -> None:
     """`pool.idle_timeout` and `pool.max_age`; an old connection finishes its streams."""
     gate = asyncio.Event()
-    plays = await serve_script(stage, hello_after(gate, b"/slow"), pool={"idle_timeout": 4, "max_age": 8})
+    plays = await serve_plays(stage, hello_after(gate, b"/slow"), pool={"idle_timeout": 4, "max_age": 8})
     slow = asyncio.ensure_future(stage.ask(get(b"/slow")))
     await stage.eventually(lambda: plays)
     stage.advance(9.0)
@@ -405,7 +391,7 @@ async def test_idle_timeout_and_max_age(stage: Stage) -> None:
 async def test_reload_changes_the_transport(stage: Stage) -> None:
     """Streams in flight finish on the old transport."""
     gate = asyncio.Event()
-    plays = await serve_script(stage, hello_after(gate))
+    plays = await serve_plays(stage, hello_after(gate))
     slow = asyncio.ensure_future(stage.ask(get()))
     await stage.eventually(lambda: plays)
     other = await stage.worker(response(b"native"))
@@ -420,7 +406,7 @@ async def test_reload_changes_the_transport(stage: Stage) -> None:
 
 async def test_connect_is_not_supported(stage: Stage) -> None:
     """501, and no outcome is counted against the endpoint."""
-    await serve_script(stage, hello, http={"allow": ["CONNECT"]})
+    await serve_plays(stage, hello, http={"allow": ["CONNECT"]})
     client = await stage.client()
     await client.send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
     assert fault_of(await client.response())[:2] == (501, "not_carried")
@@ -429,7 +415,7 @@ async def test_connect_is_not_supported(stage: Stage) -> None:
 
 async def test_upgrade_is_removed(stage: Stage) -> None:
     """The worker gets an ordinary request."""
-    plays = await serve_script(stage, hello)
+    plays = await serve_plays(stage, hello)
     fields = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
     assert (await stage.ask(get(b"/", *fields))).body == b"hello"
     assert {b"upgrade", b"connection"}.isdisjoint(name for name, _ in plays[0].fields)
@@ -445,7 +431,7 @@ async def test_alpn(stage: Stage, tmp_path: Path, offer: list[str]) -> None:
     context = shelf.worker("127.0.0.1")
     context.set_alpn_protocols(offer)
     plays: list[Any] = []
-    await run(stage, over_http2(echo, plays, tls=context), "http2", upstream_tls={"ca": str(shelf.ca)})
+    await serve_over(stage, over_http2(echo, plays, tls=context), "http2", upstream_tls={"ca": str(shelf.ca)})
     for _ in range(3):
         assert (await stage.ask(post(MEBI))).body == MEBI
     assert stage.pool().counts.opened == 1

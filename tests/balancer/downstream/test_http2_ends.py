@@ -27,17 +27,20 @@ from balancer.http.h2.reset_counts import (
 from tests.support import frames, wireless
 from tests.support.certificates import Shelf
 from tests.support.frames import END_HEADERS, block, frame, frames_of, head, rst
-from tests.support.http2_client import Answer, Http2Client, RawClient, fields, http2_client, raw_client
+from tests.support.http2_client import (
+    WEBSOCKET,
+    Answer,
+    Http2Client,
+    RawClient,
+    accept_of,
+    fields,
+    http2_client,
+    raw_client,
+)
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, answering_after, get, playing, response
 
 NAME = "a.example"
-WEBSOCKET = (
-    (b":method", b"CONNECT"),
-    (b":protocol", b"websocket"),
-    *fields(b"/chat")[1:],
-    (b"sec-websocket-version", b"13"),
-)
 
 
 # --- leaving
@@ -528,13 +531,6 @@ def websocket_worker(answer: bytes = b"") -> tuple[Script, asyncio.Event]:
         await over.wait()
 
     return script, over
-
-
-def accept_of(key: bytes) -> bytes:
-    from base64 import b64encode
-    from hashlib import sha1
-
-    return b64encode(sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
 
 
 async def test_websocket_by_extended_connect(stage: Stage) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from balancer.http.h2.limits import Limits
-from tests.balancer.tls.test_tls_interop import output_of
-from tests.balancer.upstream.test_interop import body_of, digest, nginx
 from tests.support.http2_client import fields, http2_client
+from tests.support.peers import body_of, digest, nginx, output_of
 from tests.support.stage import Stage
 
 pytestmark = [pytest.mark.second_tier, pytest.mark.peer]

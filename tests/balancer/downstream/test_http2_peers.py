@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from balancer.http.h2.limits import Limits
-from tests.balancer.tls.test_tls_interop import output_of
 from tests.support.certificates import Shelf
 from tests.support.http2_client import fields, http2_client
+from tests.support.peers import output_of
 from tests.support.stage import Stage
 from tests.support.wire import Wire, response
 

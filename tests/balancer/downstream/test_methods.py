@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from balancer.http.h1.request_reader import takes_method
-from tests.balancer.tools.test_sidecar import StagedSidecar, request_for, url_of
 from tests.support.http2_client import http2_client
+from tests.support.sidecars import StagedSidecar, request_for, url_of
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 

@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.clock import SWEEP_PERIOD
-from tests.balancer.downstream.test_http2_ends import WEBSOCKET, accept_of
-from tests.balancer.exchange.test_retries import hang
 from tests.support import frames
 from tests.support.frames import END_HEADERS, frame, head, rst
-from tests.support.http2_client import fields
+from tests.support.http2_client import WEBSOCKET, accept_of, fields
+from tests.support.scripts import hang
 from tests.support.stage import Stage
 from tests.support.wire import get
 from tests.support.wireless import Peer, Wireless

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.balancer.upstream.test_transports import TRANSPORTS, echo
 from tests.support.certificates import Shelf, self_signed
-from tests.support.scripted_transports import over_http1, over_http2
+from tests.support.scripted_transports import TRANSPORTS, echo, over_http1, over_http2
 from tests.support.stage import Stage
 from tests.support.wire import Message, Script, ScriptedWorker, Wire, get, playing, post, response
 

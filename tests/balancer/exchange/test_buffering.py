@@ -10,10 +10,9 @@ import pytest
 from balancer.config.schema.limits import BufferingLimits
 from balancer.configuration import load
 from balancer.exchange.runtime_config import runtime_config_of
-from tests.balancer.config.test_config import ENDPOINT, problem, write
-from tests.balancer.control.test_admin import local, status
-from tests.balancer.control.test_reload import endpoint
-from tests.support.stage import Stage
+from tests.support.admin_requests import metrics, status
+from tests.support.config_files import ENDPOINT, problem, write
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import get, post, response
 
 BODY = b"x" * 100
@@ -44,10 +43,6 @@ def test_keys(tmp_path: Path, text: str, expected: BufferingLimits) -> None:
 )
 def test_problems_name_the_key_and_what_is_allowed(tmp_path: Path, text: str, expected: str) -> None:
     assert problem(tmp_path, f"{ENDPOINT}[buffering]\n{text}\n").startswith(expected)
-
-
-async def metrics(stage: Stage) -> str:
-    return (await stage.ask(local(b"/-/metrics"))).body.decode()
 
 
 async def test_status_and_metrics(stage: Stage) -> None:

@@ -18,49 +18,11 @@ from balancer.http.grpc.own_errors import percent_encoded
 from balancer.http.grpc.status import NAMES, UNKNOWN, code_of_http, status_in
 from balancer.http.grpc.timeout import with_timeout
 from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
-from tests.balancer.upstream.test_transports import sending
-from tests.support.http2_client import Answer, Http2Client, fields, http2_client
-from tests.support.scripted_transports import Http2, Play, Script, over_http2, values
+from tests.support.grpc_plays import MESSAGE, ending, rpc, serve_grpc
+from tests.support.http2_client import Answer, Http2Client, http2_client
+from tests.support.scripted_transports import Http2, Play, Script, sending, values
 from tests.support.stage import Stage
 from tests.support.wire import response
-
-MESSAGE = b"\0\0\0\0\2hi"
-OF_RPC = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
-
-
-async def serve(stage: Stage, *scripts: Script, **settings: Any) -> list[list[Http2]]:
-    """Serve with a gRPC worker for each script; return their plays as they begin."""
-    plays: list[list[Any]] = [[] for _ in scripts]
-    endpoints = []
-    for number, script in enumerate(scripts):
-        worker = over_http2(script, plays[number])
-        await worker.start()
-        stage.started_workers.append(worker)
-        address = f"http://127.0.0.1:{worker.port}"
-        endpoints.append({"id": f"w{number}", "address": address, "region": "r", "transport": "http2"})
-    await stage.serve(**{"endpoints": endpoints, **settings})
-    return plays
-
-
-def rpc(client: Http2Client, *others: tuple[bytes, bytes], body: bytes | None = MESSAGE) -> int:
-    """Begin an RPC with a message, or with an open stream without a body."""
-    stream = client.begin(fields(b"/a.B/C", *OF_RPC, *others, method=b"POST"))
-    if body is not None:
-        client.send(stream, body, is_last=True)
-    return stream
-
-
-def ending(code: int, *fields: tuple[bytes, bytes]) -> Script:
-    """A response without messages."""
-
-    async def script(play: Play) -> None:
-        await play.read()
-        assert isinstance(play, Http2)
-        pairs = [(b"content-type", b"application/grpc"), (b"grpc-status", b"%d" % code), *fields]
-        play.peer.h2.send_headers(play.stream_id, [(b":status", b"200"), *pairs], end_stream=True)
-        play.peer.flush()
-
-    return script
 
 
 def answering(code: int) -> Script:
@@ -90,7 +52,7 @@ def own(answer: Answer) -> tuple[str, str]:
 
 
 async def test_a_worker_gets_te_and_the_client_its_trailers(stage: Stage) -> None:
-    (plays,) = await serve(stage, answering(0))
+    (plays,) = await serve_grpc(stage, answering(0))
     client = await http2_client(stage)
     answer = await client.answer(rpc(client, (b"x-bin-bin", b"AAEC")))
     assert (answer.body, answer.trailers) == (MESSAGE, {b"grpc-status": b"0", b"grpc-message": b"done"})
@@ -102,7 +64,7 @@ async def test_a_worker_gets_te_and_the_client_its_trailers(stage: Stage) -> Non
 
 
 async def test_te_reaches_a_worker_in_http2_from_any_client(stage: Stage) -> None:
-    (plays,) = await serve(stage, answering(0))
+    (plays,) = await serve_grpc(stage, answering(0))
     client = await http2_client(stage)
     await client.ask((b"te", b"trailers"))
     await client.ask()
@@ -120,7 +82,7 @@ FAILURES = {"UNKNOWN": "error_status", "DEADLINE_EXCEEDED": "timeout", "INTERNAL
 async def test_outcome_of_each_status(stage: Stage, name: str, is_trailers_only: bool) -> None:
     """Those that HTTP has as 5xx count as failures of the endpoint."""
     code = NAMES.index(name)
-    await serve(stage, ending(code) if is_trailers_only else answering(code))
+    await serve_grpc(stage, ending(code) if is_trailers_only else answering(code))
     client = await http2_client(stage)
     answer = await client.answer(rpc(client))
     assert (answer.trailers or answer.head)[b"grpc-status"] == b"%d" % code
@@ -137,7 +99,7 @@ async def test_http_status_passes_and_counts_as_in_http(
     stage: Stage, status: int, length: int | None, outcome: str
 ) -> None:
     """And a response without a status of gRPC is a failure."""
-    await serve(stage, sending(status, length=length))
+    await serve_grpc(stage, sending(status, length=length))
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).status == status
     assert stage.outcomes() == {outcome: 1}
@@ -150,7 +112,7 @@ def test_http_status_in_place_of_a_grpc_status(status: int, name: str) -> None:
 
 
 async def test_other_requests_are_not_judged_by_grpc_status(stage: Stage) -> None:
-    await serve(stage, answering(14))
+    await serve_grpc(stage, answering(14))
     client = await http2_client(stage)
     await client.ask((b"content-type", b"application/grpc-web"), body=b"", method=b"POST")
     assert stage.outcomes() == {"ok": 1}
@@ -162,7 +124,7 @@ async def test_other_requests_are_not_judged_by_grpc_status(stage: Stage) -> Non
 
 async def test_unavailable_is_not_retried_by_default(stage: Stage) -> None:
     """A worker may have processed it."""
-    first, second = await serve(stage, ending(14), ending(0))
+    first, second = await serve_grpc(stage, ending(14), ending(0))
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"14"
     assert (len(first), len(second)) == (1, 0)
@@ -175,7 +137,7 @@ async def test_unavailable_is_not_retried_by_default(stage: Stage) -> None:
 async def test_unavailable_is_retried_where_that_is_said_to_be_safe(
     stage: Stage, retry: dict[str, Any], fields: tuple[tuple[bytes, bytes], ...]
 ) -> None:
-    first, second = await serve(stage, ending(14), answering(0), retry=retry)
+    first, second = await serve_grpc(stage, ending(14), answering(0), retry=retry)
     client = await http2_client(stage)
     answer = await client.answer(rpc(client, *fields))
     assert (answer.body, answer.trailers[b"grpc-status"]) == (MESSAGE, b"0")
@@ -187,7 +149,7 @@ async def test_unavailable_is_retried_where_that_is_said_to_be_safe(
 @pytest.mark.parametrize(("pushback", "retried"), [(b"0", 1), (b"100", 0), (b"-1", 0)])
 async def test_a_worker_may_ask_not_to_be_retried_now(stage: Stage, pushback: bytes, retried: int) -> None:
     field = (b"grpc-retry-pushback-ms", pushback)
-    await serve(stage, ending(14, field), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
+    await serve_grpc(stage, ending(14, field), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
     client = await http2_client(stage)
     await client.answer(rpc(client))
     assert stage.proxy.counts.retried == retried
@@ -200,21 +162,23 @@ async def test_rpc_that_succeeds_after_a_status_of_http_has_the_last_status(stag
         await play.data(b"no")
         await play.end()
 
-    await serve(stage, overloaded, ending(0), retry={"grpc_statuses": ["UNAVAILABLE"], "statuses": [503]})
+    await serve_grpc(
+        stage, overloaded, ending(0), retry={"grpc_statuses": ["UNAVAILABLE"], "statuses": [503]}
+    )
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"0"
     assert [NAMES[i] for i, number in enumerate(stage.proxy.counts.rpcs) if number] == ["OK"]
 
 
 async def test_unavailable_after_a_message_is_not_retried(stage: Stage) -> None:
-    await serve(stage, answering(14), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
+    await serve_grpc(stage, answering(14), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).trailers[b"grpc-status"] == b"14"
 
 
 async def test_retries_keep_to_the_budget(stage: Stage) -> None:
     retry = {"grpc_statuses": ["UNAVAILABLE"], "share": 0.0, "per_second": 0.0}
-    await serve(stage, ending(14), ending(0), retry=retry)
+    await serve_grpc(stage, ending(14), ending(0), retry=retry)
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"14"
 
@@ -227,7 +191,7 @@ async def test_refused_stream_is_retried_always(stage: Stage) -> None:
         await play.read()
         play.reset(REFUSED_STREAM)
 
-    _, second = await serve(stage, refuse, answering(0))
+    _, second = await serve_grpc(stage, refuse, answering(0))
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).trailers[b"grpc-status"] == b"0"
     assert bytes(second[0].body) == MESSAGE
@@ -271,7 +235,7 @@ async def test_no_route(stage: Stage) -> None:
 
 async def test_rate_limit(stage: Stage) -> None:
     limit = {"name": "one", "requests": 1, "period": 10, "everywhere": True}
-    await serve(stage, answering(0), rate_limits=[limit])
+    await serve_grpc(stage, answering(0), rate_limits=[limit])
     client = await http2_client(stage)
     await client.answer(rpc(client))
     answer = await client.answer(rpc(client))
@@ -280,7 +244,7 @@ async def test_rate_limit(stage: Stage) -> None:
 
 
 async def test_no_endpoint(stage: Stage) -> None:
-    await serve(stage, silent, panic={"threshold": 0})
+    await serve_grpc(stage, silent, panic={"threshold": 0})
     stage.proxy.router.set_healthy("w0", False)
     client = await http2_client(stage)
     answer = await client.answer(rpc(client))
@@ -292,7 +256,7 @@ async def test_no_endpoint(stage: Stage) -> None:
 @pytest.mark.parametrize("body", [b"", MESSAGE])
 @pytest.mark.parametrize("timeout", [b"1", b"123456789S", b"1s", b"-1S", b"1.5S", b"S"])
 async def test_malformed_timeout(stage: Stage, timeout: bytes, body: bytes) -> None:
-    await serve(stage, answering(0))
+    await serve_grpc(stage, answering(0))
     client = await http2_client(stage)
     name, message = own(await client.answer(rpc(client, (b"grpc-timeout", timeout), body=body)))
     assert name == "INVALID_ARGUMENT"
@@ -306,7 +270,7 @@ async def test_malformed_timeout(stage: Stage, timeout: bytes, body: bytes) -> N
 async def test_deadline_is_passed_on_and_kept(stage: Stage) -> None:
     """The client is answered, the worker's stream is reset, and the endpoint is not charged: the limit is the
     client's."""
-    (plays,) = await serve(stage, silent)
+    (plays,) = await serve_grpc(stage, silent)
     client = await http2_client(stage)
     stream = rpc(client, (b"grpc-timeout", b"5S"))
     await stage.eventually(lambda: plays and plays[0].ended.is_set())
@@ -321,7 +285,7 @@ async def test_deadline_is_passed_on_and_kept(stage: Stage) -> None:
 
 
 async def test_a_deadline_replaces_the_first_byte_timeout(stage: Stage) -> None:
-    await serve(stage, silent, timeouts={"first_byte": 10}, retries=0)
+    await serve_grpc(stage, silent, timeouts={"first_byte": 10}, retries=0)
     client = await http2_client(stage)
     limited, unlimited = rpc(client, (b"grpc-timeout", b"1M")), rpc(client)
     await stage.turn(200)
@@ -340,7 +304,7 @@ async def test_wait_in_the_queue_keeps_to_the_deadline_and_shortens_it(stage: St
         await gate.wait()
         await answering(0)(play)
 
-    (plays,) = await serve(stage, script, limits={"in_flight": 1})
+    (plays,) = await serve_grpc(stage, script, limits={"in_flight": 1})
     client = await http2_client(stage)
     first = rpc(client)
     await stage.eventually(lambda: plays)
@@ -357,7 +321,7 @@ async def test_wait_in_the_queue_keeps_to_the_deadline_and_shortens_it(stage: St
 async def test_silent_streams_stay_open(stage: Stage) -> None:
     """Neither request_idle nor body_idle holds for the streams of an RPC; tunnel_idle does."""
     timeouts = {"request_idle": 5, "body_idle": 5, "first_byte": 5, "tunnel_idle": 100}
-    (plays,) = await serve(stage, both_ways, timeouts=timeouts)
+    (plays,) = await serve_grpc(stage, both_ways, timeouts=timeouts)
     client = await http2_client(stage)
     stream = rpc(client, body=None)
     await client.until(lambda: client.answers[stream].head)
@@ -398,7 +362,7 @@ async def both_ways(play: Play) -> None:
 
 
 async def test_messages_pass_in_both_directions_at_once(stage: Stage) -> None:
-    (plays,) = await serve(stage, both_ways)
+    (plays,) = await serve_grpc(stage, both_ways)
     client = await http2_client(stage)
     stream = rpc(client, body=None)
     answer = client.answers[stream]
@@ -416,7 +380,7 @@ async def test_messages_pass_in_both_directions_at_once(stage: Stage) -> None:
 
 
 async def test_cancellation_by_the_client_reaches_the_worker(stage: Stage) -> None:
-    (plays,) = await serve(stage, both_ways)
+    (plays,) = await serve_grpc(stage, both_ways)
     client = await http2_client(stage)
     stream = rpc(client, body=None)
     await client.until(lambda: client.answers[stream].head)
@@ -446,7 +410,7 @@ async def test_reset_by_the_worker_reaches_the_client(stage: Stage, code: int) -
         await has_come.wait()
         play.reset(code)
 
-    await serve(stage, script)
+    await serve_grpc(stage, script)
     client = await http2_client(stage)
     answer = await answer_after_message(client, has_come)
     assert (answer.body, answer.reset) == (MESSAGE, code)
@@ -463,7 +427,7 @@ async def test_reset_before_the_response_is_a_status(stage: Stage, code: int, na
         await play.read()
         play.reset(code)
 
-    await serve(stage, script)
+    await serve_grpc(stage, script)
     client = await http2_client(stage)
     assert own(await client.answer(rpc(client)))[0] == name
 
@@ -477,7 +441,7 @@ async def test_broken_connection_ends_the_stream_with_a_status(stage: Stage) -> 
         await has_come.wait()
         play.die()
 
-    await serve(stage, script)
+    await serve_grpc(stage, script)
     client = await http2_client(stage)
     answer = await answer_after_message(client, has_come)
     assert (answer.body, answer.trailers[b"grpc-status"]) == (MESSAGE, b"14")
@@ -486,7 +450,7 @@ async def test_broken_connection_ends_the_stream_with_a_status(stage: Stage) -> 
 
 async def test_worker_may_end_before_the_client(stage: Stage) -> None:
     """What the client sends after the status is not read; its stream ends without an error."""
-    (plays,) = await serve(stage, ending_at_once)
+    (plays,) = await serve_grpc(stage, ending_at_once)
     client = await http2_client(stage)
     stream = rpc(client, body=None)
     await client.until(lambda: client.answers[stream].reset is not None)
@@ -504,7 +468,7 @@ async def ending_at_once(play: Play) -> None:
 async def test_access_log_has_the_status(stage: Stage, tmp_path: Path) -> None:
     """A failure is logged whatever the sampling rate; other requests have no such field."""
     log = tmp_path / "access.log"
-    await serve(stage, answering(14), log={"access": "json", "path": str(log), "sample": 1e-9})
+    await serve_grpc(stage, answering(14), log={"access": "json", "path": str(log), "sample": 1e-9})
     client = await http2_client(stage)
     await client.answer(rpc(client))
     await client.answer(rpc(client, (b"grpc-timeout", b"x")))
@@ -557,7 +521,7 @@ async def test_check_by_grpc(stage: Stage) -> None:
         await play.end((b"grpc-status", b"0"))
 
     checks = {"grpc": "a.B", "interval": 1, "fast_interval": 1, "fall": 1, "rise": 1}
-    (plays,) = await serve(stage, health, health_checks=checks)
+    (plays,) = await serve_grpc(stage, health, health_checks=checks)
     for number, is_healthy in ((1, True), (2, False)):
         stage.advance(2)
         await stage.eventually(lambda: stage.control_plane.checks.by_id["w0"].request is None)

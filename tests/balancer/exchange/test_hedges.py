@@ -17,6 +17,7 @@ from balancer.exchange.hedged_attempts import HedgeRace
 from benchmarks.harness.open_load import without_collections
 from policies import Available, EndpointState, Overloaded, RequestFacts
 from policies.overload.hedging import TICK
+from tests.support.scripts import LATE, QUICK, reset_after_request
 from tests.support.stage import Stage
 from tests.support.wire import (
     Script,
@@ -32,10 +33,7 @@ from tests.support.wire import (
 )
 from tests.support.wireless import Peer, Wireless
 
-QUICK = response(b"quick")
 SLOW = response(b"slow")
-LATE = 1.1
-"""Seconds: a little more than the default delay of a hedge without measurements."""
 
 
 class Hedged:
@@ -145,7 +143,6 @@ async def test_503_does_not_win(stage: Stage, hedged: Hedged, refusal: bytes) ->
     assert stage.proxy.counts.hedges_won == 0
 
 
-reset_after_request = playing(Wire.request, Wire.reset)
 answer_garbage = playing(Wire.request, b"SSH-2.0-OpenSSH_9.2\r\n")
 
 

@@ -18,8 +18,8 @@ from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.configuration import load
 from balancer.http.h1.load_report import reported_load
-from tests.balancer.cluster.test_discovery_dns import NAME, known, only_source, pass_time, serve
 from tests.support.command_line import run_in_process
+from tests.support.dns_discovery import NAME, known, only_source, pass_time, serve_names
 from tests.support.name_server import SRV, NameServer, name_bytes
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, get, response
@@ -138,7 +138,7 @@ async def test_unusable_srv_record(stage: Stage, names: NameServer, port: int, t
     """Port 0, the root, invalid host names: the answer is ignored, and the endpoints stay."""
     names.service(NAME, (0, 0, 80, "a.test"))
     names.address("a.test", "127.0.0.1")
-    await serve(stage, names, record="srv")
+    await serve_names(stage, names, record="srv")
     names.records[NAME, SRV] = [(0, struct.pack("!HHH", 0, 0, port) + target)]
     await pass_time(stage, 1)
     assert known(stage) == ["127.0.0.1-80"]

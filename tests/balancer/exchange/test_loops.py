@@ -9,7 +9,7 @@ import pytest
 from balancer.errors import RequestRejected
 from balancer.http.h1.client import OWN_NAME as OWN
 from balancer.http.h1.client import Client
-from tests.balancer.control.test_admin import status as status_of
+from tests.support.admin_requests import status as status_of
 from tests.support.http2_client import http2_client
 from tests.support.outgoing import outgoing_request
 from tests.support.programs import starting, workers

@@ -6,18 +6,9 @@ import asyncio
 import json
 
 from policies.facts import Endpoint
+from tests.support.scripts import fill, gated
 from tests.support.stage import Stage
-from tests.support.wire import Script, ScriptedWorker, Wire, answering_after, get, playing, post, response
-
-
-def gated(go: asyncio.Event) -> Script:
-    """Answer with the request's target once `go` is set."""
-    return answering_after(go, lambda request: response(request.line.split()[1]))
-
-
-async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
-    """Occupy the endpoint's only place."""
-    return await stage.asking(worker, get(b"/first"))
+from tests.support.wire import Wire, get, playing, post, response
 
 
 async def test_requests_wait_in_order(stage: Stage) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from balancer.upstream.dial.backoff import FAILURES as BEFORE_BACKOFF
+from tests.support.scripts import after_a_request, hang
 from tests.support.stage import Stage
 from tests.support.wire import (
     Script,
@@ -59,15 +60,6 @@ REQUESTS = {
     "keyed POST": post(b"body", b"Idempotency-Key: 8e03978e"),
     "chunked POST": post_chunked(b"one", b"two"),
 }
-
-
-def after_a_request(data: bytes = b"", *, resets: bool = False) -> Script:
-    """Read a request, send `data` and close."""
-    return playing(Wire.request, data, *([Wire.reset] if resets else []))
-
-
-hang = playing(Wire.request, Wire.closed)
-"""Read a request and never answer."""
 
 
 CHUNKED_503 = b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.balancer.upstream.test_transports import run
 from tests.support import frames
 from tests.support.frames import END_HEADERS, frame, has_request, head
 from tests.support.http2_client import fields, raw_client
+from tests.support.scripted_transports import serve_over
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, get, playing, response
 
@@ -62,7 +62,7 @@ async def test_responses_small_parts_go_on_together(stage: Stage, version: str, 
     if worker == "http1":
         await stage.serve(await stage.worker(answer_http1))
     else:
-        await run(stage, ScriptedWorker(answer_http2), "http2")
+        await serve_over(stage, ScriptedWorker(answer_http2), "http2")
     if version == "http1":
         client = await stage.client()
         await client.send(get())

@@ -14,12 +14,11 @@ import pytest
 
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.status import proxy_status
+from tests.support.scripts import SWITCHED, UPGRADE_FIELDS
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, Wire, get, playing, post, response
 
 MIB = 1 << 20
-UPGRADE_FIELDS = (b"Connection: Upgrade", b"Upgrade: chat/2, chat/1", b"Sec-Chat-Key: a b")
-SWITCHED = b"HTTP/1.1 101 Go On\r\nConnection: upgrade\r\nUpgrade: chat/1\r\nSec-Chat-Accept: x\r\n\r\n"
 CONNECT = get(b"a:80", method=b"CONNECT")
 
 Ends = tuple[Wire, Wire]

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.support.scripts import send_then_disconnect
 from tests.support.stage import Stage
 from tests.support.wire import Message, Script, Wire, answering, get, playing, post, post_chunked, response
 
@@ -14,11 +15,6 @@ OK = response(b"fine")
 
 
 close_after_request = playing(Wire.request)
-
-
-def send_then_disconnect(data: bytes, *, cleanly: bool = False) -> Script:
-    """Answer with `data` and reset, or close if `cleanly`."""
-    return playing(Wire.request, data, *(() if cleanly else (lambda _: asyncio.sleep(0), Wire.reset)))
 
 
 BROKEN = {

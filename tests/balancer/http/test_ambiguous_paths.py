@@ -24,10 +24,10 @@ from balancer.errors import AmbiguousPath
 from balancer.http.h1.client import Client
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable, refused_routes
-from tests.balancer.upstream.test_interop import asgi_echo, uvicorn_worker
 from tests.support.example_counts import examples
 from tests.support.http2_client import http2_client
 from tests.support.outgoing import outgoing_request
+from tests.support.peers import asgi_echo, uvicorn_worker
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 

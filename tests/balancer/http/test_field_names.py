@@ -13,9 +13,16 @@ from balancer.config.problems import first_problem
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.client import Client
 from balancer.http.h1.internal_fields import InternalFields
-from tests.balancer.upstream.test_transports import TRANSPORTS, echo, run
 from tests.support.outgoing import outgoing_request
-from tests.support.scripted_transports import Play, over_http1, over_http2, values
+from tests.support.scripted_transports import (
+    TRANSPORTS,
+    Play,
+    echo,
+    over_http1,
+    over_http2,
+    serve_over,
+    values,
+)
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, get, playing, response
 from tests.support.wireless import CLIENTS, Wireless
@@ -189,7 +196,7 @@ async def test_request_framing_on_each_transport(stage: Stage, transport: str, l
     """The body arrives and its length is stated once, in canonical form. HTTP/2 has no Transfer-Encoding."""
     plays: list[Play] = []
     worker = over_http2(echo, plays) if transport == "http2" else over_http1(echo, plays)
-    await run(stage, worker, transport)
+    await serve_over(stage, worker, transport)
     is_chunked = line in CODINGS
     answer = await stage.ask(get(b"/", line, method=b"POST") + (CHUNKS if is_chunked else b"hello"))
     assert (answer.status, answer.body) == (200, b"hello")
@@ -208,7 +215,7 @@ async def test_response_framing_on_each_transport(stage: Stage, transport: str, 
         Wire.request,
         b"HTTP/1.1 200 OK\r\nX-A: 1\r\n%b\r\n\r\n%b" % (line, CHUNKS if is_chunked else b"hello"),
     )
-    await run(stage, ScriptedWorker(script), transport)
+    await serve_over(stage, ScriptedWorker(script), transport)
     client = await stage.client()
     answer = await client.ask(get())
     assert (answer.status, answer.body) == (200, b"hello")

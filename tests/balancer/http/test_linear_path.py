@@ -10,9 +10,16 @@ import pytest
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import INTERIM_LIMIT
-from tests.balancer.upstream.test_transports import TRANSPORTS, hello, run
 from tests.support.expressions import IS_COMPILED, watch
-from tests.support.scripted_transports import Play, over_http1, over_http2, values
+from tests.support.scripted_transports import (
+    TRANSPORTS,
+    Play,
+    hello,
+    over_http1,
+    over_http2,
+    serve_over,
+    values,
+)
 from tests.support.stage import Stage
 from tests.support.wire import get
 from tests.support.wireless import CLIENTS, Wireless
@@ -129,7 +136,7 @@ async def test_long_run_over_another_transport(
     """These transports parse every field; the value arrives without surrounding white space."""
     plays: list[Play] = []
     tally = watch(monkeypatch)
-    await run(
+    await serve_over(
         stage, over_http2(hello, plays) if transport == "http2" else over_http1(hello, plays), transport
     )
     taken = []

@@ -14,8 +14,8 @@ import pytest
 
 from balancer.config.schema.sections import LogConfig
 from balancer.log.access_log import AccessLog
-from tests.balancer.exchange.test_worker_failures import send_then_disconnect
-from tests.balancer.log.test_access_log_writer import LogRecord, written
+from tests.support.log_entries import LogRecord, written
+from tests.support.scripts import send_then_disconnect
 from tests.support.stage import Stage
 from tests.support.wire import Wire, answering_after, get, playing, post, response
 

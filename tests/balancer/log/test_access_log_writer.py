@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from pathlib import Path
@@ -16,17 +15,11 @@ from balancer.errors import LogFailed, QueueTimeout
 from balancer.log.access_log import AccessLog
 from balancer.log.formats import Context, Entry, fault_of, json_line
 from balancer.log.output import LogOutput
-from tests.balancer.log.test_log_lines import entry
-
-LogRecord = dict[str, Any]
+from tests.support.log_entries import entry, written
 
 
 def log_to(output: LogOutput, **options: Any) -> AccessLog:
     return AccessLog(output, json_line, offset=0.0, policy="random", rng=Random(1), **options)
-
-
-def written(path: Path) -> list[LogRecord]:
-    return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
 
 
 def test_stop_writes_queued_entries(tmp_path: Path) -> None:

@@ -20,11 +20,9 @@ from balancer.errors import (
     RequestRejected,
     ResponseTimeout,
 )
-from balancer.http.h1.client import Client
 from balancer.http.h1.own_responses import error_body
 from balancer.log.formats import (
     HEAD_LIMIT,
-    NEW,
     NOT_CONNECTED,
     REUSED,
     TARGET_LIMIT,
@@ -39,22 +37,9 @@ from balancer.log.formats import (
     requested,
     text_line,
 )
-from policies.facts import Endpoint
+from tests.support.log_entries import HEAD, entry
 
-HEAD = b"GET /work HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2\r\n\r\n"
 CONTEXT = Context(offset=1_700_000_000.0, policy="region-aware", sample="1")
-ENDPOINT = Endpoint("emea-0", "http://127.0.0.1:9001", "emea")
-
-
-def entry(**changes: Any) -> Entry:
-    """A successful request: 1 s in the queue, 2 ms to connect, 20 ms to the first byte, 21 ms in all."""
-    usual = Entry(
-        ended_at=1001.023, fault=None, status=200, method=b"GET", target=b"/work", id=b"abc-1", head=HEAD,
-        is_http10=False, client=Client(b"10.0.0.2", b"10.0.0.9:80"), endpoint=ENDPOINT, attempts=1,
-        connection=NEW, arrived=(0.0, 1000.0), routed_at=1001.0, sent_at=1001.002, first_byte_at=1001.022,
-        bytes_in=0, bytes_out=17,
-    )  # fmt: skip
-    return usual._replace(**changes)
 
 
 def test_text_line() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.balancer.routes.test_routes import pool_of
 from tests.support.http2_client import http2_client
-from tests.support.stage import Stage
+from tests.support.stage import Stage, pool_of
 from tests.support.wire import get, response
 
 

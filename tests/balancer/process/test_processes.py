@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +12,20 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
-from tests.support.programs import PATIENCE, Load, Program, Start, process_of, starting, workers
+from tests.support.admin_requests import control
+from tests.support.programs import (
+    Load,
+    Start,
+    are_two_without,
+    eventually_true,
+    process_of,
+    starting,
+    workers,
+)
 from tests.support.stage import Stage
 from tests.support.wire import Message, Wire, get, response
 
 pytestmark = pytest.mark.second_tier
-
-LOCAL = b"localhost"
 
 
 @pytest.fixture
@@ -26,18 +33,6 @@ async def start() -> AsyncIterator[Start]:
     """Start a balancer of two processes; kill what still runs at the end."""
     async with starting("--processes", "2") as started:
         yield started
-
-
-def control(method: bytes, target: bytes, body: bytes = b"") -> bytes:
-    length = b"Content-Length: %d" % len(body)
-    return get(target, length, method=method).replace(b"example.org", LOCAL) + body
-
-
-async def eventually_true(is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Repeat the question until the answer is true."""
-    async with asyncio.timeout(PATIENCE):
-        while not await is_so():  # noqa: ASYNC110 - another process changes the state
-            await asyncio.sleep(0)
 
 
 class HeldWorker:
@@ -99,11 +94,6 @@ async def test_command_reaches_all_processes(start: Start, stage: Stage) -> None
     await program.line("started again")
     await eventually_true(lambda: are_two_without(program, other))
     assert await policies() == {"least-in-flight"}
-
-
-async def are_two_without(program: Program, gone: int) -> bool:
-    pids = await program.pids()
-    return len(pids) == 2 and gone not in pids
 
 
 async def test_killed_process_loses_only_its_own_requests(start: Start, stage: Stage) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,14 @@ import pytest
 
 from balancer.control.admin.channel import Channel
 from balancer.control.admin.status_command import lines_of
-from tests.balancer.process.test_processes import control, eventually_true
-from tests.balancer.process.test_processes_reload import write
-from tests.support.programs import Program, starting
+from tests.support.admin_requests import control
+from tests.support.config_files import write_workers
+from tests.support.programs import Program, StartConfigured, eventually_true, starting
 from tests.support.stage import Stage
 from tests.support.wire import response
 
 pytestmark = pytest.mark.second_tier
 
-Start = Callable[..., Awaitable[Program]]
 
 LOADED_AS = """
 import os
@@ -47,14 +46,14 @@ path.write_text(path.read_text() + "# read once more\\n")
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Start]:
+async def start(tmp_path: Path) -> AsyncIterator[StartConfigured]:
     """Start a balancer of three processes with a configuration that names `mine.py`."""
     path = str(tmp_path / "balancer.toml")
     async with starting("--config", path, "--port", "0", "--processes", "3") as started_process:
 
         async def started(stage: Stage, *, policy: str = "mine.py:First") -> Program:
             save(tmp_path)
-            write(tmp_path, await stage.worker(response(b"one")), more=f'policy = "{policy}"')
+            write_workers(tmp_path, await stage.worker(response(b"one")), more=f'policy = "{policy}"')
             return await started_process()
 
         yield started
@@ -97,7 +96,7 @@ async def reload(program: Program, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["signal", "request"])
 async def test_reload_gives_all_processes_the_version_that_one_has_read(
-    start: Start, stage: Stage, tmp_path: Path, way: str
+    start: StartConfigured, stage: Stage, tmp_path: Path, way: str
 ) -> None:
     program = await start(stage)
     before = await version_of(program)
@@ -109,7 +108,7 @@ async def test_reload_gives_all_processes_the_version_that_one_has_read(
 
 
 async def test_put_gives_all_processes_the_version_that_one_has_read(
-    start: Start, stage: Stage, tmp_path: Path
+    start: StartConfigured, stage: Stage, tmp_path: Path
 ) -> None:
     program = await start(stage, policy="steelyard")
     expected = save(tmp_path, "2", EACH_READS_ANOTHER)
@@ -120,7 +119,7 @@ async def test_put_gives_all_processes_the_version_that_one_has_read(
 
 @pytest.mark.parametrize("way", ["signal", "put", "none"])
 async def test_process_that_is_started_later_has_the_version_in_force(
-    start: Start, stage: Stage, tmp_path: Path, way: str
+    start: StartConfigured, stage: Stage, tmp_path: Path, way: str
 ) -> None:
     """Whether the file was changed or broken meanwhile."""
     program = await start(stage)
@@ -152,7 +151,7 @@ async def are_without(program: Program, processes: int, gone: int) -> bool:
     return len(pids) == processes and gone not in pids
 
 
-async def test_broken_file_changes_no_process(start: Start, stage: Stage, tmp_path: Path) -> None:
+async def test_broken_file_changes_no_process(start: StartConfigured, stage: Stage, tmp_path: Path) -> None:
     """One line of the log, or the answer, names file and line."""
     program = await start(stage)
     before = await version_of(program)
@@ -174,7 +173,7 @@ async def test_broken_file_changes_no_process(start: Start, stage: Stage, tmp_pa
 
 
 async def test_process_in_which_the_file_fails_is_reported(
-    start: Start, stage: Stage, tmp_path: Path
+    start: StartConfigured, stage: Stage, tmp_path: Path
 ) -> None:
     """Code may fail in one process only; the status says that processes differ."""
     program = await start(stage)
@@ -195,7 +194,7 @@ async def test_process_in_which_the_file_fails_is_reported(
 
 
 async def test_changes_at_the_same_time_leave_all_processes_alike(
-    start: Start, stage: Stage, tmp_path: Path
+    start: StartConfigured, stage: Stage, tmp_path: Path
 ) -> None:
     """Whichever process carries out each of them."""
     program = await start(stage)
@@ -207,7 +206,7 @@ async def test_changes_at_the_same_time_leave_all_processes_alike(
     assert not (await policy_of(program))["differs"]
 
 
-async def test_large_file_is_sent(start: Start, stage: Stage, tmp_path: Path) -> None:
+async def test_large_file_is_sent(start: StartConfigured, stage: Stage, tmp_path: Path) -> None:
     program = await start(stage)
     expected = save(tmp_path, "2", "# " + "é" * 400_000)
     await reload(program, "request")
@@ -215,7 +214,7 @@ async def test_large_file_is_sent(start: Start, stage: Stage, tmp_path: Path) ->
 
 
 async def test_sighup_while_a_process_restarts_reloads_all(
-    start: Start, stage: Stage, tmp_path: Path
+    start: StartConfigured, stage: Stage, tmp_path: Path
 ) -> None:
     """The first process that serves reads the file."""
     program = await start(stage)

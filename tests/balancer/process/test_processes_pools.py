@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.balancer.process.test_processes import control
-from tests.balancer.process.test_processes_reload import Start, restart_both
-from tests.support.programs import Program, starting
+from tests.support.admin_requests import control
+from tests.support.programs import Program, StartConfigured, restart_both, starting
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, answering_after, get, response
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.second_tier
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Start]:
+async def start(tmp_path: Path) -> AsyncIterator[StartConfigured]:
     """Start a balancer of two processes with a configuration file; kill what still runs at the end."""
     path = str(tmp_path / "balancer.toml")
     async with starting("--config", path, "--port", "0", "--processes", "2") as started_process:
@@ -59,7 +58,7 @@ async def bodies(program: Program, target: bytes) -> set[bytes]:
     return found
 
 
-async def test_pool_is_one_over_all_processes(start: Start, stage: Stage) -> None:
+async def test_pool_is_one_over_all_processes(start: StartConfigured, stage: Stage) -> None:
     """Its counts add up, its endpoints are not mixed with those of another pool, and later processes know them."""
     main, api, added = [await stage.worker(response(body)) for body in (b"main", b"api", b"added")]
     program = await start(main, api)
@@ -84,7 +83,7 @@ async def test_pool_is_one_over_all_processes(start: Start, stage: Stage) -> Non
     ]
 
 
-async def test_processes_see_each_others_requests_by_pool(start: Start, stage: Stage) -> None:
+async def test_processes_see_each_others_requests_by_pool(start: StartConfigured, stage: Stage) -> None:
     """Requests in flight at an endpoint of one pool are not those of another pool's endpoint with the same id."""
     go = asyncio.Event()
     script = answering_after(go, response(b"api"))
@@ -103,7 +102,7 @@ async def test_processes_see_each_others_requests_by_pool(start: Start, stage: S
         await client.close()
 
 
-async def test_reload_under_load_loses_nothing(start: Start, stage: Stage, tmp_path: Path) -> None:
+async def test_reload_under_load_loses_nothing(start: StartConfigured, stage: Stage, tmp_path: Path) -> None:
     """Pools are added, changed and removed while clients send requests without a pause."""
     main, api, other = [await stage.worker(response(body)) for body in (b"main", b"api", b"other")]
     program = await start(main, api)

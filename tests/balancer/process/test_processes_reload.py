@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.balancer.process.test_processes import are_two_without, control, eventually_true
-from tests.support.programs import Program, starting
+from tests.support.admin_requests import control
+from tests.support.config_files import write_workers
+from tests.support.programs import (
+    Program,
+    StartConfigured,
+    eventually_true,
+    restart_both,
+    starting,
+)
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, get, response
 
 pytestmark = pytest.mark.second_tier
 
-Start = Callable[..., Awaitable[Program]]
-
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Start]:
+async def start(tmp_path: Path) -> AsyncIterator[StartConfigured]:
     """Start a balancer of two processes with a configuration file; kill what still runs at the end. The policy is
     round-robin, so that requests reach every endpoint.
     """
@@ -32,18 +36,10 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     ) as started_process:
 
         async def started(*workers: ScriptedWorker, more: str = "") -> Program:
-            write(tmp_path, *workers, more=more)
+            write_workers(tmp_path, *workers, more=more)
             return await started_process()
 
         yield started
-
-
-def write(folder: Path, *workers: ScriptedWorker, more: str = "") -> None:
-    endpoints = [
-        f'[[endpoints]]\nid = "w{at}"\naddress = "http://127.0.0.1:{worker.port}"\nregion = "r"\n'
-        for at, worker in enumerate(workers)
-    ]
-    (folder / "balancer.toml").write_text("\n".join([more, *endpoints]))
 
 
 def post_endpoint(endpoint_id: str, worker: ScriptedWorker) -> bytes:
@@ -66,19 +62,11 @@ async def ids(program: Program) -> list[str]:
     return [endpoint["id"] for endpoint in shown["endpoints"]]
 
 
-async def restart_both(program: Program) -> None:
-    """Kill both processes, one after the other, and wait for their successors."""
-    for pid in await program.pids():
-        program.signal(signal.SIGKILL, pid)
-        await program.line("started again")
-        await eventually_true(partial(are_two_without, program, pid))
-
-
 async def reload_status(program: Program) -> Any:
     return (await program.status())["reload"]
 
 
-async def test_added_endpoint_is_known_to_all_processes(start: Start, stage: Stage) -> None:
+async def test_added_endpoint_is_known_to_all_processes(start: StartConfigured, stage: Stage) -> None:
     """Status adds up over processes, and a process that starts later knows the endpoint."""
     one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
     program = await start(one)
@@ -99,7 +87,7 @@ async def test_added_endpoint_is_known_to_all_processes(start: Start, stage: Sta
     assert (await program.ask(control(b"GET", b"/-/endpoints/w0")))["weight"] == 3.0
 
 
-async def test_removed_endpoint_is_gone_from_all_processes(start: Start, stage: Stage) -> None:
+async def test_removed_endpoint_is_gone_from_all_processes(start: StartConfigured, stage: Stage) -> None:
     """Also in processes that start later, until a reload restores it."""
     one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
     program = await start(one, other)
@@ -114,11 +102,13 @@ async def test_removed_endpoint_is_gone_from_all_processes(start: Start, stage: 
 
 
 @pytest.mark.parametrize("way", ["signal", "request"])
-async def test_reload_reaches_all_processes(start: Start, stage: Stage, tmp_path: Path, way: str) -> None:
+async def test_reload_reaches_all_processes(
+    start: StartConfigured, stage: Stage, tmp_path: Path, way: str
+) -> None:
     """The reload counts once, limits are divided anew, and later processes use the new configuration."""
     one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
     program = await start(one, more="limits.queue = 10")
-    write(tmp_path, other, more='limits.queue = 40\npolicy = "round-robin"\nprocesses = 3')
+    write_workers(tmp_path, other, more='limits.queue = 40\npolicy = "round-robin"\nprocesses = 3')
     if way == "signal":
         program.signal(signal.SIGHUP)
         await program.line("reloaded")
@@ -141,10 +131,10 @@ async def test_reload_reaches_all_processes(start: Start, stage: Stage, tmp_path
     assert await bodies(program) == {b"other"}
 
 
-async def test_bad_file_changes_no_process(start: Start, stage: Stage, tmp_path: Path) -> None:
+async def test_bad_file_changes_no_process(start: StartConfigured, stage: Stage, tmp_path: Path) -> None:
     """Every process keeps its configuration; one line gives the reason."""
     program = await start(await stage.worker(response(b"one")))
-    write(tmp_path, more="limits.queue = -1")
+    write_workers(tmp_path, more="limits.queue = -1")
     shown = await program.ask(control(b"POST", b"/-/reload"))
     assert "limits.queue" in shown["error"]
     program.signal(signal.SIGHUP)

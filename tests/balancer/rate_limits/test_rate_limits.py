@@ -16,11 +16,10 @@ from balancer.rate_limits.limiter import Limiter, RateLimit
 from balancer.rate_limits.request_source import client_of, network_of
 from balancer.rate_limits.shared_buckets import WAYS, WORDS, Buckets, SharedBuckets
 from policies.overload.token_bucket import ALMOST
-from tests.balancer.control.test_admin import status
-from tests.balancer.control.test_reload import endpoint
-from tests.policies.test_token_bucket import Plain
+from tests.support.admin_requests import status
 from tests.support.outgoing import outgoing_request
-from tests.support.stage import Stage
+from tests.support.stage import Stage, endpoint
+from tests.support.token_bucket import Plain
 from tests.support.wire import ScriptedWorker, Wire, get, post, response
 
 TWO: dict[str, Any] = {"name": "two", "requests": 2, "period": 10, "everywhere": True}

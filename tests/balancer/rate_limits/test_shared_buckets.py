@@ -19,7 +19,7 @@ from balancer.rate_limits.shared_buckets import (
     owner_of,
 )
 from policies.overload.token_bucket import ALMOST, TokenBucket
-from tests.policies.test_token_bucket import BURSTS, EIGHTHS, RATES, Plain
+from tests.support.token_bucket import BURSTS, EIGHTHS, RATES, Plain
 
 ERROR = 1e-6
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import struct
 import threading
-import zlib
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,29 +13,9 @@ import pytest
 from balancer.config.schema.record import RecordConfig
 from balancer.errors import LogFailed
 from balancer.recording.recorder import Recorder, RecordingMetadata
-from tests.balancer.log.test_log_lines import entry
+from tests.support.log_entries import blocks, entry
 from tests.support.stage import Stage
 from tests.support.wire import Message, get, post, response
-
-ROW = struct.Struct("<d5fQIIHHHBB")
-NAMES = (
-    *("at", "queue", "connect", "first_byte", "service", "reported", "key", "bytes_in", "bytes_out"),
-    *("endpoint", "path", "status", "attempts", "end"),
-)
-
-
-def blocks(data: bytes) -> list[tuple[str, Any]]:
-    """Kind and content of each block, parsed by the documented format."""
-    found: list[tuple[str, Any]] = []
-    while data:
-        kind, size = struct.unpack("<cI", data[:5])
-        payload, data = zlib.decompress(data[5 : 5 + size]), data[5 + size :]
-        if kind == b"R":
-            rows = [dict(zip(NAMES, row, strict=True)) for row in ROW.iter_unpack(payload)]
-            found.append(("R", rows))
-        else:
-            found.append((kind.decode(), json.loads(payload)))
-    return found
 
 
 class RecordedStage:

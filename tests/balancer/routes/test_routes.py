@@ -7,24 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.balancer.control.test_admin import local, status
-from tests.balancer.control.test_reload import endpoint, holding
-from tests.support.stage import Stage
-from tests.support.wire import Message, ScriptedWorker, get, post, response
-
-API: dict[str, Any] = {"prefix": "/api", "pool": "api"}
-
-
-def pool_of(*workers: ScriptedWorker, **keys: Any) -> dict[str, Any]:
-    return {"endpoints": [endpoint(worker, f"a{at}") for at, worker in enumerate(workers)], **keys}
-
-
-async def serve(
-    stage: Stage, api: dict[str, Any], *, routes: list[dict[str, Any]] | None = None, **keys: Any
-) -> None:
-    """Serve a pool without a name that answers "main", and the pool `api`."""
-    main = await stage.worker(response(b"main"))
-    await stage.serve(main, routes=routes or [API], pools={"api": api}, **keys)
+from tests.support.admin_requests import local, status
+from tests.support.scripts import holding
+from tests.support.stage import API, Stage, endpoint, pool_of, serve_api
+from tests.support.wire import Message, get, post, response
 
 
 async def pool_status(stage: Stage, name: str = "api") -> dict[str, Any]:
@@ -35,7 +21,7 @@ async def pool_status(stage: Stage, name: str = "api") -> dict[str, Any]:
 async def test_requests_go_to_their_pools(stage: Stage) -> None:
     """On one connection, each by its own route."""
     worker = await stage.worker(response(b"api"))
-    await serve(stage, pool_of(worker))
+    await serve_api(stage, pool_of(worker))
     client = await stage.client()
     answers = [
         (await client.ask(get(target))).body for target in (b"/", b"/api", b"/api/x", b"/apix", b"/api")
@@ -48,7 +34,7 @@ async def test_requests_go_to_their_pools(stage: Stage) -> None:
 
 
 async def test_pipelined_requests_of_two_pools_are_answered_in_order(stage: Stage) -> None:
-    await serve(stage, pool_of(await stage.worker(response(b"api"))))
+    await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
     client = await stage.client()
     await client.send(get(b"/api") + get(b"/") + get(b"/api"))
     assert [(await client.response()).body for _ in range(3)] == [b"api", b"main", b"api"]
@@ -88,7 +74,7 @@ async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
         {"prefix": "/old/", "pool": "api", "replace_prefix": "/new"},
         {"prefix": "/keep", "pool": "api"},
     ]
-    await serve(stage, pool_of(worker), routes=routes, normalise={"encoded_slash": "keep"})
+    await serve_api(stage, pool_of(worker), routes=routes, normalise={"encoded_slash": "keep"})
     client = await stage.client()
     for target in (
         b"/api/v1",
@@ -113,7 +99,7 @@ async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
         {"prefix": "/", "pool": "api", "replace_prefix": "/v1"},
         {"host": "strip.org", "prefix": "/", "pool": "api", "strip_prefix": True},
     ]
-    await serve(stage, pool_of(worker), routes=routes, http={"allow": ["CONNECT"]})
+    await serve_api(stage, pool_of(worker), routes=routes, http={"allow": ["CONNECT"]})
     await stage.ask(get(b"*", method=b"OPTIONS"))
     await stage.ask(get(b"*", method=b"OPTIONS").replace(b"example.org", b"strip.org"))
     client = await stage.client()
@@ -126,14 +112,14 @@ async def test_prefix_of_a_trusted_proxy_comes_first(stage: Stage) -> None:
     """The prefixes in the order of the proxies, as in the client's path."""
     worker = await stage.worker(response())
     routes = [{"prefix": "/b", "pool": "api", "strip_prefix": True}]
-    await serve(stage, pool_of(worker), routes=routes, trusted_proxies=["127.0.0.1"])
+    await serve_api(stage, pool_of(worker), routes=routes, trusted_proxies=["127.0.0.1"])
     await stage.ask(get(b"/b/c", b"X-Forwarded-Prefix: /a"))
     assert worker.requests[0].values(b"X-Forwarded-Prefix") == [b"/a", b"/b"]
 
 
 async def test_client_cannot_state_the_prefix(stage: Stage) -> None:
     worker = await stage.worker(response())
-    await serve(stage, pool_of(worker), routes=[{"prefix": "/a", "pool": "api", "strip_prefix": True}])
+    await serve_api(stage, pool_of(worker), routes=[{"prefix": "/a", "pool": "api", "strip_prefix": True}])
     await stage.ask(get(b"/a/x", b"X-Forwarded-Prefix: /evil"))
     assert worker.requests[0].values(b"X-Forwarded-Prefix") == [b"/a"]
 
@@ -145,7 +131,7 @@ async def test_redirects(stage: Stage) -> None:
         {"host": "old.org", "redirect": {"host": "new.org:8443", "status": 301}},
         API,
     ]
-    await serve(stage, pool_of(await stage.worker(response(b"api"))), routes=routes)
+    await serve_api(stage, pool_of(await stage.worker(response(b"api"))), routes=routes)
     client = await stage.client()
 
     async def asked(host: bytes, target: bytes = b"/a/../b?c=%2F") -> Message:
@@ -250,7 +236,9 @@ async def test_http10_client_gets_a_redirect_and_the_end(stage: Stage) -> None:
 
 
 async def test_admin_paths_are_not_routed(stage: Stage) -> None:
-    await serve(stage, pool_of(await stage.worker(response(b"api"))), routes=[{"prefix": "/", "pool": "api"}])
+    await serve_api(
+        stage, pool_of(await stage.worker(response(b"api"))), routes=[{"prefix": "/", "pool": "api"}]
+    )
     client = await stage.client()
     assert (await client.ask(get(b"/-/health"))).status == 200
     assert (await stage.ask(get(b"/-x"))).body == b"api"
@@ -261,7 +249,7 @@ async def test_pools_have_their_own_limits_and_timeouts(stage: Stage) -> None:
     go = asyncio.Event()
     slow = await holding(stage, go)
     limits = {"in_flight": 1, "queue": 0, "body": 3}
-    await serve(
+    await serve_api(
         stage,
         pool_of(slow, limits=limits, timeouts={"first_byte": 5}),
         timeouts={"first_byte": 7, "total": 99},
@@ -285,7 +273,7 @@ async def test_each_pool_has_its_policy_and_health(stage: Stage) -> None:
     good, dead = await stage.worker(response(b"api")), stage.dead_port()
     api = pool_of(good, policy="random", outlier_detection={"failures": 1})
     api["endpoints"].append({"id": "a1", "address": f"http://127.0.0.1:{dead}", "region": "r"})
-    await serve(stage, api)
+    await serve_api(stage, api)
     assert {(await stage.ask(get(b"/api"))).body for _ in range(20)} == {b"api"}
     pool = await pool_status(stage)
     assert pool["policy"]["name"] == "random"
@@ -344,7 +332,7 @@ async def test_removed_pool_still_retries(stage: Stage) -> None:
         await go.wait()
 
     breaks, good = await stage.worker(script), await stage.worker(response(b"good"))
-    await serve(stage, pool_of(breaks, good))
+    await serve_api(stage, pool_of(breaks, good))
     client = await stage.asking(breaks, get(b"/api"))
     await stage.reload(routes=[], pools={})
     go.set()
@@ -352,7 +340,7 @@ async def test_removed_pool_still_retries(stage: Stage) -> None:
 
 
 async def test_bad_pool_changes_nothing(stage: Stage, tmp_path: Path) -> None:
-    await serve(stage, pool_of(await stage.worker(response(b"api"))))
+    await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
     file = tmp_path / "endpoints.toml"
     file.write_text("endpoints = 1")
     before = stage.settings
@@ -371,7 +359,7 @@ async def test_bad_pool_changes_nothing(stage: Stage, tmp_path: Path) -> None:
 async def test_admin_requests_name_a_pool(stage: Stage) -> None:
     """Endpoints, policy, latency, explanations and recordings of a pool; an unknown one gets 404."""
     added = await stage.worker(response(b"added"))
-    await serve(stage, pool_of(await stage.worker(response(b"api"))))
+    await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
 
     async def asked(method: bytes, target: bytes, body: Any = None) -> tuple[int, Any]:
         sent = b"" if body is None else json.dumps(body).encode()
@@ -408,7 +396,7 @@ async def test_admin_requests_name_a_pool(stage: Stage) -> None:
 
 
 async def test_metrics_have_the_pool_as_a_label(stage: Stage) -> None:
-    await serve(stage, pool_of(await stage.worker(response(b"api"))))
+    await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
     await stage.ask(get(b"/api"))
     text = (await stage.ask(local(b"/-/metrics"))).body.decode()
     assert 'steelyard_requests_total{pool="api"} 1.0' in text
@@ -422,7 +410,7 @@ async def test_metrics_have_the_pool_as_a_label(stage: Stage) -> None:
 
 async def test_log_and_recording_know_the_pool(stage: Stage, tmp_path: Path) -> None:
     log, tape = tmp_path / "access.log", tmp_path / "tape"
-    await serve(
+    await serve_api(
         stage,
         pool_of(await stage.worker(response(b"api")), policy="random"),
         log={"access": "text", "path": str(log)},
@@ -456,7 +444,7 @@ async def test_connections_of_all_pools_share_the_limit_of_descriptors(stage: St
 async def test_shutdown_waits_for_the_requests_of_all_pools(stage: Stage) -> None:
     go = asyncio.Event()
     slow = await holding(stage, go)
-    await serve(stage, pool_of(slow))
+    await serve_api(stage, pool_of(slow))
     client = await stage.asking(slow, get(b"/api"))
     stopping = asyncio.ensure_future(stage.running.stop())
     await stage.turn()

@@ -24,7 +24,7 @@ from policies.clock import MonotonicClock
 from policies.facts import Endpoint, RequestFacts
 from policies.routing.router import Router
 from policies.routing.units import OtherUnits
-from tests.balancer.control.test_admin import local
+from tests.support.admin_requests import local
 from tests.support.programs import PATIENCE, Load, Program, starting, workers
 from tests.support.shared_stores import FakeStore, RealStore, StallingProxy, needs_server
 from tests.support.stage import Stage

@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from balancer.tls.resumption import Resumption
-from tests.balancer.control.test_admin import local, status
+from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import get, response

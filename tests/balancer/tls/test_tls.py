@@ -16,7 +16,7 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.tls.certificate_names import dns_names, is_named
-from tests.balancer.control.test_admin import TOKEN
+from tests.support.admin_requests import TOKEN
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, post, post_chunked, response

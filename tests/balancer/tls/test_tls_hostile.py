@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.balancer.tls.test_tls_interop import output_of
 from tests.support.certificates import Shelf
+from tests.support.peers import output_of
 from tests.support.programs import starting, workers
 from tests.support.stage import Stage
 from tests.support.wire import get, response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Shelf
+from tests.support.peers import output_of
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -18,17 +18,6 @@ pytestmark = pytest.mark.second_tier
 
 Ask = Callable[[str, Path], Awaitable[bytes]]
 BODY = b"0123456789abcdef" * 20_000
-
-
-async def output_of(program: str, *arguments: str, data: bytes = b"") -> bytes:
-    """What a program prints; the test is skipped where it is not installed."""
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"{program} is not on PATH")
-    process = await asyncio.create_subprocess_exec(path, *arguments, stdin=-1, stdout=-1, stderr=-1)
-    stdout, stderr = await process.communicate(data)
-    assert process.returncode == 0, stderr
-    return stdout
 
 
 async def by_curl(url: str, ca: Path) -> bytes:

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from balancer.__main__ import main
-from tests.balancer.control.test_main import client_of
 from tests.support.command_line import complaint
 from tests.support.stage import Stage
-from tests.support.wire import get, response
+from tests.support.wire import client_of, get, response
 
 pytestmark = pytest.mark.second_tier
 

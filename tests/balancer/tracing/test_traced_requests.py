@@ -9,14 +9,13 @@ import pytest
 
 from balancer.exchange.traced_exchange import TracedExchange
 from balancer.http.grpc.status import NAMES
-from tests.balancer.control.test_admin import status
-from tests.balancer.exchange.test_grpc import ending, rpc
-from tests.balancer.exchange.test_grpc import serve as serve_rpcs
-from tests.balancer.exchange.test_hedges import LATE, QUICK, reset_after_request
-from tests.balancer.exchange.test_queue import gated
+from tests.support.admin_requests import status
 from tests.support.collector import TAKEN, Received, spans_of
+from tests.support.grpc_plays import ending, rpc
+from tests.support.grpc_plays import serve_grpc as serve_rpcs
 from tests.support.http2_client import http2_client
 from tests.support.scripted_transports import values
+from tests.support.scripts import LATE, QUICK, gated, reset_after_request
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, Wire, answering_after, get, playing, post, response
 

@@ -22,8 +22,7 @@ from balancer.upstream.dial.resolver import Addresses, LookupFailed
 from balancer.upstream.dial.target import Route, Routes, RoutesPlan
 from benchmarks.harness.open_load import without_collections
 from policies.facts import Endpoint
-from tests.balancer.upstream.test_happy_eyeballs import settle
-from tests.support.virtual import VirtualLoop
+from tests.support.virtual import VirtualLoop, settle
 
 T = TypeVar("T")
 

@@ -7,17 +7,11 @@ import asyncio
 import pytest
 
 from balancer.upstream.dial.happy_eyeballs import Tried, first_of, interleaved
-from tests.support.virtual import VirtualLoop
+from tests.support.virtual import VirtualLoop, settle
 
 SIX, OTHER_SIX, FOUR, OTHER_FOUR = "2001:db8::1", "2001:db8::2", "192.0.2.1", "192.0.2.2"
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 NO_ROUTE = OSError(101, "Network is unreachable")
-
-
-def settle(waiter: asyncio.Future[None]) -> None:
-    """Complete the waiter unless it is cancelled."""
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class ConnectAttempts:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import shutil
-import socket
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
 
+from tests.support.peers import MIB, SIZES, body_of, digest, nginx, uvicorn_worker
 from tests.support.stage import Stage
 from tests.support.wire import get
 
 pytestmark = pytest.mark.second_tier
-
-MIB = 1 << 20
-SIZES = [0, 1, MIB]
-
-
-def body_of(size: int) -> bytes:
-    """Deterministic bytes for each size."""
-    return (bytes(range(256)) * (size // 256 + 1))[:size]
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
@@ -68,80 +52,6 @@ async def aiohttp_worker(tmp_path: Path) -> AsyncIterator[int]:
     await site.start()
     yield runner.addresses[0][1]
     await runner.cleanup()
-
-
-async def asgi_echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """An ASGI application; without a length uvicorn sends chunks."""
-    body, more = b"", True
-    while more:
-        event = await receive()
-        body, more = body + event.get("body", b""), event.get("more_body", False)
-    length = [] if scope["path"] == "/chunked" else [(b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": length})
-    await send({"type": "http.response.body", "body": body})
-
-
-@asynccontextmanager
-async def uvicorn_worker(tmp_path: Path, application: Any = asgi_echo) -> AsyncIterator[int]:
-    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
-    config = uvicorn.Config(
-        application, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    with sock:
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[sock])
-        yield sock.getsockname()[1]
-        await server.shutdown(sockets=[sock])
-
-
-NGINX = """
-{user} daemon off; pid {path}/pid; error_log stderr emerg; worker_processes 1;
-events {{ worker_connections 64; }}
-http {{
-  access_log off; client_max_body_size 4m;
-  client_body_temp_path {path}/a; proxy_temp_path {path}/b; fastcgi_temp_path {path}/c;
-  uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;
-  server {{ listen 127.0.0.1:{port}{protocol}; root {path}/www; gzip off;
-    location /put/ {{ dav_methods PUT; create_full_put_path on; }}
-    location /chunked/ {{ alias {path}/www/; gzip on; gzip_proxied any; gzip_min_length 0; gzip_types *; }} }}
-}}
-"""
-
-
-@asynccontextmanager
-async def nginx(path: Path, protocol: str = "") -> AsyncIterator[int]:
-    """Files named by their size; below /chunked/ they are compressed on the fly and therefore chunked. PUT writes below
-    /put/. `protocol` is "" or " http2", in clear text.
-    """
-    program = shutil.which("nginx")
-    if program is None:
-        pytest.skip("nginx is not on PATH")
-    (path / "www").mkdir()
-    for size in SIZES:
-        (path / "www" / str(size)).write_bytes(body_of(size))
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    user = "user root;" if os.geteuid() == 0 else ""  # as root nginx would drop the rights to read the files
-    (path / "nginx.conf").write_text(NGINX.format(path=path, port=port, user=user, protocol=protocol))
-    arguments = (program, "-p", str(path), "-c", str(path / "nginx.conf"))
-    process = await asyncio.create_subprocess_exec(*arguments, stderr=DEVNULL)
-    try:
-        async with asyncio.timeout(5):
-            while True:
-                try:
-                    (await asyncio.open_connection("127.0.0.1", port))[1].close()
-                    break
-                except ConnectionRefusedError:
-                    await asyncio.sleep(0.01)
-        yield port
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 # --- clients: each sends `body`, with a length or in chunks, and returns the response

@@ -19,10 +19,20 @@ from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pools import Pools
 from balancer.upstream.request import UpstreamRequest
 from policies.facts import AdminState, Endpoint
-from tests.balancer.control.test_admin import status
-from tests.balancer.downstream.test_http2 import serve_frames, serve_script
-from tests.balancer.upstream.test_transports import TRANSPORTS, hello, hello_after, run
-from tests.support.scripted_transports import Http1, Http2, Play, over_http1, over_http2
+from tests.support.admin_requests import status
+from tests.support.scripted_transports import (
+    TRANSPORTS,
+    Http1,
+    Http2,
+    Play,
+    hello,
+    hello_after,
+    over_http1,
+    over_http2,
+    serve_frames,
+    serve_over,
+    serve_plays,
+)
 from tests.support.stage import ManualClock, Stage, quiet_loop
 from tests.support.wire import Wire, get, post
 
@@ -103,7 +113,7 @@ async def test_backoff_allows_one_dial_at_a_time() -> None:
 async def test_status(stage: Stage) -> None:
     """Transport, concurrent streams in all and per connection, and durations of the set-up."""
     gate = asyncio.Event()
-    plays = await serve_script(stage, hello_after(gate))
+    plays = await serve_plays(stage, hello_after(gate))
     asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(5)]
     await stage.eventually(lambda: len(plays) == 5)
     (endpoint,) = (await status(stage))["endpoints"]
@@ -141,7 +151,7 @@ async def test_closes_by_cause(stage: Stage) -> None:
         elif act == "rubbish":
             play.peer.writer.write(b"\xff" * 100)
 
-    await serve_script(stage, script, pool={"idle_timeout": 60, "max_age": 5})
+    await serve_plays(stage, script, pool={"idle_timeout": 60, "max_age": 5})
     for _ in range(3):
         await stage.ask(get())
         await stage.eventually(lambda: not stage.pool().idle)
@@ -168,7 +178,7 @@ async def test_pings_count_as_heartbeats(stage: Stage) -> None:
 
 async def test_max_requests(stage: Stage) -> None:
     """Ten, less a random 0 or 1; then the connection ends with its last response, and another is opened."""
-    await serve_script(stage, hello, pool={"max_requests": 10})
+    await serve_plays(stage, hello, pool={"max_requests": 10})
     for _ in range(30):
         assert (await stage.ask(get())).body == b"hello"
     counts = stage.pool().counts
@@ -178,7 +188,7 @@ async def test_max_requests(stage: Stage) -> None:
 
 async def test_preconnect(stage: Stage) -> None:
     """Opened in advance, not closed for being idle, replaced when lost, and not opened in maintenance."""
-    plays = await serve_script(stage, hello, pool={"preconnect": 1, "idle_timeout": 5})
+    plays = await serve_plays(stage, hello, pool={"preconnect": 1, "idle_timeout": 5})
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 1)
     for _ in range(8):
@@ -209,7 +219,7 @@ async def test_keep_alive_disabled(stage: Stage, transport: str) -> None:
         await hello(play)
 
     worker = over_http2(script, []) if transport == "http2" else over_http1(script, [])
-    await run(stage, worker, transport)
+    await serve_over(stage, worker, transport)
     endpoint = {
         "id": "w0",
         "address": f"http://127.0.0.1:{worker.port}",

@@ -12,7 +12,7 @@ from balancer.upstream.dial.lookup import DnsLookup, SystemLookup, is_literal
 from balancer.upstream.dial.names import AT_ONCE, Names, NamesPlan
 from balancer.upstream.dial.resolved_name import NameRules
 from balancer.upstream.dial.resolver import Addresses, LookupFailed
-from tests.balancer.control.test_admin import status
+from tests.support.admin_requests import status
 from tests.support.name_server import AAAA, SERVFAIL, A, NameServer
 from tests.support.stage import ManualClock, Stage
 from tests.support.wire import get, response

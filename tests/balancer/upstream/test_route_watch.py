@@ -9,7 +9,7 @@ import pytest
 from balancer.upstream.dial.phases import Phases
 from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
 from policies.facts import AdminState, Endpoint
-from tests.balancer.control.test_admin import local, status
+from tests.support.admin_requests import local, status
 from tests.support.stage import ManualClock, Stage
 from tests.support.wire import get, response
 from tests.support.wireless import Peer, Wireless

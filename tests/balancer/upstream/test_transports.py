@@ -8,50 +8,30 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.certificates import Shelf
-from tests.support.scripted_transports import Fields, Play, Script, over_http1, over_http2, values
+from tests.support.scripted_transports import (
+    KEEPS,
+    MEBI,
+    TRANSPORTS,
+    KeptParts,
+    Play,
+    Script,
+    echo,
+    hello,
+    over_http1,
+    over_http2,
+    sending,
+    serve_over,
+    values,
+)
 from tests.support.stage import Stage
-from tests.support.wire import Message, ScriptedWorker, Wire, get, post, post_chunked
-
-MEBI = bytes(range(256)) * 4096
-
-
-@dataclass(frozen=True)
-class KeptParts:
-    """What of a message a transport keeps."""
-
-    case: bool = True  # of field names
-    reason: bool = True  # the worker's reason phrase
-    trailers: bool = True  # of responses
-    request_trailers: bool = True
-    hints: bool = True  # interim responses
-    octets: bool = True  # bytes beyond ASCII in field values
-    repeats: bool = False  # the library repeats a request by itself if its worker dies
-    bounded: int = 12_000_000  # bytes of a response that are taken for a client that does not read
-
-
-KEEPS = {
-    "native": KeptParts(),
-    "http2": KeptParts(case=False, reason=False),
-    "curl": KeptParts(request_trailers=False),
-    "aiohttp": KeptParts(trailers=False, request_trailers=False, hints=False, octets=False, repeats=True),
-}
-TRANSPORTS = [
-    pytest.param(
-        name, marks=pytest.mark.skipif(find_spec("pycurl") is None, reason="pycurl is not installed")
-    )
-    if name == "curl"
-    else name
-    for name in KEEPS
-]
+from tests.support.wire import Message, Wire, get, post, post_chunked
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -75,59 +55,10 @@ async def begin(stage: Stage, transport: str) -> Begin:
     async def begin(script: Script, streams: int | None = None, **settings: Any) -> list[Play]:
         plays: list[Play] = []
         worker = over_http2(script, plays, streams) if transport == "http2" else over_http1(script, plays)
-        await run(stage, worker, transport, **settings)
+        await serve_over(stage, worker, transport, **settings)
         return plays
 
     return begin
-
-
-async def run(stage: Stage, worker: ScriptedWorker, transport: str, **settings: Any) -> None:
-    """Start the worker and a server before it."""
-    await worker.start()
-    stage.started_workers.append(worker)
-    address = f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
-    endpoints = [{"id": "w0", "address": address, "region": "r", "transport": transport}]
-    await stage.serve(**{"endpoints": endpoints, **settings})
-
-
-async def hello(play: Play) -> None:
-    """A response with the body "hello"."""
-    await play.read()
-    await play.head(200, length=5)
-    if play.method != b"HEAD":
-        await play.data(b"hello")
-    await play.end()
-
-
-def hello_after(gate: asyncio.Event, only: bytes = b"") -> Script:
-    """The same once the gate is open; targets without `only` do not wait."""
-
-    async def script(play: Play) -> None:
-        if only in play.target:
-            await gate.wait()
-        await hello(play)
-
-    return script
-
-
-def sending(status: int, *pieces: bytes, fields: Fields | None = None, length: int | None = None) -> Script:
-    """A response of these pieces, sent at once."""
-
-    async def script(play: Play) -> None:
-        await play.head(status, *(fields or ()), length=length)
-        for piece in pieces:
-            await play.data(piece)
-        await play.end()
-
-    return script
-
-
-async def echo(play: Play) -> None:
-    """A response with the request's body, and the names of its trailers in X-Trailers."""
-    body, trailers = await play.read()
-    await play.head(200, (b"X-Trailers", b",".join(name for name, _ in trailers)), length=len(body))
-    await play.data(body)
-    await play.end()
 
 
 def reason_of(answer: Message) -> str:

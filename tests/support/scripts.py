@@ -1,0 +1,72 @@
+"""Scripts of workers in raw HTTP/1.1: what they answer, when, and how they break off."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.stage import Stage
+from tests.support.wire import (
+    Script,
+    ScriptedWorker,
+    Wire,
+    answering,
+    answering_after,
+    get,
+    playing,
+    response,
+)
+
+
+async def holding(stage: Stage, go: asyncio.Event, body: bytes = b"held") -> ScriptedWorker:
+    """A worker that answers once `go` is set."""
+    return await stage.worker(answering_after(go, response(body)))
+
+
+def patient(body: bytes) -> Script:
+    """Answer every request, with a long wait for the next one."""
+
+    async def script(wire: Wire) -> None:
+        wire.patience = 60.0
+        await answering(response(body))(wire)
+
+    return script
+
+
+QUICK = response(b"quick")
+
+
+LATE = 1.1
+"""Seconds: a little more than the default delay of a hedge without measurements."""
+
+
+reset_after_request = playing(Wire.request, Wire.reset)
+
+
+def gated(go: asyncio.Event) -> Script:
+    """Answer with the request's target once `go` is set."""
+    return answering_after(go, lambda request: response(request.line.split()[1]))
+
+
+async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
+    """Occupy the endpoint's only place."""
+    return await stage.asking(worker, get(b"/first"))
+
+
+def after_a_request(data: bytes = b"", *, resets: bool = False) -> Script:
+    """Read a request, send `data` and close."""
+    return playing(Wire.request, data, *([Wire.reset] if resets else []))
+
+
+hang = playing(Wire.request, Wire.closed)
+"""Read a request and never answer."""
+
+
+UPGRADE_FIELDS = (b"Connection: Upgrade", b"Upgrade: chat/2, chat/1", b"Sec-Chat-Key: a b")
+
+
+SWITCHED = b"HTTP/1.1 101 Go On\r\nConnection: upgrade\r\nUpgrade: chat/1\r\nSec-Chat-Accept: x\r\n\r\n"
+
+
+def send_then_disconnect(data: bytes, *, cleanly: bool = False) -> Script:
+    """Answer with `data` and reset, or close if `cleanly`."""
+    return playing(Wire.request, data, *(() if cleanly else (lambda _: asyncio.sleep(0), Wire.reset)))
