@@ -1,4 +1,4 @@
-"""Fixtures of the balancer's tests: a stage, a name server, the program's event loop, no platform's environment."""
+"""Fixtures of the balancer's tests: a stage, programs, a name server, the program's event loop, no environment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from balancer.process.server import new_event_loop
 from tests.support.name_server import NameServer
+from tests.support.programs import Start, starting
 from tests.support.stage import Stage, quiet_loop
 
 
@@ -32,6 +33,13 @@ async def stage() -> AsyncIterator[Stage]:
         yield stage
         await stage.close()
         assert loop_errors == []
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts balancers as programs; those still running at the end are killed."""
+    async with starting() as start:
+        yield start
 
 
 @pytest.fixture

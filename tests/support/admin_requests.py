@@ -6,11 +6,8 @@ import json
 from typing import Any
 
 from tests.support.stage import Stage
-from tests.support.wire import get
 
 LOCAL = b"Host: localhost"
-
-
 TOKEN = "a-token-of-some-length"
 
 
@@ -30,8 +27,3 @@ async def status(stage: Stage) -> dict[str, Any]:
 
 async def metrics(stage: Stage) -> str:
     return (await stage.ask(local(b"/-/metrics"))).body.decode()
-
-
-def control(method: bytes, target: bytes, body: bytes = b"") -> bytes:
-    length = b"Content-Length: %d" % len(body)
-    return get(target, length, method=method).replace(b"example.org", b"localhost") + body

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from balancer.control.admin.socket_path import found_socket
+from tests.support.admin_requests import local
 from tests.support.wire import ScriptedWorker, Wire, get
 
 PATIENCE = 30.0
@@ -108,7 +109,7 @@ class Program:
         await client.close()
 
     async def status(self) -> Any:
-        return await self.ask(get(b"/-/status").replace(b"example.org", b"localhost"))
+        return await self.ask(local(b"/-/status"))
 
     async def pids(self) -> list[int]:
         """The ids of the processes that answer."""
@@ -124,6 +125,9 @@ class Program:
                     os.kill(pid, signal.SIGKILL)
         await self.rest()
         await self._process.wait()
+
+
+TWO_PROCESSES = ("--processes", "2")
 
 
 class Start(Protocol):

@@ -15,7 +15,7 @@ from balancer.config.schema.endpoint import EndpointConfig
 from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
 from policies.health.active_checks import CheckRules
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import local, metrics, status
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
@@ -446,7 +446,7 @@ async def test_status_and_metrics_of_health(stage: Stage) -> None:
         "times": 1,
         "requests": stage.proxy.router.routed,
     }
-    text = (await stage.ask(local(b"/-/metrics"))).body.decode()
+    text = await metrics(stage)
     samples = {
         (s.name, s.labels.get("endpoint", s.labels.get("region")), s.labels.get("result")): s.value
         for family in text_string_to_metric_families(text)

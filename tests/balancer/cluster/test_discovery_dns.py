@@ -9,7 +9,7 @@ import pytest
 
 from balancer.cluster.discovery.dns_source import endpoint_id
 from balancer.config.schema.discovery import is_server, split_server
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import local, metrics, status
 from tests.support.certificates import Shelf
 from tests.support.dns_discovery import NAME, dns, known, only_source, pass_time, serve_names
 from tests.support.name_server import SERVFAIL, NameServer
@@ -84,7 +84,7 @@ async def test_failed_look_up_keeps_the_endpoints(stage: Stage, names: NameServe
     (report,) = (await status(stage))["discovery"]
     assert report["problem"].startswith(f"discovery.dns: {NAME}: ")
     assert len(problems) == 1
-    assert b"steelyard_discovery_good" in (await stage.ask(local(b"/-/metrics"))).body
+    assert "steelyard_discovery_good" in await metrics(stage)
     names.is_silent, names.code = False, 0
     names.failing_kinds.clear()
     names.records.clear()

@@ -17,7 +17,7 @@ from balancer.__main__ import cli
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
 from balancer.process.server import Server
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import metrics, status
 from tests.support.config_files import table
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, get, response
@@ -69,7 +69,7 @@ async def test_file_formats(stage: Stage, tmp_path: Path, kind: str) -> None:
         f"file {path}",
     )
     assert (await status(stage))["discovery"] == [{"source": f"file {path}", "endpoints": 1, "problem": None}]
-    assert b"steelyard_discovered{" in (await stage.ask(local(b"/-/metrics"))).body
+    assert "steelyard_discovered{" in await metrics(stage)
 
 
 async def test_changed_file(stage: Stage, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from balancer.cluster.discovery.kubernetes.api import LARGEST, MOST
 from balancer.cluster.discovery.kubernetes.source import LONGEST_PAUSE, WATCH_TIME, KubernetesSource
 from balancer.config.problems import ConfigError
-from tests.support.admin_requests import local
+from tests.support.admin_requests import metrics
 from tests.support.admin_requests import status as balancer_status
 from tests.support.certificates import Shelf
 from tests.support.kubernetes_api import (
@@ -135,9 +135,9 @@ async def test_slices_become_endpoints(cluster: Cluster, stage: Stage) -> None:
     for each in (four, six):
         assert (each["weight"], each["max_in_flight"], each["source"]) == (2, 5, SOURCE)
     assert document["discovery"] == [{"source": SOURCE, "endpoints": 2, "problem": None}]
-    metrics = (await stage.ask(local(b"/-/metrics"))).body.decode().splitlines()
-    assert f'steelyard_discovered{{source="{SOURCE}"}} 2.0' in metrics
-    assert f'steelyard_discovery_good{{source="{SOURCE}"}} 1.0' in metrics
+    lines = (await metrics(stage)).splitlines()
+    assert f'steelyard_discovered{{source="{SOURCE}"}} 2.0' in lines
+    assert f'steelyard_discovery_good{{source="{SOURCE}"}} 1.0' in lines
 
 
 async def test_changes_are_watched(cluster: Cluster, stage: Stage) -> None:
@@ -347,9 +347,7 @@ async def test_api_server_is_gone(cluster: Cluster, stage: Stage) -> None:
     (report,) = (await balancer_status(stage))["discovery"]
     assert report["endpoints"] == 1
     assert report["problem"].startswith("discovery.kubernetes: shop/workers: ")
-    assert f'steelyard_discovery_good{{source="{SOURCE}"}} 0.0' in (
-        (await stage.ask(local(b"/-/metrics"))).body.decode()
-    )
+    assert f'steelyard_discovery_good{{source="{SOURCE}"}} 0.0' in (await metrics(stage))
     assert [line.removeprefix("discovery.kubernetes: shop/workers: ") for line in cluster.lines] == [
         "the connection broke; the endpoints that are known stay",
         "[Errno 104] Connection reset by peer; the endpoints that are known stay",

@@ -11,7 +11,7 @@ from balancer.control.admin.status_command import lines_of
 from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
 from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.request_copy import copied_head
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import metrics, status
 from tests.support.http2_client import http2_client
 from tests.support.scripted_transports import Play, over_http2, values
 from tests.support.scripts import holding
@@ -383,7 +383,7 @@ async def test_status_and_metrics(stage: Stage) -> None:
     *_, first, second = lines
     assert first == ("mirror *://*/* to shadow: share 1, in flight 0, sent 1, skipped: none, failed: none")
     assert second.startswith("  compared 1: same status class 0.00%, p50 ")
-    text = (await stage.ask(local(b"/-/metrics"))).body.decode()
+    text = await metrics(stage)
     of_mirror = 'mirror="shadow"'
     assert (
         f'steelyard_mirror_copies_total{{{of_mirror},reason="",result="answered",route="*://*/*"}} 1.0'
@@ -395,7 +395,7 @@ async def test_status_and_metrics(stage: Stage) -> None:
     )
     await stage.reload(routes=[{"pool": "default"}])
     assert "mirrors" not in await status(stage)
-    assert "steelyard_mirror" not in (await stage.ask(local(b"/-/metrics"))).body.decode()
+    assert "steelyard_mirror" not in await metrics(stage)
 
 
 async def test_reload_applies_and_keeps_counts(stage: Stage) -> None:

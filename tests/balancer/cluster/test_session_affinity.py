@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from balancer.config.problems import first_problem
 from balancer.config.schema.sticky import StickyConfig
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import metrics, status
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import Message, Wire, get, post, response
@@ -111,7 +111,7 @@ async def test_client_moves_when_its_endpoint_is_disabled(stage: Stage) -> None:
     moved = await stage.ask(with_cookie(cookie_of(first)))
     assert moved.body != first.body
     assert (await status(stage))["sticky"] == {"kept": 0, "moved": 1}
-    assert b'steelyard_sticky_total{placed="moved"} 1.0' in (await stage.ask(local(b"/-/metrics"))).body
+    assert 'steelyard_sticky_total{placed="moved"} 1.0' in await metrics(stage)
     stage.proxy.router.set_enabled(home, True)
     assert {(await stage.ask(with_cookie(cookie_of(moved)))).body for _ in range(4)} == {moved.body}
 

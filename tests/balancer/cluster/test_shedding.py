@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from policies import Available, EndpointState, Overloaded, RequestFacts
+from tests.support.admin_requests import metrics, status
 from tests.support.scripts import after_a_request, fill, gated
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, Wire, get, response
@@ -59,16 +60,9 @@ def error_of(answer: Message) -> tuple[int, str, bytes | None]:
     return answer.status, json.loads(answer.body)["error"], answer.value(b"Retry-After")
 
 
-async def status(stage: Stage) -> dict[str, Any]:
-    answer = await stage.ask(b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    found: dict[str, Any] = json.loads(answer.body)
-    return found
-
-
-async def metrics(stage: Stage, *names: str) -> list[str]:
-    """The metrics lines that begin with one of `names`."""
-    answer = await stage.ask(b"GET /-/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    return [line for line in answer.body.decode().splitlines() if line.startswith(names)]
+async def metric_lines(stage: Stage, *names: str) -> list[str]:
+    """The lines that begin with one of `names`."""
+    return [line for line in (await metrics(stage)).splitlines() if line.startswith(names)]
 
 
 # --- priorities
@@ -109,7 +103,7 @@ async def test_lower_levels_are_shed_first(stage: Stage) -> None:
         {"name": "bulk", "waiting": 0, "shed": 1},
     ]
     assert shown["queue"]["dropped"] == shown["errors"] == {"shed": 2}
-    assert await metrics(stage, "steelyard_shed_total", "steelyard_level") == [
+    assert await metric_lines(stage, "steelyard_shed_total", "steelyard_level") == [
         'steelyard_level_waiting{level="critical"} 1.0',
         'steelyard_level_waiting{level="normal"} 6.0',
         'steelyard_level_waiting{level="bulk"} 0.0',
@@ -257,7 +251,7 @@ async def test_queue_in_status_and_metrics(stage: Stage) -> None:
         "left": 1,
         "dropped": {"queue_full": 1},
     }
-    assert await metrics(stage, "steelyard_queue") == [
+    assert await metric_lines(stage, "steelyard_queue") == [
         "steelyard_queued 1.0",
         "steelyard_queue_oldest_seconds 3.0",
         "steelyard_queue_joined_total 2.0",
@@ -277,7 +271,7 @@ async def test_found_limit_in_status_and_metrics(stage: Stage) -> None:
         stage.advance(0.5)
     (endpoint,) = (await status(stage))["endpoints"]
     assert endpoint["concurrency"] == {"limit": 12, "usual_latency": 0.0, "latency": 0.0}
-    (limit,) = await metrics(stage, "steelyard_endpoint_limit")
+    (limit,) = await metric_lines(stage, "steelyard_endpoint_limit")
     assert limit == 'steelyard_endpoint_limit{endpoint="w0",region="r"} 12.0'
 
 
@@ -328,7 +322,7 @@ async def test_the_policy_rejects_a_request(stage: Stage) -> None:
     assert (await client.ask(get())).body == b"served"
     assert error_of(await client.ask(get())) == (503, "overloaded", b"1")
     assert (await status(stage))["queue"]["dropped"] == {"overloaded": 1}
-    assert await metrics(stage, "steelyard_queue_dropped", "steelyard_errors_total") == [
+    assert await metric_lines(stage, "steelyard_queue_dropped", "steelyard_errors_total") == [
         'steelyard_queue_dropped_total{reason="overloaded"} 1.0',
         'steelyard_errors_total{reason="overloaded"} 1.0',
     ]

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from balancer.control.admin.sockets import bind_unix, open_admin_sockets
 from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
 from tests.support.admin_requests import TOKEN
-from tests.support.programs import Program, Start, are_two_without, eventually_true, starting
+from tests.support.programs import Program, Start, are_two_without, eventually_true
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, get, response
 
@@ -35,12 +34,6 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     return tmp_path / "steelyard"
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    async with starting() as start:
-        yield start
 
 
 def workers(worker: ScriptedWorker) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.merge import merged_status
 from balancer.control.admin.status import process_status
-from tests.support.admin_requests import local
+from tests.support.admin_requests import local, metrics
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -36,7 +36,7 @@ async def test_no_canary_or_shadow_by_default(stage: Stage) -> None:
     report = await policy_of(stage)
     assert (report["canary"], report["shadow"], report["spec"]) == (None, [], {"name": "round-robin"})
     assert (stage.proxy.canary, stage.control_plane.shadows) == (None, ())
-    assert b"steelyard_policy_" not in (await stage.ask(local(b"/-/metrics"))).body
+    assert "steelyard_policy_" not in await metrics(stage)
 
 
 async def test_status_of_canary_and_shadows(stage: Stage) -> None:
@@ -103,7 +103,7 @@ async def test_metrics_by_role(stage: Stage) -> None:
     await serve_two_workers(stage, policy=POLICY)
     for _ in range(20):
         await stage.ask(get())
-    text = (await stage.ask(local(b"/-/metrics"))).body.decode()
+    text = await metrics(stage)
     rows = dict(line.rpartition(" ")[::2] for line in text.splitlines() if not line.startswith("#"))
     served = [
         float(rows[f'steelyard_policy_latency_seconds_count{{policy="{name}",role="{role}"}}'])

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +17,7 @@ from balancer.control.admin.page.window import WINDOW, Window
 from policies import registry
 from tests.support.admin_requests import TOKEN, local, status
 from tests.support.live_stream import opened, snapshot_of
-from tests.support.programs import Start, starting, workers
+from tests.support.programs import TWO_PROCESSES, Start, workers
 from tests.support.stage import Stage
 from tests.support.wire import PATIENCE, ScriptedWorker, get, response
 
@@ -331,17 +330,11 @@ async def test_policies_and_options(stage: Stage) -> None:
 # --- several processes
 
 
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    async with starting("--processes", "2") as started:
-        yield started
-
-
 @pytest.mark.second_tier
 async def test_stream_covers_all_processes(start: Start, stage: Stage) -> None:
     """Whichever process serves the stream, its counts are those of the whole balancer."""
     worker: ScriptedWorker = await stage.worker(response())
-    program = await start(*workers(worker))
+    program = await start(*TWO_PROCESSES, *workers(worker))
     clients = [await program.client() for _ in range(40)]
     for client in clients:
         assert (await client.ask(get())).status == 200

@@ -12,7 +12,7 @@ import pytest
 from experiments.platform.ports import free_ports
 from tests.support.admin_requests import TOKEN
 from tests.support.chromium import NARROW, WIDE, Tab, chromium, program
-from tests.support.programs import Load, Program, Start, starting, workers
+from tests.support.programs import Load, Program, Start, workers
 from tests.support.stage import Stage
 from tests.support.wire import response
 
@@ -25,12 +25,6 @@ pytestmark = [
 
 REQUESTS = 3000
 """Answered while policies change. 100,000 take minutes with clients in Python."""
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    async with starting() as start:
-        yield start
 
 
 @pytest.fixture

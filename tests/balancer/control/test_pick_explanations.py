@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.admin_requests import local
+from tests.support.admin_requests import local, metrics
 from tests.support.stage import Stage
 from tests.support.wire import answering_after, get, response
 
@@ -134,8 +134,8 @@ async def test_metrics_of_reasons(stage: Stage) -> None:
     await serve_two_workers(stage, explain={"enabled": True})
     for _ in range(3):
         await stage.ask(get())
-    metrics = (await stage.ask(local(b"/-/metrics"))).body.decode()
-    rows = [line for line in metrics.splitlines() if line.startswith("steelyard_pick_reasons_total{")]
+    text = await metrics(stage)
+    rows = [line for line in text.splitlines() if line.startswith("steelyard_pick_reasons_total{")]
     assert sum(float(line.rpartition(" ")[2]) for line in rows) >= 3
     await stage.reload(explain={})
     assert stage.proxy.router.trace is None

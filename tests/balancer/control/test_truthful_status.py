@@ -25,7 +25,7 @@ from balancer.control.admin.options import BalancerClient
 from balancer.control.admin.status import process_status
 from balancer.sharing.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import local, metrics, status
 from tests.support.scripts import hang
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
@@ -92,7 +92,7 @@ async def probe(stage: Stage) -> tuple[int, dict[str, Any]]:
 
 async def samples(stage: Stage, name: str) -> dict[tuple[str, ...], float]:
     """The samples of a metric by the values of their labels, in the order of the labels' names."""
-    text = (await stage.ask(local(b"/-/metrics"))).body.decode()
+    text = await metrics(stage)
     return {
         tuple(value for _, value in sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)

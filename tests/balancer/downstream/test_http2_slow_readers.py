@@ -15,7 +15,7 @@ import pytest
 
 from balancer.http.h2.limits import Limits
 from tests.support.http2_client import Http2Client, fields
-from tests.support.programs import PATIENCE, Program, Start, memory, starting
+from tests.support.programs import PATIENCE, Program, Start, memory
 from tests.support.wire import Wire, get
 
 pytestmark = [
@@ -69,12 +69,6 @@ async def worker() -> AsyncIterator[int]:
         transport.abort()
 
 
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    async with starting("--policy", "random") as started:
-        yield started
-
-
 async def slow_client(program: Program, window: int) -> Http2Client:
     """A client with a small receive buffer, and windows of streams that it does not open."""
     sock = socket.socket()
@@ -120,7 +114,7 @@ def open_windows(client: Http2Client) -> None:
 @pytest.mark.parametrize("window", [WINDOW, MIB], ids=["windows", "socket"])
 async def test_slow_readers_need_little_memory(start: Start, worker: int, window: int) -> None:
     """They withhold the windows of their streams, or leave what has come in the socket."""
-    program = await start("--worker", f"r=http://127.0.0.1:{worker}", "--port", "0")
+    program = await start("--policy", "random", "--worker", f"r=http://127.0.0.1:{worker}", "--port", "0")
     status = await program.status()
     pid = status["pid"]
     base = memory(pid, "VmRSS")

@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from balancer.downstream.descriptor_limit import descriptor_limit
-from tests.support.programs import PATIENCE, Program, Start, memory, starting
+from tests.support.programs import PATIENCE, Program, Start, memory
 from tests.support.wire import get, post
 
 pytestmark = [
@@ -83,12 +83,6 @@ async def worker() -> AsyncIterator[int]:
     server = await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", 0)
     yield server.sockets[0].getsockname()[1]
     server.close()
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    async with starting("--policy", "random") as started:
-        yield started
 
 
 class SlowClient:
@@ -209,7 +203,7 @@ async def scene_of(start: Start, worker: int, folder: Path, total: int) -> Scene
         f'listen = "127.0.0.1:0"\n[[endpoints]]\nid = "w"\naddress = "http://127.0.0.1:{worker}"\n'
         f"[limits]\nbuffer = {BUFFER}\n{buffering}"
     )
-    program = await start("--config", str(path))
+    program = await start("--policy", "random", "--config", str(path))
     scene = Scene(program, (await program.status())["pid"])
     await scene.ask_normally()
     scene.base = memory(scene.pid, "VmRSS")

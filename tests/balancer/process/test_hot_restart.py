@@ -6,25 +6,17 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from balancer.errors import ListenFailed
 from balancer.process.socket_handover import LISTENING, Inherited
-from tests.support.programs import Load, Start, starting, workers
+from tests.support.programs import Load, Start, workers
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 
 pytestmark = pytest.mark.second_tier
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Start balancers; those still running at the end are killed."""
-    async with starting() as started:
-        yield started
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -12,27 +11,20 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
-from tests.support.admin_requests import control
+from tests.support.admin_requests import local
 from tests.support.programs import (
+    TWO_PROCESSES,
     Load,
     Start,
     are_two_without,
     eventually_true,
     process_of,
-    starting,
     workers,
 )
 from tests.support.stage import Stage
 from tests.support.wire import Message, Wire, get, response
 
 pytestmark = pytest.mark.second_tier
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Start a balancer of two processes; kill what still runs at the end."""
-    async with starting("--processes", "2") as started:
-        yield started
 
 
 class HeldWorker:
@@ -52,7 +44,7 @@ class HeldWorker:
 
 async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
     """Either process answers for both, and SIGTERM ends both with 0."""
-    program = await start(*workers(await stage.worker(response())))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
     assert "(policy steelyard, 1 endpoint, 2 processes, " in program.lines[-1]
     clients = [await program.client() for _ in range(40)]
     for client in clients:
@@ -65,7 +57,7 @@ async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
     assert merged["endpoints"][0]["outcomes"]["ok"] == merged["endpoints"][0]["latency"]["count"] == 40
     assert all(row["clients"] for row in rows), "one of them has taken all clients"
     client = await program.admin_client()
-    metrics = (await client.ask(control(b"GET", b"/-/metrics"))).body.decode().splitlines()
+    metrics = (await client.ask(local(b"/-/metrics"))).body.decode().splitlines()
     assert 'steelyard_endpoint_outcomes_total{endpoint="r-0",outcome="ok",region="r"} 40.0' in metrics
     program.signal(signal.SIGTERM)
     assert await program.ended() == 0
@@ -76,15 +68,17 @@ async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
 
 async def test_command_reaches_all_processes(start: Start, stage: Stage) -> None:
     """Whichever process gets the command, and also in a process that starts later."""
-    program = await start(*workers(await stage.worker(response())))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
 
     async def policies() -> set[str]:
-        return {(await program.ask(control(b"GET", b"/-/policy")))["name"] for _ in range(12)}
+        return {(await program.ask(local(b"/-/policy")))["name"] for _ in range(12)}
 
-    answer = await program.ask(control(b"PUT", b"/-/policy", b'{"name": "least-in-flight", "choices": 3}'))
+    answer = await program.ask(
+        local(b"/-/policy", method=b"PUT", body=b'{"name": "least-in-flight", "choices": 3}')
+    )
     assert (answer["name"], answer["options"]) == ("least-in-flight", {"choices": 3})
     assert await policies() == {"least-in-flight"}
-    refused = await program.ask(control(b"PUT", b"/-/policy", b'"p2x"'))
+    refused = await program.ask(local(b"/-/policy", method=b"PUT", body=b'"p2x"'))
     assert "p2x" in refused["error"]
     killed, other = await program.pids()
     program.signal(signal.SIGKILL, killed)
@@ -100,7 +94,7 @@ async def test_killed_process_loses_only_its_own_requests(start: Start, stage: S
     """One log line names it, another process takes its place, and its requests in flight leave the status."""
     worker_held = HeldWorker()
     worker = await stage.worker(worker_held.script)
-    program = await start(*workers(worker))
+    program = await start(*TWO_PROCESSES, *workers(worker))
     clients = [await program.client() for _ in range(40)]
     for client in clients:
         await client.send(get())
@@ -126,7 +120,7 @@ async def test_killed_process_loses_only_its_own_requests(start: Start, stage: S
 
 async def test_kill_under_load_fails_only_requests_in_flight(start: Start, stage: Stage) -> None:
     """At most one failure per client; connections in the kernel's queue are served by the other process."""
-    program = await start(*workers(await stage.worker(response())))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
     load = Load(program)
     await load.answers(200)
     program.signal(signal.SIGKILL, (await program.pids())[0])
@@ -137,7 +131,7 @@ async def test_kill_under_load_fails_only_requests_in_flight(start: Start, stage
 
 async def test_process_ended_by_sigterm_is_started_again(start: Start, stage: Stage) -> None:
     """It drains first, so processes can be replaced one by one without a failed request."""
-    program = await start(*workers(await stage.worker(response())))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
     load = Load(program)
     await load.answers(100)
     for pid in await program.pids():
@@ -151,7 +145,7 @@ async def test_process_ended_by_sigterm_is_started_again(start: Start, stage: St
 async def test_sigterm_to_all_processes_finishes_requests_in_flight(start: Start, stage: Stage) -> None:
     """Process supervisors signal every process of a group; none takes that for a second signal."""
     worker_held = HeldWorker()
-    program = await start(*workers(await stage.worker(worker_held.script)))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(worker_held.script)))
     clients = [await program.client() for _ in range(8)]
     for client in clients:
         await client.send(get())
@@ -172,7 +166,7 @@ async def test_sigterm_to_all_processes_finishes_requests_in_flight(start: Start
 async def test_second_signal_ends_the_grace_period(start: Start, stage: Stage) -> None:
     """In all processes; the exit code is 1 because a request was not finished."""
     worker_held = HeldWorker()
-    program = await start(*workers(await stage.worker(worker_held.script)))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(worker_held.script)))
     client = await program.client()
     await client.send(get())
     await stage.eventually(lambda: worker_held.held)
@@ -187,7 +181,7 @@ async def test_second_signal_ends_the_grace_period(start: Start, stage: Stage) -
 async def test_processes_end_when_the_supervisor_is_killed(start: Start, stage: Stage) -> None:
     """They finish their requests first."""
     worker_held = HeldWorker()
-    program = await start(*workers(await stage.worker(worker_held.script)))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(worker_held.script)))
     client = await program.client()
     await client.send(get())
     await stage.eventually(lambda: worker_held.held)
@@ -200,7 +194,7 @@ async def test_processes_end_when_the_supervisor_is_killed(start: Start, stage: 
 
 
 async def test_reload_by_sighup_is_logged_once(start: Start, stage: Stage) -> None:
-    program = await start(*workers(await stage.worker(response())))
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
     program.signal(signal.SIGHUP)
     await program.line("reloaded")
     program.signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ import pytest
 
 from balancer.control.admin.channel import Channel
 from balancer.control.admin.status_command import lines_of
-from tests.support.admin_requests import control
+from tests.support.admin_requests import local
 from tests.support.config_files import write_workers
 from tests.support.programs import Program, StartConfigured, eventually_true, starting
 from tests.support.stage import Stage
@@ -83,7 +83,7 @@ async def version_of(program: Program) -> str:
 
 
 async def put(program: Program, name: str) -> Any:
-    return await program.ask(control(b"PUT", b"/-/policy", json.dumps(name).encode()))
+    return await program.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(name).encode()))
 
 
 async def reload(program: Program, way: str) -> None:
@@ -91,7 +91,7 @@ async def reload(program: Program, way: str) -> None:
         program.signal(signal.SIGHUP)
         await program.line("balancer has reloaded$")
     else:
-        assert (await program.ask(control(b"POST", b"/-/reload")))["problem"] is None
+        assert (await program.ask(local(b"/-/reload", method=b"POST")))["problem"] is None
 
 
 @pytest.mark.parametrize("way", ["signal", "request"])
@@ -159,7 +159,7 @@ async def test_broken_file_changes_no_process(start: StartConfigured, stage: Sta
     path.write_text("\n1 / 0\n")
     problem = f"{path}:2: ZeroDivisionError: division by zero"
     assert (await put(program, f"{path}:First"))["error"] == problem
-    assert (await program.ask(control(b"POST", b"/-/reload")))["error"].endswith(f"policy: {problem}")
+    assert (await program.ask(local(b"/-/reload", method=b"POST")))["error"].endswith(f"policy: {problem}")
     program.signal(signal.SIGHUP)
     line = (await program.line("ZeroDivisionError")).string
     assert (

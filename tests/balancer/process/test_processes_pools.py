@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.admin_requests import control
+from tests.support.admin_requests import local
 from tests.support.programs import Program, StartConfigured, restart_both, starting
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, answering_after, get, response
@@ -71,16 +71,16 @@ async def test_pool_is_one_over_all_processes(start: StartConfigured, stage: Sta
     assert pool["health"]["summary"] == "serving: 1 endpoint (1 ready)"
     assert status["health"]["endpoints"] == {"ready": 2}
     body = json.dumps({"id": "w1", "address": f"http://127.0.0.1:{added.port}"}).encode()
-    await program.ask(control(b"POST", b"/-/endpoints?pool=api", body))
+    await program.ask(local(b"/-/endpoints?pool=api", method=b"POST", body=body))
     assert await bodies(program, b"/api") == {b"api", b"added"}
-    assert (await program.ask(control(b"PUT", b"/-/policy?pool=api", b'"random"')))["name"] == "random"
+    assert (await program.ask(local(b"/-/policy?pool=api", method=b"PUT", body=b'"random"')))[
+        "name"
+    ] == "random"
     await restart_both(program)
     assert await bodies(program, b"/api") == {b"api", b"added"}
-    shown = await program.ask(control(b"GET", b"/-/policy?pool=api"))
+    shown = await program.ask(local(b"/-/policy?pool=api"))
     assert (shown["name"], shown["differs"]) == ("random", False)
-    assert [each["id"] for each in (await program.ask(control(b"GET", b"/-/endpoints")))["endpoints"]] == [
-        "w0"
-    ]
+    assert [each["id"] for each in (await program.ask(local(b"/-/endpoints")))["endpoints"]] == ["w0"]
 
 
 async def test_processes_see_each_others_requests_by_pool(start: StartConfigured, stage: Stage) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.admin_requests import control
+from tests.support.admin_requests import local
 from tests.support.config_files import write_workers
 from tests.support.programs import (
     Program,
@@ -45,7 +45,7 @@ async def start(tmp_path: Path) -> AsyncIterator[StartConfigured]:
 def post_endpoint(endpoint_id: str, worker: ScriptedWorker) -> bytes:
     address = f"http://127.0.0.1:{worker.port}"
     body = json.dumps({"id": endpoint_id, "address": address, "region": "r"}).encode()
-    return control(b"POST", b"/-/endpoints", body)
+    return local(b"/-/endpoints", method=b"POST", body=body)
 
 
 async def bodies(program: Program) -> set[bytes]:
@@ -58,7 +58,7 @@ async def bodies(program: Program) -> set[bytes]:
 
 
 async def ids(program: Program) -> list[str]:
-    shown = await program.ask(control(b"GET", b"/-/endpoints"))
+    shown = await program.ask(local(b"/-/endpoints"))
     return [endpoint["id"] for endpoint in shown["endpoints"]]
 
 
@@ -73,30 +73,32 @@ async def test_added_endpoint_is_known_to_all_processes(start: StartConfigured, 
     shown = await program.ask(post_endpoint("w1", other))
     assert (shown["id"], shown["source"], shown["latency"]["count"]) == ("w1", "command", 0)
     assert await bodies(program) == {b"one", b"other"}
-    shown = await program.ask(control(b"GET", b"/-/endpoints/w1"))
+    shown = await program.ask(local(b"/-/endpoints/w1"))
     whole = (await program.status())["endpoints"]
     assert shown["outcomes"]["ok"] == shown["latency"]["count"] == whole[1]["outcomes"]["ok"]
     assert sum(endpoint["outcomes"]["ok"] for endpoint in whole) == 16 * 8
     assert "used already" in (await program.ask(post_endpoint("w1", other)))["error"]
-    shown = await program.ask(control(b"PATCH", b"/-/endpoints/w0", b'{"state": "drain", "weight": 3}'))
+    shown = await program.ask(
+        local(b"/-/endpoints/w0", method=b"PATCH", body=b'{"state": "drain", "weight": 3}')
+    )
     assert (shown["state"], shown["weight"]) == ("drain", 3.0)
     assert await bodies(program) == {b"other"}
     await restart_both(program)
     assert await ids(program) == ["w0", "w1"]
     assert await bodies(program) == {b"other"}
-    assert (await program.ask(control(b"GET", b"/-/endpoints/w0")))["weight"] == 3.0
+    assert (await program.ask(local(b"/-/endpoints/w0")))["weight"] == 3.0
 
 
 async def test_removed_endpoint_is_gone_from_all_processes(start: StartConfigured, stage: Stage) -> None:
     """Also in processes that start later, until a reload restores it."""
     one, other = await stage.worker(response(b"one")), await stage.worker(response(b"other"))
     program = await start(one, other)
-    assert await program.ask(control(b"DELETE", b"/-/endpoints/w0")) == {"id": "w0", "in_flight": 0}
+    assert await program.ask(local(b"/-/endpoints/w0", method=b"DELETE")) == {"id": "w0", "in_flight": 0}
     assert await bodies(program) == {b"other"}
     await restart_both(program)
     assert await ids(program) == ["w1"]
     assert await bodies(program) == {b"other"}
-    assert (await program.ask(control(b"POST", b"/-/reload")))["done"] == 1
+    assert (await program.ask(local(b"/-/reload", method=b"POST")))["done"] == 1
     assert await ids(program) == ["w0", "w1"]
     assert await bodies(program) == {b"one", b"other"}
 
@@ -113,7 +115,7 @@ async def test_reload_reaches_all_processes(
         program.signal(signal.SIGHUP)
         await program.line("reloaded")
     else:
-        await program.ask(control(b"POST", b"/-/reload"))
+        await program.ask(local(b"/-/reload", method=b"POST"))
 
     async def is_everywhere() -> bool:
         status = await program.status()
@@ -122,7 +124,7 @@ async def test_reload_reaches_all_processes(
     await eventually_true(is_everywhere)
     assert await bodies(program) == {b"other"}
     assert (await reload_status(program)) == {"done": 1, "refused": 0, "problem": None, "waiting": []}
-    assert (await program.ask(control(b"PUT", b"/-/policy", b'"least-in-flight"')))["name"] == (
+    assert (await program.ask(local(b"/-/policy", method=b"PUT", body=b'"least-in-flight"')))["name"] == (
         "least-in-flight"
     )
     await restart_both(program)
@@ -135,7 +137,7 @@ async def test_bad_file_changes_no_process(start: StartConfigured, stage: Stage,
     """Every process keeps its configuration; one line gives the reason."""
     program = await start(await stage.worker(response(b"one")))
     write_workers(tmp_path, more="limits.queue = -1")
-    shown = await program.ask(control(b"POST", b"/-/reload"))
+    shown = await program.ask(local(b"/-/reload", method=b"POST"))
     assert "limits.queue" in shown["error"]
     program.signal(signal.SIGHUP)
     await program.line("limits.queue")

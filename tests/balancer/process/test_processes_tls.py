@@ -13,20 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Shelf
-from tests.support.programs import PATIENCE, Program, Start, starting
+from tests.support.programs import PATIENCE, TWO_PROCESSES, Program, Start
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, response
 
 pytestmark = pytest.mark.second_tier
 
 CLIENTS = 24
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Start a balancer of two processes; kill what still runs at the end."""
-    async with starting("--processes", "2") as started:
-        yield started
 
 
 def write(folder: Path, pair: dict[str, str], worker: ScriptedWorker, minimum: str = "1.2") -> Path:
@@ -84,7 +77,9 @@ async def test_ticket_of_one_process_resumes_at_the_other(
     start: Start, stage: Stage, tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     shelf, worker = Shelf(tmp_path), await stage.worker(response())
-    program = await start("--config", str(write(tmp_path, shelf.pair("localhost"), worker)), "--port", "0")
+    program = await start(
+        *TWO_PROCESSES, "--config", str(write(tmp_path, shelf.pair("localhost"), worker)), "--port", "0"
+    )
     context = shelf.client()
     context.maximum_version = version
     async with greetings(program, context, count=1) as (first,):
@@ -97,7 +92,9 @@ async def test_reload_changes_certificates_and_keeps_ticket_keys(
     start: Start, stage: Stage, tmp_path: Path
 ) -> None:
     shelf, worker = Shelf(tmp_path), await stage.worker(response())
-    program = await start("--config", str(write(tmp_path, shelf.pair("localhost"), worker)), "--port", "0")
+    program = await start(
+        *TWO_PROCESSES, "--config", str(write(tmp_path, shelf.pair("localhost"), worker)), "--port", "0"
+    )
     context = shelf.client()
     (before,) = await shown(program, context)
     write(tmp_path, shelf.pair("localhost", "other.example"), worker)
@@ -117,7 +114,7 @@ async def test_reload_changes_the_minimum_version(start: Start, stage: Stage, tm
     """A client with TLS 1.2 only is refused after `tls.min_version = "1.3"`."""
     shelf, worker = Shelf(tmp_path), await stage.worker(response())
     pair = shelf.pair("localhost")
-    program = await start("--config", str(write(tmp_path, pair, worker)), "--port", "0")
+    program = await start(*TWO_PROCESSES, "--config", str(write(tmp_path, pair, worker)), "--port", "0")
     old = shelf.client()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     assert len(await shown(program, old)) == 1
@@ -137,7 +134,7 @@ async def test_session_of_a_replaced_client_authority_is_refused(
     shelf, worker = Shelf(tmp_path), await stage.worker(response())
     keys = {**shelf.pair("localhost"), "client_ca": str(tmp_path / "clients.pem")}
     (tmp_path / "clients.pem").write_bytes(shelf.ca.read_bytes())
-    program = await start("--config", str(write(tmp_path, keys, worker)), "--port", "0")
+    program = await start(*TWO_PROCESSES, "--config", str(write(tmp_path, keys, worker)), "--port", "0")
     context = shelf.client(shelf.pair("client"))
     context.maximum_version = version
     async with greetings(program, context, count=1) as (first,):

@@ -9,13 +9,12 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import Program, Start, starting
+from tests.support.programs import TWO_PROCESSES, Program, Start
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, answering, get, response
 
@@ -26,13 +25,6 @@ RATE, BURST = 100, 200
 """A bucket that takes two seconds to fill: so long the machine may do something else without a token being lost."""
 
 CLIENTS = 16
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Start a balancer of two processes; kill what still runs at the end."""
-    async with starting("--processes", "2", "--port", "0") as started:
-        yield started
 
 
 async def patient(wire: Wire) -> None:
@@ -102,7 +94,9 @@ class Demand:
 
 async def test_both_admit_together_what_is_stated(start: Start, stage: Stage, tmp_path: Path) -> None:
     """To 1 % over the time, whichever process the clients are connected to."""
-    program = await start("--config", configuration(tmp_path, await stage.worker(patient)))
+    program = await start(
+        *TWO_PROCESSES, "--port", "0", "--config", configuration(tmp_path, await stage.worker(patient))
+    )
     demand = Demand(program)
     await demand.run()
     admitted, stated = demand.since_emptied
@@ -124,7 +118,9 @@ async def test_both_admit_together_what_is_stated(start: Start, stage: Stage, tm
 
 async def test_death_of_a_process_gives_no_request_away(start: Start, stage: Stage, tmp_path: Path) -> None:
     """One of them is killed five times; each successor continues with the buckets. None are lost for ever either."""
-    program = await start("--config", configuration(tmp_path, await stage.worker(patient)))
+    program = await start(
+        *TWO_PROCESSES, "--port", "0", "--config", configuration(tmp_path, await stage.worker(patient))
+    )
     demand = Demand(program)
     running = asyncio.ensure_future(demand.run())
     for _ in range(5):

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import local, metrics, status
 from tests.support.scripts import holding
 from tests.support.stage import API, Stage, endpoint, pool_of, serve_api
 from tests.support.wire import Message, get, post, response
@@ -398,14 +398,14 @@ async def test_admin_requests_name_a_pool(stage: Stage) -> None:
 async def test_metrics_have_the_pool_as_a_label(stage: Stage) -> None:
     await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
     await stage.ask(get(b"/api"))
-    text = (await stage.ask(local(b"/-/metrics"))).body.decode()
+    text = await metrics(stage)
     assert 'steelyard_requests_total{pool="api"} 1.0' in text
     assert 'steelyard_requests_total{pool="default"} 0.0' in text
     assert 'steelyard_endpoint_outcomes_total{endpoint="a0",outcome="ok",pool="api",region="r"} 1.0' in text
     assert "steelyard_clients 0.0" in text
     assert text.count("# TYPE steelyard_requests_total") == 1
     await stage.reload(routes=[], pools={})
-    assert "pool=" not in (await stage.ask(local(b"/-/metrics"))).body.decode()
+    assert "pool=" not in await metrics(stage)
 
 
 async def test_log_and_recording_know_the_pool(stage: Stage, tmp_path: Path) -> None:

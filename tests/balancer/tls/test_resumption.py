@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from balancer.tls.resumption import Resumption
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import metrics, status
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import get, response
@@ -119,9 +119,9 @@ async def test_handshakes_are_counted_by_kind(stage: Stage, shelf: Shelf) -> Non
     await send_gets(stage, 3)
     tls = (await status(stage))["endpoints"][0]["route"]["tls"]
     assert (tls["version"], tls["full"], tls["resumed"]) == ("TLSv1.3", 1, 2)
-    metrics = (await stage.ask(local(b"/-/metrics"))).body.decode()
+    text = await metrics(stage)
     labels = 'endpoint="w0",kind="resumed",region="r"'
-    assert f"steelyard_endpoint_tls_handshakes_total{{{labels}}} 2.0" in metrics
+    assert f"steelyard_endpoint_tls_handshakes_total{{{labels}}} 2.0" in text
 
 
 # --- certificates that are not trusted

@@ -9,7 +9,7 @@ import pytest
 from balancer.upstream.dial.phases import Phases
 from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
 from policies.facts import AdminState, Endpoint
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import metrics, status
 from tests.support.stage import ManualClock, Stage
 from tests.support.wire import get, response
 from tests.support.wireless import Peer, Wireless
@@ -241,10 +241,10 @@ async def test_departure_in_status_metrics_and_log(stage: Stage, capsys: pytest.
     assert capsys.readouterr().err == f"balancer: watch: w0: {event['text']}\n"
     assert document["endpoints"][0]["route"]["connect"] == {"usual": USUAL, "last": DETOUR, "departed": True}
     assert document["route_watch"]["regions"] == [{"name": "r", "connect": USUAL, "departed": False}]
-    metrics = (await stage.ask(local(b"/-/metrics"))).body.decode()
-    assert 'steelyard_route_departed{endpoint="w0",region="r"} 1.0' in metrics
-    assert 'steelyard_route_events_total{what="connect_departed"} 1.0' in metrics
-    assert 'steelyard_route_last_seconds{endpoint="w0",phase="connect",region="r"} 0.72' in metrics
+    text = await metrics(stage)
+    assert 'steelyard_route_departed{endpoint="w0",region="r"} 1.0' in text
+    assert 'steelyard_route_events_total{what="connect_departed"} 1.0' in text
+    assert 'steelyard_route_last_seconds{endpoint="w0",phase="connect",region="r"} 0.72' in text
 
 
 async def test_reload_keeps_baselines(stage: Stage) -> None:
