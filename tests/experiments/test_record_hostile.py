@@ -49,8 +49,6 @@ PACKED = zlib.compress(b"{}")
 BLOCKS: dict[str, bytes] = {
     "a length of 4 GB": raw(b"R", b"x" * 100, 0xFFFF_FFFF),
     "more than is ever packed": raw(b"R", b"x" * (LARGEST_BLOCK + 1)),
-    "a bomb": raw(b"R", zlib.compress(bytes(500 << 20), 9)),
-    "a bomb of text": raw(b"E", zlib.compress(b" " * (200 << 20), 9)),
     "a stream that does not end": raw(b"E", zlib.compress(b"{}" * 100)[:-4]),
     "no stream": raw(b"E", b"{}"),
     "half a row": block(b"R", bytes(17)),
@@ -67,12 +65,13 @@ def test_malformed_blocks(tmp_path: Path, case: str) -> None:
     assert "is damaged: " in refused(tmp_path / "r", GOOD + BLOCKS[case])
 
 
-def test_a_decompression_bomb_takes_no_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "byte", "size"), [(b"R", b"\0", 500 << 20), (b"E", b" ", 200 << 20)])
+def test_a_decompression_bomb_takes_no_memory(tmp_path: Path, kind: bytes, byte: bytes, size: int) -> None:
     """It is unpacked up to the size of the largest block."""
-    data = GOOD + BLOCKS["a bomb"]
+    data = GOOD + raw(kind, zlib.compress(byte * size, 9))
     tracemalloc.start()
     try:
-        refused(tmp_path / "r", data)
+        assert "is damaged: " in refused(tmp_path / "r", data)
         assert tracemalloc.get_traced_memory()[1] < 8 * LARGEST_BLOCK
     finally:
         tracemalloc.stop()
