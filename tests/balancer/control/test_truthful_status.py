@@ -102,14 +102,16 @@ async def samples(stage: Stage, name: str) -> dict[tuple[str, ...], float]:
 
 
 async def agreed(stage: Stage) -> dict[str, str]:
-    """The condition of each endpoint, equal in status, /-/endpoints, list, metrics and health."""
+    """The condition of each endpoint, equal in status, /-/endpoints, list, table, metrics and health."""
     document = await status(stage)
     conditions = {each["id"]: each["condition"] for each in document["endpoints"]}
     texts = [each["condition_text"] for each in document["endpoints"]]
     separate = json.loads((await stage.ask(local(b"/-/endpoints"))).body)["endpoints"]
     assert {each["id"]: each["condition"] for each in separate} == conditions
     lines = [line for line in await listed(stage) if not line.startswith("panic")]
-    assert [text in line for text, line in zip(texts, lines, strict=True)] == [True] * len(texts)
+    table = [line for line in await listed(stage, "status") if line.startswith(tuple(conditions))]
+    for shown in (lines, table):
+        assert [text in line for text, line in zip(texts, shown, strict=True)] == [True] * len(texts)
     found = await samples(stage, "steelyard_endpoint_condition")
     assert {labels[1]: labels[0] for labels, value in found.items() if value} == conditions
     assert sum(found.values()) == len(conditions)
