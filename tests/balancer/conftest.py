@@ -9,7 +9,7 @@ import pytest
 
 from balancer.process.server import new_event_loop
 from tests.support.name_server import NameServer
-from tests.support.programs import Start, starting
+from tests.support.programs import Run, Start, running, starting
 from tests.support.stage import Stage, quiet_loop
 
 
@@ -40,6 +40,13 @@ async def start() -> AsyncIterator[Start]:
     """Starts balancers as programs; those still running at the end are killed."""
     async with starting() as start:
         yield start
+
+
+@pytest.fixture
+async def run() -> AsyncIterator[Run]:
+    """Runs `python -m balancer …`; processes still running at the end are killed."""
+    async with running() as run:
+        yield run
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -10,7 +11,9 @@ from subprocess import CompletedProcess
 
 import click
 import pytest
+from click.testing import CliRunner, Result
 
+from balancer.__main__ import cli
 from experiments.platform.command_line import run_command_line
 
 Program = click.Group | Callable[[], None]
@@ -36,3 +39,15 @@ def complaint(program: Program, name: str, *arguments: str) -> str:
     done = run_in_process(program, name, *arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     return done.stderr
+
+
+async def run_balancer(*words: str) -> Result:
+    """Run a command of the balancer in a thread, so that a server in this process can answer it."""
+    return await asyncio.to_thread(CliRunner().invoke, cli, list(words))
+
+
+async def printed(url: str, command: str, *words: str) -> list[str]:
+    """The lines that a command prints, which asks the balancer at `url`."""
+    ran = await run_balancer(command, "--url", url, *words)
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout.splitlines()  # a server in this process writes its log to standard error

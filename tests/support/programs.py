@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
@@ -153,6 +154,35 @@ async def starting(*always: str) -> AsyncIterator[Start]:
             return program
 
         yield started
+
+
+Run = Callable[..., Awaitable[Process]]
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Run]:
+    """A function that runs `python -m balancer …`; processes still running at the end are killed."""
+    processes: list[Process] = []
+
+    async def run(*arguments: str, descriptors: int | None = None, **environment: str) -> Process:
+        def limit() -> None:
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+        plain = {key: value for key, value in os.environ.items() if key != "PORT"}
+        command = (sys.executable, "-m", "balancer", *arguments)
+        processes.append(
+            await asyncio.create_subprocess_exec(
+                *command, stdout=PIPE, stderr=PIPE, env=plain | environment, preexec_fn=limit
+            )
+        )
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 async def process_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -12,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from balancer.__main__ import cli
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.config.schema.admin import AdminConfig
@@ -24,9 +21,10 @@ from balancer.control.admin.sockets import bind_unix, open_admin_sockets
 from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
 from tests.support.admin_requests import TOKEN
-from tests.support.programs import Program, Start, are_two_without, eventually_true
+from tests.support.command_line import run_balancer
+from tests.support.programs import Program, Start, are_two_without, eventually_true, workers
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, get, response
+from tests.support.wire import get, response
 
 
 @pytest.fixture
@@ -34,14 +32,6 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     return tmp_path / "steelyard"
-
-
-def workers(worker: ScriptedWorker) -> list[str]:
-    return ["--port", "0", "--worker", f"r=http://127.0.0.1:{worker.port}"]
-
-
-async def run(*words: str) -> Result:
-    return await asyncio.to_thread(CliRunner().invoke, cli, list(words))
 
 
 def silent(problem: str) -> None:
@@ -189,20 +179,20 @@ async def test_commands_find_the_socket(stage: Stage, runtime: Path) -> None:
     await stage.ask(get())
     url, path = f"http://{server.address}", server.listening.admin.path
     for proxy in (url, f"unix:{path}"):
-        ran = await run("status", "--url", proxy)
+        ran = await run_balancer("status", "--url", proxy)
         assert ran.exit_code == 0, ran.output
         assert "policy round-robin, fallback picks 0" in ran.output
         assert "requests 1, retried 0, errors: none" in ran.output
-        assert json.loads((await run("status", "--json", "--url", proxy)).output)["requests"] == 1
-    ran = await run("admin", "put", "policy", "random", "--url", url)
+        assert json.loads((await run_balancer("status", "--json", "--url", proxy)).output)["requests"] == 1
+    ran = await run_balancer("admin", "put", "policy", "random", "--url", url)
     assert (ran.exit_code, json.loads(ran.output)["name"]) == (0, "random")
-    ran = await run("admin", "put", "/-/policy", '{"name": "p2x"}', "--url", url)
+    ran = await run_balancer("admin", "put", "/-/policy", '{"name": "p2x"}', "--url", url)
     assert (ran.exit_code, "unknown policy 'p2x'" in ran.output) == (1, True)
     await stage.reload(admin={"token": TOKEN})
-    ran = await run("status", "--url", url)
+    ran = await run_balancer("status", "--url", url)
     assert ran.exit_code == 1
     assert "--url" in ran.output
-    assert (await run("status", "--url", url, "--token", TOKEN)).exit_code == 0
+    assert (await run_balancer("status", "--url", url, "--token", TOKEN)).exit_code == 0
 
 
 async def test_token_without_a_socket(stage: Stage, runtime: Path) -> None:
@@ -210,8 +200,8 @@ async def test_token_without_a_socket(stage: Stage, runtime: Path) -> None:
     server = await stage.serve(await stage.worker(response()), admin={"socket": "off", "token": TOKEN})
     assert (server.listening.admin.unix, list(runtime.parent.iterdir())) == (None, [])
     url = f"http://{server.address}"
-    assert (await run("endpoints", "--url", url, "list")).exit_code == 1
-    assert (await run("endpoints", "--url", url, "--token", TOKEN, "list")).exit_code == 0
+    assert (await run_balancer("endpoints", "--url", url, "list")).exit_code == 1
+    assert (await run_balancer("endpoints", "--url", url, "--token", TOKEN, "list")).exit_code == 0
 
 
 async def test_changed_addresses_need_a_restart(stage: Stage) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from balancer.__main__ import cli
 from tests.support.admin_requests import TOKEN
+from tests.support.command_line import run_balancer
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
 
 async def run(stage: Stage, *words: str, token: str | None = None) -> Result:
-    """Run the command in a thread."""
     url = f"http://{stage.server.address}" if stage.server is not None else "http://127.0.0.1:9"
-    arguments = ["endpoints", "--url", url, *(("--token", token) if token is not None else ()), *words]
-    return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+    token_words = ("--token", token) if token is not None else ()
+    return await run_balancer("endpoints", "--url", url, *token_words, *words)
 
 
 async def test_commands_of_an_endpoint(stage: Stage) -> None:
@@ -82,6 +81,6 @@ async def test_unreachable_balancer_and_token(stage: Stage) -> None:
     assert "http://127.0.0.1:9" in ran.output
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     assert (await run(stage, "list", token=TOKEN)).exit_code == 0
-    ran = await asyncio.to_thread(CliRunner().invoke, cli, ["endpoints", "--url", "nonsense", "list"])
+    ran = await run_balancer("endpoints", "--url", "nonsense", "list")
     assert "--url" in ran.output
     assert "nonsense" in ran.output

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import resource
 import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
@@ -18,40 +14,11 @@ import pytest
 from balancer.__main__ import main, overrides
 from policies import registry
 from tests.support.command_line import complaint
+from tests.support.programs import Run
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, client_of, get, playing, response
 
-Run = Callable[..., Awaitable[Process]]
 SAMPLE = 'policy = "random"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\nregion = "emea"\n'
-
-
-@pytest.fixture
-async def run() -> AsyncIterator[Run]:
-    """Run `python -m balancer …`; kill what still runs at the end."""
-    processes: list[Process] = []
-
-    async def start(*arguments: str, descriptors: int | None = None, **environment: str) -> Process:
-        def limit() -> None:
-            if descriptors is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-
-        plain = {key: value for key, value in os.environ.items() if key != "PORT"}
-        processes.append(
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "balancer", *arguments),
-                stdout=PIPE,
-                stderr=PIPE,
-                env=plain | environment,
-                preexec_fn=limit,
-            )
-        )
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def port_of(process: Process) -> int:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.__main__ import cli
 from tests.support.admin_requests import local
+from tests.support.command_line import printed
 from tests.support.live_stream import opened, snapshot_of
 from tests.support.programs import PATIENCE, TWO_PROCESSES, Program, Start
 from tests.support.scripts import hang
@@ -178,25 +177,19 @@ async def from_page(program: Program) -> dict[str, str]:
 async def from_list(program: Program) -> dict[str, str]:
     """The column behind the id."""
     found = (
-        re.match(r"(\S+-\d+) +(.+?) +in flight ", line)
-        for line in await printed(program, "endpoints", "list")
+        re.match(r"(\S+-\d+) +(.+?) +in flight ", line) for line in await output(program, "endpoints", "list")
     )
     return {each[1]: each[2] for each in found if each}
 
 
 async def from_table(program: Program) -> dict[str, str]:
     """The last column."""
-    found = (re.match(r"(\S+-\d+)  .*  (.+)$", line) for line in await printed(program, "status"))
+    found = (re.match(r"(\S+-\d+)  .*  (.+)$", line) for line in await output(program, "status"))
     return {each[1]: each[2] for each in found if each}
 
 
-async def printed(program: Program, *words: str) -> list[str]:
-    """The output of a command."""
-    first, *more = words
-    arguments = [first, "--url", f"http://127.0.0.1:{program.port}", *more]
-    ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
-    assert ran.exit_code == 0, ran.output
-    return ran.stdout.splitlines()
+async def output(program: Program, *words: str) -> list[str]:
+    return await printed(f"http://127.0.0.1:{program.port}", *words)
 
 
 VIEWS: dict[str, Callable[[Program], Awaitable[dict[str, str]]]] = {
@@ -225,9 +218,9 @@ async def whole_is(program: Program, case: Case) -> None:
     ready = await client.ask(get(b"/-/ready"))
     assert (ready.status, json.loads(ready.body)["reason"]) == (200, case.reason)
     await client.close()
-    lines = await printed(program, "status")
+    lines = await output(program, "status")
     assert case.summary in lines
-    assert [line for line in await printed(program, "endpoints", "list") if line.startswith("panic")] == (
+    assert [line for line in await output(program, "endpoints", "list") if line.startswith("panic")] == (
         [case.panic] if case.panic else []
     )
     await asyncio.gather(*(request(program) for _ in case.kinds))

@@ -26,6 +26,7 @@ from balancer.control.admin.status import process_status
 from balancer.sharing.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
 from tests.support.admin_requests import local, metrics, status
+from tests.support.command_line import printed
 from tests.support.scripts import hang
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
@@ -74,12 +75,7 @@ async def test_server_writes_the_log(stage: Stage, capfd: pytest.CaptureFixture[
 
 async def listed(stage: Stage, *words: str) -> list[str]:
     """The lines of `balancer endpoints list`, or of another command."""
-    first, *more = words or ("endpoints", "list")
-    arguments = [first, *(more if first != "endpoints" else ()), "--url", f"http://{stage.running.address}"]
-    arguments += more if first == "endpoints" else []
-    ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
-    assert ran.exit_code == 0, ran.output
-    return ran.stdout.splitlines()  # the server in this process writes its log to standard error
+    return await printed(f"http://{stage.running.address}", *(words or ("endpoints", "list")))
 
 
 async def probe(stage: Stage) -> tuple[int, dict[str, Any]]:

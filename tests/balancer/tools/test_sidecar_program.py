@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
-from asyncio import create_subprocess_exec, timeout
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from asyncio import timeout
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
 
 from balancer.__main__ import main
 from tests.support.command_line import complaint
+from tests.support.programs import PATIENCE, Run
 from tests.support.stage import Stage
 from tests.support.wire import client_of, get, response
 
 pytestmark = pytest.mark.second_tier
 
-PATIENCE = 30.0
-Run = Callable[..., Awaitable[Process]]
-
-
-@pytest.fixture
-async def run() -> AsyncIterator[Run]:
-    """Start a sidecar; kill what still runs at the end."""
-    processes: list[Process] = []
-
-    async def start(*words: str) -> Process:
-        program = (sys.executable, "-m", "balancer", "sidecar", "--listen", "127.0.0.1:0", *words)
-        processes.append(await create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+SIDECAR = ("sidecar", "--listen", "127.0.0.1:0")
 
 
 async def line_of(process: Process) -> str:
@@ -56,7 +37,7 @@ async def port_of(process: Process) -> int:
 async def test_origins_from_the_command_line(run: Run, stage: Stage) -> None:
     a, b = await stage.worker(response(b"a")), await stage.worker(response(b"b"))
     words = [f"--origin={name}=http://127.0.0.1:{worker.port}" for name, worker in (("a", a), ("b", b))]
-    process = await run(*words)
+    process = await run(*SIDECAR, *words)
     client = await client_of(await port_of(process))
     for name in (b"a", b"b"):
         answer = await client.ask(get(b"/%b/x" % name).replace(b"example.org", b"localhost"))
@@ -73,7 +54,7 @@ async def test_sighup_reloads_the_file(run: Run, stage: Stage, tmp_path: Path) -
     path = tmp_path / "sidecar.toml"
     row = f'[[origins]]\nname = "a"\nurl = "http://127.0.0.1:{worker.port}"\nhost = "%s"\n'
     path.write_text(row % "a.org")
-    process = await run("--config", str(path))
+    process = await run(*SIDECAR, "--config", str(path))
     client = await client_of(await port_of(process))
     assert (await client.ask(get().replace(b"example.org", b"a.org"))).body == b"here"
     path.write_text(row % "a b")
