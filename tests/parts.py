@@ -23,8 +23,8 @@ from tests.support.root import ROOT
 
 FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
 TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
-BY_FILE = ("-n", "2", "--dist", "loadfile")
-"""For files whose tests share one expensive build."""
+BY_GROUP = ("-n", "2", "--dist", "loadgroup")
+"""Where tests share an expensive build: those of one group run in one process."""
 
 COMPILED = ".venv-compiled/bin/python"
 FOLDERS = ("policies", "balancer", "experiments", "simulated", "benchmarks", "faultsim", "workers", "deploy")
@@ -93,14 +93,14 @@ def second_tier() -> list[Part]:
         tests_part("policies and balancer", 210, "tests/policies", "tests/balancer", *SECOND),
         tests_part("faultsim", 30, "tests/faultsim", *SECOND),
         tests_part("experiments", 150, "tests/experiments", *SECOND),
-        tests_part("simulated", 530, "tests/simulated", *SECOND),
+        tests_part("simulated", 250, "tests/simulated", *SECOND),
         tests_part("benchmarks", 150, "tests/benchmarks", *SECOND),
         tests_part("rest", 120, *REST, *SECOND),
         tests_part(
             "coverage", 200, *covered,
             "--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered",
         ),
-        Part("deploy", 600, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_FILE),)),
+        Part("deploy", 500, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_GROUP),)),
     ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from tests.deploy.installation import (
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
 from tests.support.root import ROOT
 
-pytestmark = [pytest.mark.second_tier, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.second_tier, pytest.mark.timeout(900), pytest.mark.xdist_group("installation")]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PURE_LINE = re.compile(r"steelyard: the pure build is installed: .*")
