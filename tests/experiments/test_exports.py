@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from experiments.report.pages import write_report
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.matrix import Matrix
 from experiments.sweep.page import data_table
+from tests.support.documentation import paths_of
 from tests.support.root import ROOT
 
 
@@ -80,22 +81,10 @@ def test_shares_add_up_and_comparisons_name_the_deciding_measure(reported: Path)
     assert {row["measure"] for row in found if row["decides"] == "True"} == {"throughput"}
 
 
-def keys(value: object, path: str = "") -> Iterator[str]:
-    """Paths of all plain values, lists as `[]`; of an empty table or list its own path."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from keys(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list) and value:
-        for inner in value:
-            yield from keys(inner, f"{path}[]")
-    else:
-        yield path
-
-
 def test_every_key_of_the_summary_is_documented(reported: Path) -> None:
     """And every documented key exists, but for lists and tables that are empty here."""
     summary = json.loads((reported / "summary.json").read_text(encoding="utf-8"))
-    written = set(keys(summary))
+    written = set(paths_of(summary))
     patterns = [key.replace("[]", "[[]]").replace("…", "*") for key in documented("summary.json")]
     stems = [pattern.removesuffix(".*").removesuffix("[[]]") for pattern in patterns]
     unknown = [key for key in written if not any(fnmatchcase(key, one) for one in (*patterns, *stems))]

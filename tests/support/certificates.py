@@ -79,3 +79,9 @@ def general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
+
+
+def limited_to(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
+    """Let the context use this version only."""
+    context.minimum_version = context.maximum_version = version
+    return context

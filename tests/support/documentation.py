@@ -111,3 +111,15 @@ def documented() -> dict[str, str]:
         for names, meaning in re.findall(r"^\| (`.*?) \| (.*) \|$", part, re.MULTILINE):
             found |= {prefix + name: meaning for name in re.findall(r"`([^`]+)`", names)}
     return found
+
+
+def paths_of(value: object, path: str = "") -> Iterator[str]:
+    """Paths of the values in a document, lists as `[]`; an empty table or list, and null, is itself one."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from paths_of(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and value:
+        for inner in value:
+            yield from paths_of(inner, f"{path}[]")
+    else:
+        yield path

@@ -160,8 +160,8 @@ Run = Callable[..., Awaitable[Process]]
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Run]:
-    """A function that runs `python -m balancer …`; processes still running at the end are killed."""
+async def running(package: str = "balancer") -> AsyncIterator[Run]:
+    """A function that runs `python -m PACKAGE …`; processes still running at the end are killed."""
     processes: list[Process] = []
 
     async def run(*arguments: str, descriptors: int | None = None, **environment: str) -> Process:
@@ -170,7 +170,7 @@ async def running() -> AsyncIterator[Run]:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
         plain = {key: value for key, value in os.environ.items() if key != "PORT"}
-        command = (sys.executable, "-m", "balancer", *arguments)
+        command = (sys.executable, "-m", package, *arguments)
         processes.append(
             await asyncio.create_subprocess_exec(
                 *command, stdout=PIPE, stderr=PIPE, env=plain | environment, preexec_fn=limit

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 from policies.loading.source import Source
-from tests.support.wire import PATIENCE, Message, Script, ScriptedWorker, Wire, answering, response
+from tests.support.wire import PATIENCE, Message, Script, ScriptedWorker, Wire, answering, get, post, response
 
 
 class ManualClock:
@@ -290,3 +290,26 @@ async def serve_api(
     """Serve a pool without a name that answers "main", and the pool `api`."""
     main = await stage.worker(response(b"main"))
     await stage.serve(main, routes=routes or [API], pools={"api": api}, **keys)
+
+
+@asynccontextmanager
+async def traffic(stage: Stage) -> AsyncIterator[tuple[list[Message], Callable[[], Awaitable[None]]]]:
+    """GETs and POSTs on eight connections, all of which must get 200: the answers, and a wait for 16 more."""
+    answers: list[Message] = []
+    is_over = False
+
+    async def send_requests(client: Wire) -> None:
+        while not is_over:
+            answers.append(await client.ask(get()))
+            answers.append(await client.ask(post(b"body")))
+
+    async def pass_requests() -> None:
+        seen = len(answers)
+        await stage.eventually(lambda: len(answers) > seen + 16)
+
+    async with asyncio.TaskGroup() as group:
+        for client in [await stage.client() for _ in range(8)]:
+            group.create_task(send_requests(client))
+        yield answers, pass_requests
+        is_over = True
+    assert {answer.status for answer in answers} == {200}

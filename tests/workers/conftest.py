@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from tests.support.programs import running
 from tests.workers.virtual_time import SERVICE, Clock, VirtualTimeLoop
 from workers import alarm
 from workers.server import Worker
@@ -77,18 +77,8 @@ async def session(start_worker: StartWorker) -> AsyncIterator[ClientSession]:
 @pytest.fixture
 async def run_workers() -> AsyncIterator[RunWorkers]:
     """Runs `python -m workers …`; processes that are left at the end are killed."""
-    processes: list[Process] = []
-
-    async def run(*arguments: str) -> Process:
-        program = (sys.executable, "-m", "workers", *arguments)
-        processes.append(await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE))
-        return processes[-1]
-
-    yield run
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    async with running("workers") as run:
+        yield run
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
 from tests.support.scripts import holding, patient
-from tests.support.stage import Stage, endpoint
-from tests.support.wire import Message, ScriptedWorker, Wire, get, post, response
+from tests.support.stage import Stage, endpoint, traffic
+from tests.support.wire import ScriptedWorker, get, post, response
 
 
 async def command(stage: Stage, method: bytes, target: str = "", body: Any = None) -> tuple[int, Any]:
@@ -229,29 +229,12 @@ async def test_commands_under_load_fail_no_request(stage: Stage) -> None:
     """Two of three workers are drained, removed, added and weighted in turns, while GETs and POSTs pass."""
     workers = [await stage.worker(patient(b"%d" % number)) for number in range(3)]
     await stage.serve(*workers)
-    answers: list[Message] = []
-    is_over = False
-
-    async def send_requests(client: Wire) -> None:
-        while not is_over:
-            answers.append(await client.ask(get()))
-            answers.append(await client.ask(post(b"body")))
-
-    async def pass_requests() -> None:
-        seen = len(answers)
-        await stage.eventually(lambda: len(answers) > seen + 16)
-
-    clients = [await stage.client() for _ in range(8)]
-    async with asyncio.TaskGroup() as group:
-        for client in clients:
-            group.create_task(send_requests(client))
+    async with traffic(stage) as (answers, pass_requests):
         for turn in range(8):
             name, worker = f"w{1 + turn % 2}", workers[1 + turn % 2]
             for method, target, body in steps(name, worker):
                 assert (await command(stage, method, target, body))[0] < 300
                 await pass_requests()
-        is_over = True
-    assert {answer.status for answer in answers} == {200}
     assert sum(len(worker.requests) for worker in workers) == len(answers)
 
 

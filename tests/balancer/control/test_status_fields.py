@@ -5,30 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from balancer.control.admin.merge import merged_status
 from balancer.control.admin.status import process_status
 from tests.support.admin_requests import status
-from tests.support.documentation import documented
+from tests.support.documentation import documented, paths_of
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, response
 
 OPEN = ("", "*")
-
-
-def fields_of(value: Any, path: str = "") -> Iterator[str]:
-    """Paths of the values in a document; an empty table or list, and null, is itself one."""
-    if isinstance(value, dict) and value:
-        for name, child in value.items():
-            yield from fields_of(child, f"{path}.{name}" if path else name)
-    elif isinstance(value, list) and value:
-        for child in value:
-            yield from fields_of(child, f"{path}[]")
-    else:
-        yield path
 
 
 def covers(field: str, path: str) -> bool:
@@ -81,7 +68,7 @@ async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
 async def test_every_field_is_documented(stage: Stage, tmp_path: Path) -> None:
     fields = documented()
     assert len(fields) > 150
-    paths = {path for document in await statuses(stage, tmp_path) for path in fields_of(document)}
+    paths = {path for document in await statuses(stage, tmp_path) for path in paths_of(document)}
     undocumented = {path for path in paths if not any(covers(field, path) for field in fields)}
     assert not undocumented, sorted(undocumented)
     gone = {field for field in fields if not any(covers(field, path) for path in paths)}

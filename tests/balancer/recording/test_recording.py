@@ -13,6 +13,7 @@ import pytest
 from balancer.config.schema.record import RecordConfig
 from balancer.errors import LogFailed
 from balancer.recording.recorder import Recorder, RecordingMetadata
+from tests.support.admin_requests import local
 from tests.support.log_entries import blocks, entry
 from tests.support.stage import Stage
 from tests.support.wire import Message, get, post, response
@@ -38,10 +39,7 @@ class RecordedStage:
         return [row for kind, rows in self.blocks() if kind == "R" for row in rows]
 
     async def control(self, method: bytes, body: bytes = b"") -> Message:
-        return await self.stage.ask(
-            b"%b /-/record HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%b"
-            % (method, len(body), body)
-        )
+        return await self.stage.ask(local(b"/-/record", method=method, body=body))
 
 
 @pytest.fixture

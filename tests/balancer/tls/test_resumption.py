@@ -12,21 +12,11 @@ import trustme
 
 from balancer.tls.resumption import Resumption
 from tests.support.admin_requests import metrics, status
-from tests.support.certificates import Shelf
+from tests.support.certificates import Shelf, limited_to
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
 CLOSING = response(b"safe", b"Connection: close")
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
-def only(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
-    context.minimum_version = context.maximum_version = version
-    return context
 
 
 def resumption(stage: Stage) -> Resumption:
@@ -42,7 +32,7 @@ async def send_gets(stage: Stage, times: int) -> None:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_session_is_resumed(stage: Stage, shelf: Shelf, version: ssl.TLSVersion) -> None:
     """From the second connection on."""
-    worker = await stage.worker(CLOSING, tls=only(shelf.worker("127.0.0.1"), version))
+    worker = await stage.worker(CLOSING, tls=limited_to(shelf.worker("127.0.0.1"), version))
     await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)})
     await send_gets(stage, 5)
     assert (resumption(stage).full, resumption(stage).resumed) == (1, 4)
@@ -60,7 +50,7 @@ async def test_tls_1_3_is_preferred(stage: Stage, shelf: Shelf) -> None:
 async def test_worker_without_tickets_is_served_by_full_handshakes(
     stage: Stage, shelf: Shelf, version: ssl.TLSVersion
 ) -> None:
-    context = only(shelf.worker("127.0.0.1"), version)
+    context = limited_to(shelf.worker("127.0.0.1"), version)
     context.options |= ssl.OP_NO_TICKET
     if version is ssl.TLSVersion.TLSv1_3:
         context.num_tickets = 0

@@ -17,21 +17,11 @@ import pytest
 from balancer.config.problems import ConfigError
 from balancer.tls.certificate_names import dns_names, is_named
 from tests.support.admin_requests import TOKEN
-from tests.support.certificates import Shelf
+from tests.support.certificates import Shelf, limited_to
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, post, post_chunked, response
 
 NAME = "shop.example.org"
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
-def limited_to(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
-    context.minimum_version = context.maximum_version = version
-    return context
 
 
 async def names_of(stage: Stage, context: ssl.SSLContext, name: str) -> set[str]:

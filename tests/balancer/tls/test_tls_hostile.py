@@ -56,11 +56,6 @@ BROKEN = {
 DECODE_ERROR, ILLEGAL_PARAMETER, UNRECOGNIZED_NAME = 50, 47, 112
 
 
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
 def hello(shelf: Shelf, name: bytes, padding: int = 0) -> bytes:
     """The handshake message ClientHello of a client of the server `name`."""
     return hello_with(shelf, server_name(name), padding)

@@ -14,11 +14,6 @@ from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, response
 
 
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
 async def test_worker_is_verified_and_its_connection_is_kept(stage: Stage, shelf: Shelf) -> None:
     """By the host of the address; one handshake serves many requests."""
     worker = await stage.worker(response(b"safe"), tls=shelf.worker("127.0.0.1"))
