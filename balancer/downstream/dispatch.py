@@ -16,8 +16,8 @@ from balancer.routes.own_response import OwnResponse
 
 if TYPE_CHECKING:
     from balancer.downstream.request_handler import AdminExchanges, RequestHandler
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
+    from balancer.exchange.responder import Responder
     from balancer.log.journal import Journal
     from balancer.mirroring.mirror import Mirror
     from balancer.routes.table import RouteTable
@@ -30,7 +30,7 @@ NO_ROUTE: Final = NoRoute("no route matches this host and path")
 
 def handler_of(
     proxy: Proxy,
-    downstream: ClientConnection,
+    downstream: Responder,
     request: Request,
     admin_exchange: AdminExchanges,
     routes: RouteTable | None,
@@ -71,9 +71,7 @@ def handler_of(
     return MirroredRequest(exchange_of(proxy, downstream, request, journal), copy), proxy
 
 
-def exchange_of(
-    proxy: Proxy, downstream: ClientConnection, request: Request, journal: Journal | None
-) -> Exchange:
+def exchange_of(proxy: Proxy, downstream: Responder, request: Request, journal: Journal | None) -> Exchange:
     """Return the exchange of a request, traced or logged where that is wanted."""
     tracing = proxy.tracing
     spans = None if tracing is None else tracing.spans

@@ -2,7 +2,7 @@
 
 An arrival, a connection in this phase, holds a descriptor and nothing else. Arrivals count as clients, the sweep
 enforces their timeout from the accept on, and they are aborted at shutdown. Where neither PROXY nor TLS is configured,
-a connection is a `DownstreamConnection` from the start.
+a connection is a `Http1Connection` from the start.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
+    from balancer.exchange.responder import Responder
 
 HOST_LIMIT = 256
 """Bytes of a refused request's Host that are logged."""
@@ -44,9 +44,7 @@ AdminExchanges = Callable[[Any, Request], RequestHandler]
 class Refusal:
     """Handler that answers with an error."""
 
-    def __init__(
-        self, proxy: Proxy, downstream: ClientConnection, error: RequestRejected, head: bytes
-    ) -> None:
+    def __init__(self, proxy: Proxy, downstream: Responder, error: RequestRejected, head: bytes) -> None:
         self._proxy = proxy
         self._downstream = downstream
         self._error = error

@@ -23,20 +23,17 @@ from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.retries import IDEMPOTENT
 from balancer.exchange.state import AttemptState
 from balancer.exchange.tunnel import Tunnel
-from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.load_report import reported_load
-from balancer.http.h1.response_head import Response, outgoing_head
+from balancer.http.h1.response_head import Response
 from balancer.http.h1.upgrades import is_taken
 from balancer.log.formats import NEW, NOT_CONNECTED, REUSED
-from balancer.upstream.library.bounded_reader import next_size
 from balancer.upstream.pool import Pool
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.exchange import Exchange
     from balancer.exchange.traced_exchange import AttemptSpan
     from policies.insight.canary import Arm, Canary
@@ -49,8 +46,6 @@ BUFFERING: Final = AttemptState.BUFFERING
 STREAMING: Final = AttemptState.STREAMING
 OK: Final = OutcomeKind.OK
 LENGTH: Final = Framing.LENGTH
-CHUNKED: Final = Framing.CHUNKED
-UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 REPEATABLE: Final = IDEMPOTENT
 ON_NEW: Final = NEW
 ON_REUSED: Final = REUSED
@@ -88,6 +83,7 @@ class Attempt:
     status = 0
     bytes_out = 0
     client_stays = True
+    is_call = False  # it is an RPC (`GrpcAttempt`)
     has_sent_interim = False  # an interim response has been sent to the client
     has_failed = False
     was_refused = False
@@ -98,8 +94,8 @@ class Attempt:
     span: AttemptSpan | None = None
     _unsent = 0  # unsent bytes of the request body at the last sweep
     _length = 0  # bytes of the response body, if it is streamed and their number is known
-    _to_client: Framing
-    _out: list[bytes]  # response data of one read: one write, one system call
+    _is_head_due = False  # the response's head has not been sent
+    _out: list[bytes]  # body of the response that one read has brought: one write, one system call
 
     def __init__(self, exchange: Exchange, assignment: Assignment, canary: Canary | None) -> None:
         self.exchange: Exchange | None = exchange
@@ -151,8 +147,8 @@ class Attempt:
         self.upstream = upstream
         self.state = SENT
         self.connection = ON_REUSED if upstream.idle_since else ON_NEW
-        if upstream.read_size and upstream.read_size != downstream.client.read_size:
-            upstream.set_read_size(downstream.client.read_size)
+        if upstream.read_size and upstream.read_size != downstream.first_read_size:
+            upstream.set_read_size(downstream.first_read_size)
         exchange.active_at = self.sent_at
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
         head = self.head or request.head
@@ -180,10 +176,16 @@ class Attempt:
         exchange = cast("Exchange", self.exchange)
         if response.status >= 500 and exchange.retries_status(self, response.status, is_whole=True):
             return
-        now = exchange.proxy.now()
-        head = self._final_head(exchange, response, now)
+        proxy = exchange.proxy
+        may_stay = exchange.request.fields.keep_alive and exchange.is_complete and proxy.keeps_alive
+        self.client_stays = exchange.downstream.respond_whole(
+            exchange.request, response, self._visible_fields(exchange, response), body, may_stay
+        )
         self.bytes_out = len(body)
-        exchange.downstream.write(head + body)
+        now = proxy.now()
+        self._answered(exchange, response.status, now)
+        if self.is_call:
+            self._note_end(response.status)
         exchange.complete(self, now)
 
     def response_started(self, response: Response) -> None:
@@ -198,11 +200,18 @@ class Attempt:
         if status < 200:
             self._send_interim(exchange, response)
             return
-        head = self._final_head(exchange, response, exchange.proxy.now())
-        self._out = [head]
+        proxy = exchange.proxy
+        may_stay = request.fields.keep_alive and exchange.is_complete and proxy.keeps_alive
+        self.client_stays = exchange.downstream.begin_response(
+            request, response, self._visible_fields(exchange, response), may_stay
+        )
+        self._answered(exchange, status, proxy.now())
+        self._out = []
+        self._is_head_due = True
         self._length = response.length
         if (
-            self._to_client is LENGTH
+            response.framing is LENGTH
+            and not (response.is_bodiless or request.method == b"HEAD")
             and response.length <= BUFFERED_RESPONSE
             and exchange.is_complete
             and exchange.proxy.retries.limit > 0
@@ -214,27 +223,18 @@ class Attempt:
         if exchange.body_buffer is not None:
             exchange.body_buffer.spend()
 
-    def _final_head(self, exchange: Exchange, response: Response, now: float) -> bytes:
-        """Return the response head for the client; note its status, its framing and whether the client stays."""
-        proxy, block = exchange.proxy, response.block
-        if proxy.reads_load or proxy.edits is not None or self.why:
-            block = self._fields_of(exchange, response)
-        head = self._framed_head(exchange, response, block)
-        self.status = response.status
+    def _answered(self, exchange: Exchange, status: int, now: float) -> None:
+        """Note the final status, and the instant at which it came."""
+        self.status = status
         self.first_byte_at = exchange.active_at = now
         self.assignment.answered(now)
-        return head
 
-    def _framed_head(self, exchange: Exchange, response: Response, block: bytes) -> bytes:
-        """Return a final head with the fields `block`; note how its body is framed and whether the client stays."""
-        request, proxy = exchange.request, exchange.proxy
-        fields = request.fields
-        stays = fields.keep_alive and exchange.is_complete and proxy.keeps_alive
-        head, self._to_client = outgoing_head(
-            response, block, request.method == b"HEAD", fields.is_http10, stays, proxy.date_line
-        )
-        self.client_stays = stays and self._to_client is not UNTIL_CLOSE
-        return head
+    def _visible_fields(self, exchange: Exchange, response: Response) -> bytes:
+        """Return the fields of a final response as the client may see them."""
+        proxy = exchange.proxy
+        if proxy.reads_load or proxy.edits is not None or self.why:
+            return self._fields_of(exchange, response)
+        return response.block
 
     def _fields_of(self, exchange: Exchange, response: Response) -> bytes:
         """Return the response's fields as the client may see them; read the worker's load report."""
@@ -252,13 +252,16 @@ class Attempt:
         fields = self._fields_of(exchange, response)
         if not exchange.request.fields.is_http10:
             self.has_sent_interim = True
-            exchange.downstream.write(response.line + fields + b"\r\n")
+            exchange.downstream.send_interim(response, fields)
 
     def _switch(self, exchange: Exchange, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""
         pending, upstream, proxy = exchange.downstream.pending_upgrade, self.upstream, exchange.proxy
         if pending is None or upstream is None or not is_taken(exchange.request, response):
             exchange.attempt_failed(self, MalformedResponse("101 for a request without Upgrade"))
+            return
+        if not exchange.downstream.accepts_switch(exchange.request, response):
+            exchange.attempt_failed(self, MalformedResponse("Sec-WebSocket-Accept does not match the key"))
             return
         fields = self._fields_of(exchange, response)
         now = self.first_byte_at = proxy.now()
@@ -273,23 +276,23 @@ class Attempt:
         exchange = cast("Exchange", self.exchange)
         self.bytes_out += len(data)
         exchange.active_at = exchange.proxy.now()
-        self._out.append(chunk(data) if self._to_client is CHUNKED else data)
+        self._out.append(data)
 
     def response_paused(self) -> None:
         """Send what a read has brought, and adapt the size of the next read to the client's pace."""
-        if self.state is STREAMING and self._out:
-            downstream = cast("Exchange", self.exchange).downstream
-            self._write_out(downstream)
-            if downstream.is_write_paused:
-                self.pause()
-            size = downstream.client.read_size = next_size(downstream.client.read_size, downstream.transport)
-            if self.upstream is not None and self.upstream.read_size != size:
-                self.upstream.set_read_size(size)
+        if self.state is not STREAMING or not (self._out or self._is_head_due):
+            return
+        downstream, upstream = cast("Exchange", self.exchange).downstream, self.upstream
+        size = downstream.send_part(self._take_out())
+        self._is_head_due = False
+        if downstream.is_write_paused:
+            self.pause()
+        if upstream is not None and upstream.read_size != size:
+            upstream.set_read_size(size)
 
-    def _write_out(self, downstream: ClientConnection) -> None:
-        data = b"".join(self._out)
-        self._out.clear()
-        downstream.write(data)
+    def _take_out(self) -> list[bytes]:
+        out, self._out = self._out, []
+        return out
 
     @property
     def left(self) -> int:
@@ -322,12 +325,15 @@ class Attempt:
     def response_ended(self, trailers: bytes) -> None:
         """Send the rest of the response and end the exchange; `trailers` is a block of fields or b""."""
         exchange = cast("Exchange", self.exchange)
-        if self._to_client is CHUNKED:
-            self._out.append(last_chunk(trailers))
-        self._write_out(exchange.downstream)
+        exchange.downstream.end_response(self._take_out(), trailers)
+        if self.is_call:
+            self._note_end(self.status)
         if exchange.downstream.charge is not None:
             exchange.downstream.charge.whole(exchange.downstream.unsent)
         exchange.complete(self, exchange.proxy.now())
+
+    def _note_end(self, status: int) -> None:
+        """Note how an RPC has ended."""
 
     def response_failed(self, error: UpstreamError) -> None:
         """Report that the response breaks off."""

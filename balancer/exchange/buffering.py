@@ -15,7 +15,7 @@ from balancer.exchange.body_buffer import BodyBuffer
 
 if TYPE_CHECKING:
     from balancer.exchange.attempt import Attempt
-    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.responder import Responder
     from balancer.upstream.request import UpstreamRequest
 
 BLOCK: Final = 16_384
@@ -124,7 +124,7 @@ class Buffering:
         self.response = response
         self.budget = budget
 
-    def takes_over(self, attempt: Attempt, downstream: ClientConnection) -> bool:
+    def takes_over(self, attempt: Attempt, downstream: Responder) -> bool:
         """Return whether a response is to be read on although its client is slow; charges what the client has not
         taken.
 

@@ -27,7 +27,7 @@ from balancer.exchange.client_bounds import (
     refusal,
     sent,
 )
-from balancer.exchange.grpc_attempt import attempt_on_stream
+from balancer.exchange.grpc_attempt import GrpcAttempt
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
 from balancer.exchange.state import State
@@ -43,10 +43,10 @@ from policies.overload.wait_queue import Ticket
 if TYPE_CHECKING:
     from balancer.errors import ConnectionCut, Unserved, UpstreamError
     from balancer.exchange.admission import Admission
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.client_usage import ClientUsage, PendingRequest
     from balancer.exchange.hedged_attempts import HedgeRace
     from balancer.exchange.proxy import Proxy
+    from balancer.exchange.responder import Responder
     from policies.routing.assignment import Assignment
 
 
@@ -100,7 +100,7 @@ class Exchange:
     _started_at = 0.0
     _bytes_in = 0
 
-    def __init__(self, proxy: Proxy, downstream: ClientConnection, request: Request) -> None:
+    def __init__(self, proxy: Proxy, downstream: Responder, request: Request) -> None:
         self.proxy = proxy
         self.downstream = downstream
         self.request = request
@@ -223,10 +223,10 @@ class Exchange:
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
-        if self.downstream.is_stream:
-            attempt = attempt_on_stream(self, assignment)
-        else:
-            attempt = Attempt(self, assignment, self.proxy.canary)
+        call, canary = self.downstream.call, self.proxy.canary
+        attempt = (
+            Attempt(self, assignment, canary) if call is None else GrpcAttempt(self, assignment, canary, call)
+        )
         if self.attempts:
             attempt.head = self.request.another_head()
         return attempt

@@ -6,9 +6,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import ForwardingError, UnsupportedByTransport
-from balancer.exchange.attempt import CONNECTING, OK, SENT, Attempt
+from balancer.exchange.attempt import CONNECTING, OK, SENT, STREAMING, Attempt
 from balancer.exchange.retries import take_another_try
-from balancer.exchange.stream_attempt import StreamAttempt
 from balancer.http.grpc.status import FAILURES, code_of_http, forbids_retry, status_in
 from balancer.upstream.http1.stream import UpstreamStream
 
@@ -25,17 +24,10 @@ if TYPE_CHECKING:
 NO_HTTP2: Final = 'gRPC needs an endpoint with transport = "http2"; {} has another one'
 
 
-def attempt_on_stream(exchange: Exchange, assignment: Assignment) -> Attempt:
-    """Return an attempt at the request of a stream, which may be an RPC."""
-    canary, call = exchange.proxy.canary, exchange.downstream.call
-    if call is None:
-        return StreamAttempt(exchange, assignment, canary)
-    return GrpcAttempt(exchange, assignment, canary, call)
-
-
-class GrpcAttempt(StreamAttempt):
+class GrpcAttempt(Attempt):
     """An attempt at an RPC. `code` is the worker's grpc-status, -1 while there is none."""
 
+    is_call = True
     code = -1
 
     def __init__(
@@ -84,7 +76,7 @@ class GrpcAttempt(StreamAttempt):
 
     def response_paused(self) -> None:
         super().response_paused()
-        self._call.has_begun = self._fields is None
+        self._call.has_begun = self.state is STREAMING and not self._is_head_due
 
     def response_ended(self, trailers: bytes) -> None:
         if self.code < 0:

@@ -15,15 +15,15 @@ from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
+    from balancer.exchange.responder import Responder
     from balancer.log.journal import Journal
 
 
 class LoggedExchange(Exchange):
     """An exchange with one entry in `log`."""
 
-    def __init__(self, proxy: Proxy, downstream: ClientConnection, request: Request, log: Journal) -> None:
+    def __init__(self, proxy: Proxy, downstream: Responder, request: Request, log: Journal) -> None:
         super().__init__(proxy, downstream, request)
         self._log = log
         self._arrived = downstream.head_at, downstream.came_at or proxy.now()

@@ -3,7 +3,7 @@
 Until the worker answers the upgrade offer, it is unknown whether the bytes behind such a request are the other
 protocol's or HTTP. They are kept, and reading pauses: one read at most, or the window of a stream.
 
-    DownstreamConnection ── PendingUpgrade ──┬── declined: DownstreamConnection again, fed with what came
+    Http1Connection ── PendingUpgrade ──┬── declined: Http1Connection again, fed with what came
                                              └── accepted: a Relay (`tunnel.py`), which passes on what came
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from balancer.exchange.client_connection import HELD_BY_UPGRADE
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
+    from balancer.exchange.responder import Responder
 
 
 class PendingUpgrade(asyncio.Protocol):
@@ -27,9 +27,7 @@ class PendingUpgrade(asyncio.Protocol):
 
     __slots__ = ("_resume", "downstream", "early", "has_ended")
 
-    def __init__(
-        self, downstream: ClientConnection, resume: Callable[[bytes], None] | None, early: bytes
-    ) -> None:
+    def __init__(self, downstream: Responder, resume: Callable[[bytes], None] | None, early: bytes) -> None:
         """`resume` resumes HTTP after a declined offer with the data that followed it; None for a stream, which has no
         further requests."""
         self._resume = resume

@@ -32,8 +32,8 @@ from policies.facts import OutcomeKind
 from policies.insight.explanation import Trace as Explained
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
+    from balancer.exchange.responder import Responder
     from balancer.log.journal import Journal
     from balancer.tracing.tracing import Tracing
     from balancer.upstream.request import UpstreamRequest
@@ -58,7 +58,7 @@ class TracedExchange(LoggedExchange):
     def __init__(
         self,
         proxy: Proxy,
-        downstream: ClientConnection,
+        downstream: Responder,
         request: TracedRequest,
         tracing: Tracing,
         spans: Spans,

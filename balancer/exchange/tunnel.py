@@ -23,8 +23,8 @@ from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.library.bounded_reader import BoundedReader, bounded, next_size
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.pending_upgrade import PendingUpgrade
+    from balancer.exchange.responder import Responder
     from balancer.upstream.request import UpstreamRequest
 
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -54,7 +54,7 @@ class Relay(asyncio.Protocol):
 
     reader: BoundedReader
 
-    def __init__(self, tunnel: Tunnel, owner: ClientConnection | UpstreamConnection) -> None:
+    def __init__(self, tunnel: Tunnel, owner: Responder | UpstreamConnection) -> None:
         self._tunnel = tunnel
         self._owner = owner
         self.transport = owner.transport

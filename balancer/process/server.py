@@ -22,7 +22,7 @@ from balancer.control.control_plane import ControlPlane
 from balancer.control.named_pools import NamedPools
 from balancer.control.reload import Prepared, Read, Reloads
 from balancer.downstream.acceptor import Acceptor
-from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection import Http1Connection
 from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream.http2.connection import Http2Connection
@@ -201,9 +201,9 @@ class Server:
         """Return how a client's handshake begins, None without TLS."""
         return None if tls is None else tls.handshake(self._front)
 
-    def _downstream(self) -> DownstreamConnection:
+    def _downstream(self) -> Http1Connection:
         begin_http2 = None if self.proxy.http2 is None else self._http2
-        return DownstreamConnection(self.proxy, self._admin.exchange, self.named_pools.routes, begin_http2)
+        return Http1Connection(self.proxy, self._admin.exchange, self.named_pools.routes, begin_http2)
 
     def _http2(self) -> Http2Connection:
         limits = self.proxy.http2 or Http2Limits()

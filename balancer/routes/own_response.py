@@ -9,8 +9,8 @@ from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fa
 from balancer.routes.route import Route, phrase_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.proxy import Proxy
+    from balancer.exchange.responder import Responder
     from balancer.http.h1.request_head import Request
 
 
@@ -21,7 +21,7 @@ class OwnResponse:
     """
 
     def __init__(
-        self, proxy: Proxy, downstream: ClientConnection, request: Request, answer: Route | ForwardingError
+        self, proxy: Proxy, downstream: Responder, request: Request, answer: Route | ForwardingError
     ) -> None:
         self._proxy = proxy
         self._downstream = downstream

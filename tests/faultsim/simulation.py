@@ -20,7 +20,7 @@ from balancer.config.schema.transports import transports_of
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.exchange import AdminExchange
-from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
 from balancer.exchange.exchange import Exchange
@@ -177,7 +177,7 @@ class Simulation:
 
     # --- connections
 
-    def _admin_exchange(self, connection: DownstreamConnection, request: Request) -> AdminExchange:
+    def _admin_exchange(self, connection: Http1Connection, request: Request) -> AdminExchange:
         return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
 
     def _connect(self, client: Client) -> None:
@@ -187,7 +187,7 @@ class Simulation:
         number = len(self._wires)
         kind = StreamClientEnd if client.plan.is_http2 else ClientEnd
         end = kind(self.timeline, client, self.client_route, number)
-        protocol = DownstreamConnection(self.proxy, self._admin_exchange, None, self._http2)
+        protocol = Http1Connection(self.proxy, self._admin_exchange, None, self._http2)
         self._wire(end, protocol, (CLIENTS, 20_000 + number), client.plan.room)
         end.begin()
 

@@ -24,12 +24,12 @@ from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.exchange import AdminExchange, Connection
 from balancer.control.named_pools import NamedPools
-from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
-from balancer.exchange.client_connection import ClientConnection
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.proxy import Proxy
+from balancer.exchange.responder import Responder
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from balancer.process.server import build, build_pool
@@ -373,7 +373,7 @@ class Wireless:
         peer = Peer()
         self.clients.append(peer)
         routes = self._named_pools.routes
-        connection = DownstreamConnection(self.proxy, self._admin_exchange, routes, self._http2)
+        connection = Http1Connection(self.proxy, self._admin_exchange, routes, self._http2)
         self._connect(peer, connection, (address, 50000 + len(self.clients)))
         return peer
 
@@ -449,11 +449,12 @@ class Wireless:
 
 def charged(proxy: Proxy) -> int:
     """Bytes that the bodies of a proxy are charged with: those of its clients' responses and requests."""
-    clients: list[ClientConnection] = []
+    clients: list[Responder] = []
     for downstream in proxy.downstreams:
-        clients.append(downstream)
         if isinstance(downstream, Http2Connection):
             clients += {**downstream._streams, **downstream._ended}.values()
+        elif isinstance(downstream, Responder):
+            clients.append(downstream)
     size = 0
     for client in clients:
         handler = getattr(client, "_handler" if client.is_stream else "_answering", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection import Http1Connection
 from balancer.downstream.dispatch import ADMIN_PREFIX
 from balancer.errors import RequestRejected
 from balancer.http.h1.request_head import Request
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
 
 
-class AdminConnection(DownstreamConnection):
+class AdminConnection(Http1Connection):
     """A client connection to `admin.listen`; of more than `application.CLIENT_LIMIT` the oldest one that waits for its
     client is reset. Before its first byte `timeouts.head` applies.
     """

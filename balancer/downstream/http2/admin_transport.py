@@ -29,6 +29,6 @@ class AdminTransport(StreamTransport):
                 self._head = head
                 return
             response = incoming_response(head + b"\r\n")
-            self._stream.send(self._stream.fields_of(response.status, response.block), b"", is_last=False)
+            self._stream.send(self._stream.heads_of(response.status, response.block), b"", is_last=False)
             body = self._body = body_of(response.framing, response.length)
         super().write(body.feed(given))

@@ -16,11 +16,14 @@ from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTrans
 from balancer.downstream.request_handler import RequestHandler
 from balancer.errors import ClientStalled, ConnectionCut, ForwardingError, RequestRejected, StreamReset
 from balancer.exchange.client_connection import HELD_BY_BODY
-from balancer.exchange.client_stream import ClientStream
 from balancer.exchange.pending_upgrade import PendingUpgrade
+from balancer.exchange.responder import Responder
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.own_errors import head_for, trailers_for
+from balancer.http.h1.chunks import passing_trailers
+from balancer.http.h1.field_list import fields_of
 from balancer.http.h1.fields import without
+from balancer.http.h1.websocket import is_accepted
 from balancer.http.h2.events import CANCEL, INTERNAL_ERROR
 from balancer.upstream.library.bounded_reader import LONGEST_READ
 
@@ -42,18 +45,21 @@ slow client, each stream keeps what one read has brought."""
 OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
 
 
-class Http2Stream(ClientStream):
+class Http2Stream(Responder):
     """A stream. `expects_body`: the request has not ended. `is_long`: a part of the response may wait for the
     client."""
 
     __slots__ = (
         "_body_limit",
         "_connection",
+        "_fields",
         "_handler",
         "_id",
         "_is_detached",
+        "_read_size",
         "_received",
         "_seen_unsent",
+        "_takes_trailers",
         "_tunnel",
         "_withheld",
         "expects_body",
@@ -76,6 +82,9 @@ class Http2Stream(ClientStream):
         self._withheld = 0  # bytes of the request that are not acknowledged
         self._seen_unsent = 0
         self._is_detached = False  # the admin application answers
+        self._fields: Fields | None = None  # head of the response that has begun, until it is sent
+        self._takes_trailers = True  # the response that has begun has a body
+        self._read_size = READ  # bytes per read from the worker
         self.expects_body = False
         self.is_long = False
 
@@ -91,19 +100,6 @@ class Http2Stream(ClientStream):
     def unsent(self) -> int:
         """Bytes of the response that wait for the client."""
         return self._connection.engine.unsent(self._id)
-
-    @property
-    def has_many_beside(self) -> bool:
-        return self._connection.answering > MANY
-
-    @property
-    def read_limit(self) -> int:
-        answering = self._connection.answering
-        return LONGEST_READ if answering <= MANY else max(READ, MANY * LONGEST_READ // answering)
-
-    @property
-    def keeps_up(self) -> bool:
-        return not self.unsent
 
     # --- the request
 
@@ -186,15 +182,59 @@ class Http2Stream(ClientStream):
 
     # --- the response
 
-    def fields_of(self, status: int, block: bytes) -> Fields:
+    @property
+    def first_read_size(self) -> int:
+        return READ if self._connection.answering > MANY else self.client.read_size
+
+    def respond_whole(
+        self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
+    ) -> bool:
+        self.send(self._final_fields(response, fields), body, is_last=True)
+        return True
+
+    def begin_response(self, request: Request, response: Response, fields: bytes, may_stay: bool) -> bool:
+        self._fields = self._final_fields(response, fields)
+        self._takes_trailers = request.method != b"HEAD" and not response.is_bodiless
+        self._read_size = READ
+        return True
+
+    def send_part(self, pieces: list[bytes]) -> int:
+        answering = self._connection.answering
+        longest = LONGEST_READ if answering <= MANY else max(READ, MANY * LONGEST_READ // answering)
+        size = max(READ, self._read_size // 2) if self.unsent else min(2 * self._read_size, longest)
+        self._read_size = size
+        self.send(self._take_fields(), b"".join(pieces), is_last=False)
+        return size
+
+    def end_response(self, pieces: list[bytes], trailers: bytes) -> None:
+        passing = passing_trailers(trailers) if self._takes_trailers else b""
+        self.send(self._take_fields(), b"".join(pieces), is_last=not passing)
+        if passing:
+            self._connection.engine.send_trailers(self._id, fields_of(passing))
+
+    def send_interim(self, response: Response, fields: bytes) -> None:
+        self._send_interim(self.heads_of(response.status, fields))
+
+    def accepts_switch(self, request: Request, response: Response) -> bool:
+        return response.status != 101 or is_accepted(request.head, response.block)
+
+    def heads_of(self, status: int, block: bytes) -> Fields:
+        """Return a response's head as fields. Raises `MalformedResponse` for what HTTP/2 does not allow."""
         return self._connection.response_heads.fields_of(status, block)
 
-    def send_interim(self, head: Fields) -> None:
+    def _final_fields(self, response: Response, block: bytes) -> Fields:
+        return self.heads_of(response.status, block if response.has_date else block + self._proxy.date_line)
+
+    def _take_fields(self) -> Fields | None:
+        fields, self._fields = self._fields, None
+        return fields
+
+    def _send_interim(self, head: Fields) -> None:
         self._connection.engine.interim(self._id, head)
         self._connection.flush_soon()
 
     def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
-        """Send a part of the response; the last one goes out when the exchange ends, which follows."""
+        """Send a part of a response; the last one goes out when the exchange ends, which follows."""
         connection = self._connection
         if head is not None and len(data) <= SHORT:
             connection.engine.respond_checked(self._id, head, data, is_last=is_last)
@@ -209,15 +249,11 @@ class Http2Stream(ClientStream):
         elif len(data) > SHORT:
             self.is_long = True
 
-    def send_end(self, head: Fields | None, data: bytes, trailers: Fields) -> None:
-        self.send(head, data, is_last=False)
-        self._connection.engine.send_trailers(self._id, trailers)
-
     def respond(self, response: bytes) -> None:
         status, block, body = own_message(response)
-        head = self.fields_of(status, block)
+        head = self.heads_of(status, block)
         if status < 200:
-            self.send_interim(head)
+            self._send_interim(head)
         else:
             self.send(head, body, is_last=True)
 
@@ -282,7 +318,7 @@ class Http2Stream(ClientStream):
     def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
         """Answer 200, which accepts a CONNECT of either kind (RFC 8441 § 5)."""
         self.pending_upgrade = None
-        self.send(self.fields_of(200, without(OF_HANDSHAKE, fields)), early, is_last=False)
+        self.send(self.heads_of(200, without(OF_HANDSHAKE, fields)), early, is_last=False)
 
     def detach(self) -> asyncio.Transport:
         """Return a transport for the admin application, which answers the request in HTTP/1.1."""
@@ -337,7 +373,8 @@ class Http2Stream(ClientStream):
         if isinstance(fault, StreamReset):
             self.reset(fault.code or INTERNAL_ERROR)
         elif self.call.has_begun:
-            self.send_end(None, b"", trailers_for(fault))
+            self.send(None, b"", is_last=False)
+            self._connection.engine.send_trailers(self._id, trailers_for(fault))
             self.exchange_ended(False)
         else:  # the worker's head has not been sent
             self.send(head_for(fault), b"", is_last=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from balancer.config.schema.sidecar import MARKER
-from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection import Http1Connection
 from balancer.downstream.dispatch import ADMIN_PREFIX
 from balancer.errors import (
     ConnectFailed,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from balancer.tools.sidecar.origins import Origins
 
 
-class OriginConnection(DownstreamConnection):
+class OriginConnection(Http1Connection):
     """A client connection whose requests are dispatched by origin."""
 
     __slots__ = ("_origin_heads",)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from balancer.control.admin.exchange import AdminExchange
-from balancer.downstream.connection import DownstreamConnection
+from balancer.downstream.connection import Http1Connection
 from balancer.exchange.exchange import Exchange
 from benchmarks.harness.open_load import without_collections
 from tests.support.stage import Stage, quiet_loop
@@ -312,7 +312,7 @@ async def wait_for(stage: Stage, condition: Callable[[], object]) -> None:
 
 def alive() -> list[object]:
     """Requests and client connections that are still referred to."""
-    kinds = (DownstreamConnection, Exchange, AdminExchange)
+    kinds = (Http1Connection, Exchange, AdminExchange)
     return [found for found in gc.get_objects() if isinstance(found, kinds)]
 
 

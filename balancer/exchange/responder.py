@@ -1,0 +1,139 @@
+"""Responder: what sends the response of an exchange to its client, in the client's protocol.
+
+A connection in HTTP/1.1 is one, and each stream of a connection in HTTP/2 is one. It is the mirror image of
+`UpstreamRequest`: an exchange gives it heads as a worker sent them, and bodies without framing.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from balancer.exchange.client_connection import ClientConnection
+from balancer.http.h1.own_responses import error_response
+
+if TYPE_CHECKING:
+    from balancer.errors import ForwardingError
+    from balancer.exchange.buffering import Charge
+    from balancer.exchange.pending_upgrade import PendingUpgrade
+    from balancer.exchange.proxy import Proxy
+    from balancer.http.grpc.call import GrpcCall
+    from balancer.http.h1.request_head import Request
+    from balancer.http.h1.response_head import Response
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
+
+
+class Responder(ClientConnection):
+    """The client of one exchange at a time; abstract."""
+
+    __slots__ = (
+        "call",
+        "came_at",
+        "charge",
+        "has_ended",
+        "is_stream",
+        "pending_upgrade",
+    )
+
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy)
+        self.is_stream = False  # of HTTP/2, with a window of its own
+        self.call: GrpcCall | None = None  # while the request is an RPC of gRPC
+        self.came_at = 0.0  # when the pipelined bytes came that are being parsed, else 0
+        self.pending_upgrade: PendingUpgrade | None = None
+        # More of a response is kept for the client than the write buffer's high-water mark (`buffering.py`).
+        self.charge: Charge | None = None
+        # The client has sent its FIN while a request was unanswered: it has closed, or has half-closed and still
+        # reads. False again once it was asked.
+        self.has_ended = False
+
+    # --- the response of a worker
+
+    @property
+    @abstractmethod
+    def first_read_size(self) -> int:
+        """Bytes per read from a worker whose response begins."""
+
+    @abstractmethod
+    def respond_whole(
+        self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
+    ) -> bool:
+        """Send a final response with the block `fields` and the whole body. Returns whether the connection stays."""
+
+    @abstractmethod
+    def begin_response(self, request: Request, response: Response, fields: bytes, may_stay: bool) -> bool:
+        """Take the head of a final response with the block `fields`, which is sent with what follows. Returns whether
+        the connection stays after the response."""
+
+    @abstractmethod
+    def send_part(self, pieces: list[bytes]) -> int:
+        """Send pieces of the body, the head before the first. Returns the bytes of the next read from the worker: more,
+        the sooner the client takes them."""
+
+    @abstractmethod
+    def end_response(self, pieces: list[bytes], trailers: bytes) -> None:
+        """Send the last pieces of the body and its trailers, a block of fields or b""."""
+
+    @abstractmethod
+    def send_interim(self, response: Response, fields: bytes) -> None:
+        """Send the head of an interim response (1xx) with the block `fields`."""
+
+    def accepts_switch(self, request: Request, response: Response) -> bool:
+        """Return whether the worker's answer to an upgrade offer is one."""
+        return True
+
+    @abstractmethod
+    def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
+        """Send the head of the response that begins a tunnel, and the bytes that followed it."""
+
+    @abstractmethod
+    def exchange_ended(self, stays: bool) -> None:
+        """Continue after a response was sent in full: next request, lingering close, or close."""
+
+    # --- responses of the balancer
+
+    def count_error(self, error: ForwardingError) -> None:
+        """Count an error response that is sent for no proxy but the one of the connection."""
+        self._proxy.counts.count_error(error)
+        self._proxy.counts.responses[error.status] += 1
+
+    def write_error(
+        self,
+        error: ForwardingError,
+        request_id: bytes,
+        *,
+        stays: bool,
+        is_head: bool,
+        field: str | None = None,
+    ) -> None:
+        """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD, `field`: an
+        additional field line."""
+        self.respond(error_response(error, request_id, stays=stays, is_head=is_head, field=field))
+
+    @abstractmethod
+    def respond(self, response: bytes) -> None:
+        """Send a whole response of the balancer's own, which is written in HTTP/1.1."""
+
+    def send_continue(self) -> None:
+        """Send 100 (Continue)."""
+        self.respond(CONTINUE)
+
+    def ask(self) -> None:
+        """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
+        reset, which the next sweep finds."""
+        self.has_ended = False
+        self.send_continue()
+
+    # --- what the client has not taken
+
+    def uncharge(self, unsent: int = 0) -> None:
+        """Give back the charge for a response, except for the bytes that are still `unsent`."""
+        charge = self.charge
+        if charge is None:
+            return
+        if unsent < charge.size:
+            charge.resize(unsent)
+        if not unsent:
+            self.charge = None
