@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.logged_exchange import LoggedExchange
-from balancer.exchange.traced_exchange import TracedExchange
+from balancer.exchange.observers import Observer, RequestLog, SeveralObservers
+from balancer.exchange.request_trace import RequestTrace
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest
-from balancer.log.journal import journal_of
-from balancer.mirroring.mirrored_request import MirroredRequest, OriginalEnd
+from balancer.mirroring.observer import MirrorObserver
 from balancer.routes.own_response import OwnResponse
 
 if TYPE_CHECKING:
     from balancer.downstream.request_handler import AdminExchanges, RequestHandler
     from balancer.exchange.proxy import Proxy
     from balancer.exchange.responder import Responder
-    from balancer.log.journal import Journal
     from balancer.mirroring.mirror import Mirror
+    from balancer.mirroring.request_copy import RequestCopy
     from balancer.routes.table import RouteTable
 
 ADMIN_PREFIX: Final = b"/-/"
@@ -65,14 +64,19 @@ def handler_of(
     if handler is not None:
         return handler, proxy
     copy = None if mirror is None else mirror.copy_of(request, downstream.client, proxy.limits.body)
-    if copy is None:
-        return exchange_of(proxy, downstream, request, proxy.journal), proxy
-    journal = journal_of(proxy.journal, OriginalEnd(copy))
-    return MirroredRequest(exchange_of(proxy, downstream, request, journal), copy), proxy
+    exchange = Exchange(proxy, downstream, request)
+    if copy is not None or proxy.journal is not None or proxy.tracing is not None:
+        exchange.observer = observer_of(exchange, copy)
+    return exchange, proxy
 
 
-def exchange_of(proxy: Proxy, downstream: Responder, request: Request, journal: Journal | None) -> Exchange:
-    """Return the exchange of a request, traced or logged where that is wanted."""
+def observer_of(exchange: Exchange, copy: RequestCopy | None) -> Observer | None:
+    """Return what observes an exchange, None for nothing."""
+    proxy, request, downstream = exchange.proxy, exchange.request, exchange.downstream
+    arrived = downstream.head_at, downstream.came_at or proxy.now()
+    observers: list[Observer] = []
+    if proxy.journal is not None:
+        observers.append(RequestLog(proxy.journal, arrived))
     tracing = proxy.tracing
     spans = None if tracing is None else tracing.spans
     if (
@@ -81,7 +85,9 @@ def exchange_of(proxy: Proxy, downstream: Responder, request: Request, journal: 
         and isinstance(request, TracedRequest)
         and request.is_sampled
     ):
-        return TracedExchange(proxy, downstream, request, tracing, spans, journal)
-    if journal is None:
-        return Exchange(proxy, downstream, request)
-    return LoggedExchange(proxy, downstream, request, journal)
+        observers.append(RequestTrace(request, tracing, spans, arrived))
+    if copy is not None:
+        observers.append(MirrorObserver(copy))
+    if len(observers) > 1:
+        return SeveralObservers(*observers)
+    return observers[0] if observers else None

@@ -35,7 +35,7 @@ from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
-    from balancer.exchange.traced_exchange import AttemptSpan
+    from balancer.exchange.request_trace import AttemptSpan
     from policies.insight.canary import Arm, Canary
     from policies.routing.router import Router
 

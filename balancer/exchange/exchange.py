@@ -4,9 +4,6 @@ An exchange admits the request, picks an endpoint or waits for one, retries wher
 ways. Each attempt at an endpoint is an `Attempt` (`attempt.py`), which sends the request and passes the response to the
 client; it returns here when it is complete or has failed. Nothing awaits: every step is called by the event that makes
 it possible. docs/design.md shows the states and their transitions.
-
-Parts with rules of their own are separate: `body_buffer.py` (request body kept for retries), `buffering.py`,
-`receiving.py`, `retries.py`, `hedges.py` and `hedged_attempts.py`, `wait_queue.py`, `admission.py`, `tunnel.py`.
 """
 
 from __future__ import annotations
@@ -42,9 +39,9 @@ from policies.overload.wait_queue import Ticket
 
 if TYPE_CHECKING:
     from balancer.errors import ConnectionCut, Unserved, UpstreamError
-    from balancer.exchange.admission import Admission
     from balancer.exchange.client_usage import ClientUsage, PendingRequest
     from balancer.exchange.hedged_attempts import HedgeRace
+    from balancer.exchange.observers import Observer
     from balancer.exchange.proxy import Proxy
     from balancer.exchange.responder import Responder
     from policies.routing.assignment import Assignment
@@ -65,47 +62,38 @@ REPEATABLE: Final = IDEMPOTENT
 
 
 class Exchange:
-    """A request and its current attempt; two attempts while it is hedged.
-
-    It is the `RequestHandler` of its downstream connection and a `Waiter` of the wait queue: `level` is its priority
-    level and `deadline` the instant after which its response is useless, where admission control is on; `queued_at` is
-    when it first entered the queue, `ticket` its current ticket.
-
-    For its attempts: `is_complete`: the whole request has been received; `body_buffer` is None if it has no body;
-    `active_at` is when request or response last made progress; `race` is set while a hedged attempt runs beside the
-    current one; `attempts` is their number so far, `unsent` that of those which found no connection, `tried` the
-    endpoints that are not asked again.
-
-    `kept` is the body buffer of a request that is, or was, received whole before an endpoint is asked. `usage` is the
-    record of its client while it counts there, and `pending` its charge while it waits or its head is large.
-    """
+    """A request and its current attempt; two attempts while it is hedged. It is the `RequestHandler` of its downstream
+    connection and a `Waiter` of the wait queue."""
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     state: State = NEW
-    level = 0
+    level = (
+        0  # its priority level, and the instant after which its response is useless: with admission control
+    )
     deadline = inf
-    queued_at = 0.0
-    ticket: Ticket[Waiter] | None = None
-    active_at = 0.0
-    body_buffer: BodyBuffer | None = None
-    kept: KeptBody | None = None
-    usage: ClientUsage | None = None
-    pending: PendingRequest | None = None
-    race: HedgeRace | None = None
+    queued_at = 0.0  # when it first entered the queue
+    ticket: Ticket[Waiter] | None = None  # its current one
+    active_at = 0.0  # when request or response last made progress
+    body_buffer: BodyBuffer | None = None  # None if it has no body
+    kept: KeptBody | None = None  # the same, if the body is or was received whole before an endpoint is asked
+    usage: ClientUsage | None = None  # of its client, while it counts there
+    pending: PendingRequest | None = None  # its charge while it waits or its head is large
+    race: HedgeRace | None = None  # while a hedged attempt runs beside the current one
     attempts = 0
-    unsent = 0
-    _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
+    unsent = 0  # attempts that found no connection
+    bytes_in = 0  # of its body
+    observer: Observer | None = None
+    last_attempt: Attempt | None = None  # None while the request waits for an endpoint
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
     _started_at = 0.0
-    _bytes_in = 0
 
     def __init__(self, proxy: Proxy, downstream: Responder, request: Request) -> None:
         self.proxy = proxy
         self.downstream = downstream
         self.request = request
-        self.is_complete = True
-        self.tried = NONE_TRIED
+        self.is_complete = True  # the whole request has been received
+        self.tried = NONE_TRIED  # endpoints that are not asked again
         if request.fields.has_body:
             self.is_complete = False
             self.body_buffer = BodyBuffer(proxy.retries.body)
@@ -122,35 +110,36 @@ class Exchange:
         self._started_at = self.proxy.now()
         self.usage = usage = self.downstream.usage
         usage.requests += 1
+        if self.observer is not None:
+            self.observer.started(self)
         request, limit = self.request, self.proxy.client_requests
         is_bounded = usage.requests > limit or request.fields.is_offer or len(request.raw) > LARGE_HEAD
         error = refusal(self, usage, limit) if is_bounded else None
         if error is not None:
             self._answer(error)
             return
-        if self.proxy.admission is not None and not self._is_admitted(self.proxy.admission):
-            return
+        if self.proxy.admission is not None:
+            try:
+                self.level, self.deadline = self.proxy.admission.admit(request.fields.stated)
+            except ForwardingError as refused:
+                self._answer(refused)
+                return
         if self.is_complete or not receive_whole(self):
             self.attempt()
 
-    def _is_admitted(self, admission: Admission) -> bool:
-        """Return whether admission control accepts the request; if not, send the error response."""
-        try:
-            self.level, self.deadline = admission.admit(self.request.fields.stated)
-        except ForwardingError as error:
-            self._answer(error)
-            return False
-        return True
-
     def request_body(self, data: bytes) -> None:
         """Forward bytes of the request body, without framing."""
-        self._bytes_in += len(data)
+        self.bytes_in += len(data)
         self.active_at = self.proxy.now()
+        if self.observer is not None:
+            self.observer.body_came(self, data)
         self._send_body(chunk(data) if self.request.fields.framing is CHUNKED else data)
 
     def request_ended(self, trailers: bytes) -> None:
         """End the request; `trailers` is a block of fields or b""."""
         self.is_complete = True
+        if self.observer is not None:  # first: the exchange may end now
+            self.observer.request_came(self, trailers)
         if self.request.fields.framing is CHUNKED:
             self._send_body(last_chunk(trailers))
         if self.state is RECEIVING:
@@ -188,6 +177,8 @@ class Exchange:
             name, target.decode("latin-1"), proxy.home_region, key, self.attempts, self.tried
         )
         explaining = proxy.explaining
+        if self.observer is not None:
+            self.observer.picking(self)
         try:
             assignment = (
                 proxy.router.route(facts)
@@ -205,7 +196,7 @@ class Exchange:
             proxy.wait_for_descriptor(assignment)
             self._join_queue()
             return
-        self._attempt = attempt = self.new_attempt(assignment)
+        self.last_attempt = attempt = self.new_attempt(assignment)
         self.state = ATTEMPTING
         if explaining is not None:
             attempt.why = explaining.line
@@ -229,11 +220,13 @@ class Exchange:
         )
         if self.attempts:
             attempt.head = self.request.another_head()
+        if self.observer is not None:
+            self.observer.picked(self, attempt)
         return attempt
 
     @property
     def _upstream(self) -> UpstreamRequest | None:
-        return self._attempt.upstream if self._attempt is not None else None
+        return self.last_attempt.upstream if self.last_attempt is not None else None
 
     # --- the wait queue (`Waiter`)
 
@@ -252,6 +245,8 @@ class Exchange:
         else:
             self.state = QUEUED
             self.request.shelve()
+            if self.observer is not None:
+                self.observer.queued(self)
 
     @property
     def client(self) -> object:
@@ -271,23 +266,15 @@ class Exchange:
 
     # --- hedging
 
-    def may_hedge(self, late: Attempt) -> bool:
-        """Return whether the request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
-        downstream, kept = self.downstream, self.body_buffer
-        is_sent = self.is_complete and not downstream.is_held and downstream.pending_upgrade is None
-        is_repeatable = kept is None or kept.may_be_sent_twice
-        is_waited_for = self._attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
-        return is_sent and is_repeatable and is_waited_for and self.attempts == 1
-
     def hedged(self, race: HedgeRace, second: Attempt) -> None:
         """Note that a second attempt begins beside the current one."""
         self.attempts += 1
-        self.tried |= {cast(Attempt, self._attempt).assignment.state.id, second.assignment.state.id}
+        self.tried |= {cast(Attempt, self.last_attempt).assignment.state.id, second.assignment.state.id}
         self.race = race
 
     def continue_with(self, attempt: Attempt) -> None:
         """End hedging and continue with `attempt`."""
-        self._attempt = attempt
+        self.last_attempt = attempt
         self.race = None
         if attempt.upstream is not None and self.downstream.is_write_paused:
             attempt.upstream.pause_reading()
@@ -296,7 +283,7 @@ class Exchange:
         """End hedging; the other attempt ends with outcome `kind`."""
         race, self.race = self.race, None
         if race is not None:
-            race.end_other(cast(Attempt, self._attempt), kind)
+            race.end_other(cast(Attempt, self.last_attempt), kind)
 
     # --- back-pressure
 
@@ -304,8 +291,8 @@ class Exchange:
         """Apply the client's back-pressure to the worker, unless the response is taken over."""
         if self.kept is not None:
             self.kept.update(self._upstream)
-        if self._attempt is not None:
-            self._attempt.pause()
+        if self.last_attempt is not None:
+            self.last_attempt.pause()
 
     def resume_response(self) -> None:
         """Resume reading from the worker after the client has caught up."""
@@ -356,7 +343,7 @@ class Exchange:
 
     def _retry(self, attempt: Attempt, *, needs_fresh: bool) -> None:
         self.tried |= {attempt.assignment.state.id}
-        self._attempt = None
+        self.last_attempt = None
         self._needs_fresh = needs_fresh
         self.proxy.counts.retried += 1
         self.attempt()
@@ -365,19 +352,19 @@ class Exchange:
         """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
         if self._upstream is None:
             return
-        cast(Attempt, self._attempt).release(is_clean)
+        cast(Attempt, self.last_attempt).release(is_clean)
         if self.downstream.is_held:
             self.downstream.unhold()
 
     def _settle(self, kind: OutcomeKind, now: float) -> None:
-        if self._attempt is not None:
-            self._attempt.settle(self.proxy.router, kind, now, self._bytes_in)
+        if self.last_attempt is not None:
+            self.last_attempt.settle(self.proxy.router, kind, now, self.bytes_in)
 
     # --- timeouts
 
     def check(self, now: float) -> None:
         """Enforce all timeouts of the exchange, and ask a client that may have closed; `now` is the cached time."""
-        total, attempt = self.proxy.timeouts.total, self._attempt
+        total, attempt = self.proxy.timeouts.total, self.last_attempt
         if self.state is ENDED:
             return
         if self.downstream.has_ended and self._may_ask:
@@ -397,7 +384,7 @@ class Exchange:
         """Whether an interim response may be sent: not to HTTP/1.0, nor after an upgrade offer or a response's head."""
         if self.request.fields.is_http10 or self.downstream.pending_upgrade is not None:
             return False
-        return self._attempt is None or self._attempt.is_awaiting
+        return self.last_attempt is None or self.last_attempt.is_awaiting
 
     # --- ends of the exchange
 
@@ -409,27 +396,29 @@ class Exchange:
         if downstream.is_held:
             downstream.unhold()
         proxy.counts.responses[status] += 1
-        attempt.settle(proxy.router, OK if status < 500 else ERROR_STATUS, now, self._bytes_in)
-        self._end()
+        attempt.settle(proxy.router, OK if status < 500 else ERROR_STATUS, now, self.bytes_in)
+        self._close()
         downstream.exchange_ended(attempt.client_stays)
+        self._finish(None)
 
     def tunnel_began(self, status: int) -> None:
         """End the exchange for the client's connection: a tunnel takes both connections over."""
         self.proxy.counts.responses[status] += 1
         usage, self.usage = self.usage, None  # it counts until the tunnel has closed
-        self._end()
+        self._close()
         self.usage = usage
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int, error: ConnectionCut | None) -> None:
         """Settle the exchange of a closed tunnel: bytes from and to the client, and why the balancer closed it."""
         count_out(self)
-        attempt = cast(Attempt, self._attempt)
-        self._bytes_in, attempt.bytes_out = bytes_in, bytes_out
+        attempt = cast(Attempt, self.last_attempt)
+        self.bytes_in, attempt.bytes_out = bytes_in, bytes_out
         self._settle(TUNNELLED, self.proxy.now())
+        self._finish(error)
 
     def abandon(self, error: ConnectionCut) -> None:
         """Abandon the exchange because the client's connection has ended; the endpoint is not blamed for it."""
-        attempt = self._attempt
+        attempt = self.last_attempt
         if self.state is ENDED:
             return
         self._leave_queue()
@@ -445,8 +434,9 @@ class Exchange:
             if attempt.state is STREAMING:
                 self.proxy.counts.responses[attempt.status] += 1
             attempt.discard_buffered()
-        self._end()
+        self._close()
         self._settle(ABANDONED, self.proxy.now())
+        self._finish(error)
 
     def reject(self, error: ForwardingError) -> None:
         """Reject a request whose body is malformed or incomplete, since the worker must not take it for complete, or
@@ -454,7 +444,7 @@ class Exchange:
         self._end_with(error, ABANDONED)
 
     def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:
-        attempt = self._attempt
+        attempt = self.last_attempt
         if attempt is not None:
             attempt.failed(error)
         self._end_hedging(kind)
@@ -478,10 +468,12 @@ class Exchange:
         # A body may have been received whole, and held the client, before an endpoint could take it.
         if stays and self.downstream.is_held:
             self.downstream.unhold()
-        self._end()
+        self._close()
         self.downstream.exchange_ended(stays)
+        self._finish(error)
 
-    def _end(self) -> None:
+    def _close(self) -> None:
+        """Give back what the request holds; nothing is sent for it any more."""
         if self.kept is not None:
             drop_body(self, self.kept)
         self.state = ENDED
@@ -494,6 +486,13 @@ class Exchange:
     def _cut(self, error: ForwardingError) -> None:
         """Abort a response that has started: the client must see that it is incomplete (RFC 9112 § 8)."""
         self.proxy.counts.count_error(error)
-        self.proxy.counts.responses[cast(Attempt, self._attempt).status] += 1
-        self._end()
+        self.proxy.counts.responses[cast(Attempt, self.last_attempt).status] += 1
+        self._close()
         self.downstream.abort()
+        self._finish(error)
+
+    def _finish(self, error: ForwardingError | None) -> None:
+        """Tell how the request has ended: the last step of each end."""
+        observer, self.observer = self.observer, None
+        if observer is not None:
+            observer.ended(self, error)

@@ -21,6 +21,7 @@ from policies.facts import OutcomeKind, RequestFacts
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 
 if TYPE_CHECKING:
+    from balancer.exchange.exchange import Exchange
     from balancer.exchange.proxy import Proxy
 
 STALLED = 0.02
@@ -28,6 +29,15 @@ STALLED = 0.02
 
 SOONEST = 0.001
 """Minimum seconds between two runs of the timer: the resolution of event loops."""
+
+
+def may_hedge(exchange: Exchange, late: Attempt) -> bool:
+    """Return whether a request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
+    downstream, kept = exchange.downstream, exchange.body_buffer
+    is_sent = exchange.is_complete and not downstream.is_held and downstream.pending_upgrade is None
+    is_repeatable = kept is None or kept.may_be_sent_twice
+    is_awaited = exchange.last_attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
+    return is_sent and is_repeatable and is_awaited and exchange.attempts == 1
 
 
 class Hedges:
@@ -61,7 +71,7 @@ class Hedges:
     def hedge(self, late: Attempt) -> None:
         """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
         exchange, proxy, hedging = late.exchange, self._proxy, self.hedging
-        if exchange is None or not exchange.may_hedge(late):
+        if exchange is None or not may_hedge(exchange, late):
             return
         router, available = proxy.router, proxy.router.available
         others = hedging.others(late.assignment.state, available)

@@ -1,4 +1,4 @@
-"""Consumers of finished requests: the access log, a recording and a mirrored copy, or several behind one interface.
+"""Consumers of finished requests: the access log and a recording, or both behind one interface.
 
 The data path has one journal, so that several together cost no more tests than one.
 """
@@ -44,13 +44,3 @@ class Both:
         self._recorder.add(entry)
         if self._is_logged:
             self._log.add(entry)
-
-
-class Nothing:
-    """Journal that takes no entry."""
-
-    def takes(self, status: int, error: ForwardingError | None) -> bool:
-        return False
-
-    def add(self, entry: Entry) -> None:
-        """Not called."""

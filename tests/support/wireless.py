@@ -458,7 +458,6 @@ def charged(proxy: Proxy) -> int:
     size = 0
     for client in clients:
         handler = getattr(client, "_handler" if client.is_stream else "_answering", None)
-        handler = getattr(handler, "_exchange", handler)  # of a request that is mirrored
         kept = handler.kept if isinstance(handler, Exchange) else None
         size += sum(one.charge.size for one in (client, kept) if one is not None and one.charge is not None)
     return size

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.exchange.traced_exchange import TracedExchange
+from balancer.exchange.request_trace import RequestTrace
 from balancer.http.grpc.status import NAMES
 from tests.support.admin_requests import status
 from tests.support.collector import TAKEN, Received, spans_of
@@ -523,7 +523,7 @@ async def test_nothing_is_left_behind(stage: Stage, traced: Traced) -> None:
     try:
         await client.ask(get())
         await client.ask(get())
-        left = [one for one in gc.get_objects() if isinstance(one, TracedExchange)]
+        left = [one for one in gc.get_objects() if isinstance(one, RequestTrace)]
         assert left == []
     finally:
         gc.enable()

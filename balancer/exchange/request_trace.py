@@ -1,6 +1,6 @@
-"""Exchange that exports spans; used instead of `Exchange` for sampled requests while spans are exported.
+"""Observer that exports the spans of a sampled request.
 
-It only observes. The span of the request ends when the exchange does, that of an attempt when it is settled: a hedged
+The span of the request ends when the exchange does, that of an attempt when it is settled: a hedged
 attempt that has lost ends later than the request. The wait in the queue and the wait for a connection have spans of
 their own. Each is handed over at its end.
 """
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.exchange import QUEUED
-from balancer.exchange.logged_exchange import LoggedExchange
+from balancer.exchange.observers import Observer
 from balancer.exchange.span_attributes import (
     Values,
     attempt_attributes,
@@ -25,16 +24,14 @@ from balancer.exchange.span_attributes import (
 )
 from balancer.http.h1.traced_head import TracedRequest
 from balancer.log.formats import NOT_CONNECTED, Fault, fault_of, good_end
-from balancer.log.journal import Nothing
 from balancer.tracing.spans import Kind, Spans, Trace
 from balancer.upstream.dial.phases import NOTHING
 from policies.facts import OutcomeKind
 from policies.insight.explanation import Trace as Explained
 
 if TYPE_CHECKING:
+    from balancer.exchange.exchange import Exchange
     from balancer.exchange.proxy import Proxy
-    from balancer.exchange.responder import Responder
-    from balancer.log.journal import Journal
     from balancer.tracing.tracing import Tracing
     from balancer.upstream.request import UpstreamRequest
     from policies.routing.assignment import Assignment
@@ -52,85 +49,75 @@ ERROR_OF_WORKER: Final = 400
 """Lowest status that is an error: of a server's span 4xx is none, of a client's span it is (semantic conventions)."""
 
 
-class TracedExchange(LoggedExchange):
-    """An exchange with spans; also logged, if there is a journal."""
+class RequestTrace(Observer):
+    """Exports the spans of a request."""
 
     def __init__(
-        self,
-        proxy: Proxy,
-        downstream: Responder,
-        request: TracedRequest,
-        tracing: Tracing,
-        spans: Spans,
-        journal: Journal | None,
+        self, request: TracedRequest, tracing: Tracing, spans: Spans, arrived: tuple[float, float]
     ) -> None:
-        super().__init__(proxy, downstream, request, journal or Nothing())
+        """`arrived`: when the first byte of the head came, if the head came in pieces, and when all of it had."""
         self._traced = request
         self._trace = Trace(spans, tracing.ids, request.trace_id, request.tracestate, request.span_id)
+        self._arrived = arrived
         self._waits_since = 0.0
-        self._has_ended = False
+        self._explains = False  # the router explains its picks for this trace
 
     # --- the wait queue
 
-    def _join_queue(self) -> None:
-        super()._join_queue()
-        if self.state is QUEUED:
-            self._waits_since = self.proxy.now()
+    def queued(self, exchange: Exchange) -> None:
+        self._stop_explaining(exchange)
+        self._waits_since = exchange.proxy.now()
 
-    def _end_wait(self, outcome: str) -> None:
+    def _end_wait(self, exchange: Exchange, outcome: str) -> None:
         """Export the wait in the queue, if there is one."""
         since, self._waits_since = self._waits_since, 0.0
         if since:
-            trace, now = self._trace, self.proxy.now()
-            values: Values = {"steelyard.outcome": outcome, "steelyard.level": self.level}
+            trace, now = self._trace, exchange.proxy.now()
+            values: Values = {"steelyard.outcome": outcome, "steelyard.level": exchange.level}
             error = None if outcome in (SERVED, ABANDONED) else outcome
             trace.add("queue", Kind.INTERNAL, trace.new_span(), trace.root, since, now, values, error)
 
     # --- attempts
 
-    def attempt(self) -> None:
-        self._end_wait(SERVED)
-        router = self.proxy.router
-        if router.trace is not None:
-            super().attempt()
-            return
-        router.explain(Explained())
-        try:
-            super().attempt()
-        finally:
-            router.explain(None)
+    def picking(self, exchange: Exchange) -> None:
+        self._end_wait(exchange, SERVED)
+        if exchange.proxy.router.trace is None:
+            exchange.proxy.router.explain(Explained())
+            self._explains = True
 
-    def new_attempt(self, assignment: Assignment) -> Attempt:
-        kind = HEDGE if self._attempt is not None else RETRY if self.attempts else FIRST
-        attempt = super().new_attempt(assignment)
+    def _stop_explaining(self, exchange: Exchange) -> None:
+        if self._explains:
+            self._explains = False
+            exchange.proxy.router.explain(None)
+
+    def picked(self, exchange: Exchange, attempt: Attempt) -> None:
+        number = exchange.attempts
+        kind = HEDGE if exchange.last_attempt is not None else RETRY if number else FIRST
         attempt.span = span = AttemptSpan(
-            self.proxy, assignment, self._traced, self._trace, self.attempts, kind
+            exchange.proxy, attempt.assignment, self._traced, self._trace, number, kind
         )
         attempt.head = self._traced.head_naming(span.id)
-        return attempt
+        self._stop_explaining(exchange)
 
     # --- the end
 
-    def _note(self, error: ForwardingError | None) -> None:
-        super()._note(error)
-        if self._has_ended:
-            return
-        self._has_ended = True
-        request, attempt, fault = self._traced, self._attempt, fault_of(error)
-        call = self.downstream.call
+    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+        self._stop_explaining(exchange)
+        request, attempt, fault = self._traced, exchange.last_attempt, fault_of(error)
+        call = exchange.downstream.call
         status = attempt.status if attempt is not None else 0
         end = good_end(request.method, status) if fault is None else fault.end
-        self._end_wait(SERVED if fault is None else ABANDONED if end == ABANDONED else fault.reason)
+        self._end_wait(exchange, SERVED if fault is None else ABANDONED if end == ABANDONED else fault.reason)
         if fault is not None and not status and fault.is_sent:
             status = fault.status
-        values = request_attributes(request, self.downstream.client)
+        values = request_attributes(request, exchange.downstream.client)
         values |= response_attributes(status, fault, ERROR_TO_CLIENT)
         values |= call_attributes(call)
         values |= {
             "steelyard.outcome": end,
-            "steelyard.policy": self.proxy.policy,
-            "steelyard.attempts": self.attempts,
-            **_pool(self.proxy),
+            "steelyard.policy": exchange.proxy.policy,
+            "steelyard.attempts": exchange.attempts,
+            **_pool(exchange.proxy),
         }
         if attempt is not None:
             endpoint = attempt.assignment.endpoint
@@ -142,7 +129,7 @@ class TracedExchange(LoggedExchange):
         head_at, began_at = self._arrived
         self._trace.add(
             span_name(request.method), Kind.SERVER, request.span_id, request.parent_id, head_at or began_at,
-            self.proxy.now(), values, _description(fault) if is_error else None,
+            exchange.proxy.now(), values, _description(fault) if is_error else None,
         )  # fmt: skip
 
 

@@ -1,0 +1,108 @@
+"""Observers of requests: the log, spans and mirrored copies see the steps of an exchange, and change none.
+
+An exchange has one or none. Without one, each step costs a test of an attribute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
+
+if TYPE_CHECKING:
+    from balancer.errors import ForwardingError
+    from balancer.exchange.attempt import Attempt
+    from balancer.exchange.exchange import Exchange
+    from balancer.log.journal import Journal
+
+
+class Observer:
+    """What an exchange tells: each step does nothing unless a subclass wants it."""
+
+    def started(self, exchange: Exchange) -> None:
+        """The exchange has started; if it has no body, the whole request is known."""
+
+    def body_came(self, exchange: Exchange, data: bytes) -> None:
+        """Bytes of the request's body have come, without framing."""
+
+    def request_came(self, exchange: Exchange, trailers: bytes) -> None:
+        """The request's body is whole, and is passed on next; `trailers` is a block of fields or b""."""
+
+    def queued(self, exchange: Exchange) -> None:
+        """The request waits for an endpoint."""
+
+    def picking(self, exchange: Exchange) -> None:
+        """An endpoint is picked next."""
+
+    def picked(self, exchange: Exchange, attempt: Attempt) -> None:
+        """An attempt begins at the endpoint that was picked; for a hedge, beside another."""
+
+    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+        """The exchange has ended; `error` is what ended it, None for a normal end. Called once."""
+
+
+class SeveralObservers(Observer):
+    """Tells several observers, in order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, exchange: Exchange) -> None:
+        for one in self._observers:
+            one.started(exchange)
+
+    def body_came(self, exchange: Exchange, data: bytes) -> None:
+        for one in self._observers:
+            one.body_came(exchange, data)
+
+    def request_came(self, exchange: Exchange, trailers: bytes) -> None:
+        for one in self._observers:
+            one.request_came(exchange, trailers)
+
+    def queued(self, exchange: Exchange) -> None:
+        for one in self._observers:
+            one.queued(exchange)
+
+    def picking(self, exchange: Exchange) -> None:
+        for one in self._observers:
+            one.picking(exchange)
+
+    def picked(self, exchange: Exchange, attempt: Attempt) -> None:
+        for one in self._observers:
+            one.picked(exchange, attempt)
+
+    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+        for one in self._observers:
+            one.ended(exchange, error)
+
+
+class RequestLog(Observer):
+    """Adds an entry for each request to a journal: the access log or a recording."""
+
+    def __init__(self, journal: Journal, arrived: tuple[float, float]) -> None:
+        """`arrived`: when the first byte of the head came, if the head came in pieces, and when all of it had."""
+        self._journal = journal
+        self._arrived = arrived
+
+    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+        journal, attempt, request = self._journal, exchange.last_attempt, exchange.request
+        status, bytes_out = (attempt.status, attempt.bytes_out) if attempt is not None else (0, 0)
+        call = exchange.downstream.call
+        grpc_status = "" if call is None else call.status
+        if not journal.takes(500 if call is not None and call.has_failed else status, error):
+            return
+        endpoint, connection, routed_at, sent_at, first_byte_at = (
+            (attempt.assignment.state.endpoint, attempt.connection, attempt.assignment.routed_at, attempt.sent_at,
+             attempt.first_byte_at)
+            if attempt is not None
+            else (None, NOT_CONNECTED, 0.0, 0.0, None)
+        )  # fmt: skip
+        target = request.received_target
+        is_sent = attempt is not None and request.target != target
+        journal.add(Entry(
+            exchange.proxy.now(), fault_of(error), status, request.method, target[:TARGET_LIMIT],
+            request.id, excerpt(request.head), request.fields.is_http10, exchange.downstream.client,
+            endpoint, exchange.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
+            exchange.bytes_in, bytes_out, attempt.load if attempt is not None else None, exchange.proxy.name,
+            grpc_status, request.target[:TARGET_LIMIT] if is_sent else b"",
+        ))  # fmt: skip

@@ -1,0 +1,41 @@
+"""Observer of a request that is copied: the copy gets what passes, and learns how the original ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.exchange.observers import Observer
+from balancer.log.formats import fault_of
+
+if TYPE_CHECKING:
+    from balancer.errors import ForwardingError
+    from balancer.exchange.exchange import Exchange
+    from balancer.mirroring.request_copy import RequestCopy
+
+
+class MirrorObserver(Observer):
+    """Feeds `copy`, which is sent once the whole request has been forwarded."""
+
+    def __init__(self, copy: RequestCopy) -> None:
+        self._copy = copy
+
+    def started(self, exchange: Exchange) -> None:
+        if not exchange.request.fields.has_body:
+            self._copy.send_soon()
+
+    def body_came(self, exchange: Exchange, data: bytes) -> None:
+        self._copy.request_body(data)
+
+    def request_came(self, exchange: Exchange, trailers: bytes) -> None:
+        self._copy.request_ended(trailers)
+        self._copy.send_soon()
+
+    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+        """Note the response that the client got: none if its connection ended, or if the response was cut."""
+        attempt, fault = exchange.last_attempt, fault_of(error)
+        status = 0 if attempt is None else attempt.status
+        if fault is None and attempt is not None and attempt.first_byte_at is not None:
+            self._copy.original_answered(status, attempt.first_byte_at)
+        elif fault is not None and not status and fault.is_sent:
+            self._copy.original_answered(fault.status, exchange.proxy.now())
+        self._copy.original_ended()
