@@ -76,7 +76,7 @@ HOT = [
     "balancer/exchange/client_bounds.py",
     "balancer/exchange/client_usage.py",
     "balancer/exchange/exchange.py",
-    "balancer/exchange/body_buffer.py",
+    "balancer/upstream/request_body.py",
     "balancer/exchange/buffering.py",
     "balancer/exchange/receiving.py",
     "balancer/exchange/observers.py",

@@ -52,11 +52,11 @@ class CheckPlan:
         """Whether a check is a request."""
         return self.path is not None or self.grpc is not None
 
-    def head(self, endpoint: Endpoint) -> bytes | None:
-        """Check request to `endpoint`, None: only connect."""
+    def request(self, endpoint: Endpoint) -> tuple[bytes | None, bytes]:
+        """Return head and body of a check request to `endpoint`; no head: only connect."""
         if self.grpc is not None:
             return check_request(urlsplit(endpoint.address).netloc, self.grpc, "check")
-        return None if self.path is None else internal_head(endpoint, self.path, "check")
+        return None if self.path is None else internal_head(endpoint, self.path, "check"), b""
 
     def fault_of(self, result: InternalResult) -> str | None:
         """Fault in the result of a check, None if it passes. A body that is too long is no fault."""
@@ -154,9 +154,11 @@ class Checks:
             error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
             on_end(InternalResult(error, str(error), None, 0.0))
             return
+        head, body = plan.request(check.endpoint)
         check.request = InternalRequest(
-            plan.head(check.endpoint),
+            head,
             on_end,
+            body=body,
             method=b"GET" if plan.grpc is None else b"POST",
             timeout=plan.timeout,
             started_at=now,

@@ -152,11 +152,10 @@ class Attempt:
         exchange.active_at = self.sent_at
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
         head = self.head or request.head
-        if kept is None:
-            upstream.send(head, sink, request.method)
-        else:
+        if kept is not None:
             downstream.unhold()  # before the write, whose back-pressure must take precedence
-            upstream.send(kept.behind(head), sink, request.method)
+        upstream.send(head, sink, request.method, kept)
+        if kept is not None:
             kept.sent()
             if exchange.pending is not None:
                 sent(exchange)

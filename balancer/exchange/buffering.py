@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from balancer.exchange.body_buffer import BodyBuffer
+from balancer.upstream.request_body import RequestBody
 
 if TYPE_CHECKING:
     from balancer.exchange.attempt import Attempt
@@ -61,20 +61,21 @@ class Charge:
         self.budget.responses += 1
 
 
-class KeptBody(BodyBuffer):
-    """A request body that is received whole before an endpoint is asked: at most `most` bytes, framing included.
+class KeptBody(RequestBody):
+    """A request body that is received whole before an endpoint is asked: at most `most` bytes.
 
     `fits`: it is within that limit and the budget. `charge` lasts as long as the body is here or in the write buffer of
     a worker connection.
     """
 
-    def __init__(self, received: BodyBuffer, most: int, budget: BufferBudget) -> None:
-        super().__init__(received.limit)
+    def __init__(self, received: RequestBody, most: int, budget: BufferBudget) -> None:
+        super().__init__(received.limit, received.is_chunked)
+        self.trailers = received.trailers
         self.fits = True
         self._most = most
         self.charge = Charge(budget)
         self._tail = bytearray()  # the last pieces, joined
-        self.add(received.behind(b""))
+        self.add(received.between(b"", b""))
 
     def add(self, data: bytes) -> None:
         if self.is_spent:
@@ -90,10 +91,11 @@ class KeptBody(BodyBuffer):
             self.fits = False
             self.charge.budget.requests_streamed += 1
 
-    def behind(self, head: bytes) -> bytes:
-        whole = b"".join([head, *self._pieces, self._tail])
+    def between(self, head: bytes, end: bytes) -> bytes:
+        whole = b"".join([head, *self._pieces, self._tail, end])
         self._tail = bytearray()
-        self._pieces = [memoryview(whole)[len(head) :]]  # kept once, also while it is in a write buffer
+        # Kept once, also while it is in a write buffer.
+        self._pieces = [memoryview(whole)[len(head) : len(whole) - len(end)]]
         return whole
 
     def spend(self) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import CLIENT_LEFT, ForwardingError, RequestOverdue, ResponseTimeout
 from balancer.exchange.attempt import STREAMING, Attempt
-from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody, is_taken_by
 from balancer.exchange.client_bounds import (
     FREE_BODY,
@@ -29,10 +28,10 @@ from balancer.exchange.receiving import drop_body, receive_whole, received_part,
 from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
 from balancer.exchange.state import State
 from balancer.exchange.wait_queue import Waiter
-from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
 from balancer.upstream.request import UpstreamRequest
+from balancer.upstream.request_body import RequestBody
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
@@ -74,7 +73,7 @@ class Exchange:
     queued_at = 0.0  # when it first entered the queue
     ticket: Ticket[Waiter] | None = None  # its current one
     active_at = 0.0  # when request or response last made progress
-    body_buffer: BodyBuffer | None = None  # None if it has no body
+    body_buffer: RequestBody | None = None  # None if it has no body
     kept: KeptBody | None = None  # the same, if the body is or was received whole before an endpoint is asked
     usage: ClientUsage | None = None  # of its client, while it counts there
     pending: PendingRequest | None = None  # its charge while it waits or its head is large
@@ -96,7 +95,7 @@ class Exchange:
         self.tried = NONE_TRIED  # endpoints that are not asked again
         if request.fields.has_body:
             self.is_complete = False
-            self.body_buffer = BodyBuffer(proxy.retries.body)
+            self.body_buffer = RequestBody(proxy.retries.body, request.fields.framing is CHUNKED)
 
     # --- the request
 
@@ -133,36 +132,41 @@ class Exchange:
         self.active_at = self.proxy.now()
         if self.observer is not None:
             self.observer.body_came(self, data)
-        self._send_body(chunk(data) if self.request.fields.framing is CHUNKED else data)
+        kept, upstream = self.body_buffer, self._upstream
+        if self.state is ENDED or kept is None:
+            return
+        kept.add(data)
+        if upstream is not None:
+            upstream.write_body(data)
+            kept.sent()
+        elif self.state is RECEIVING:
+            received_part(self)
+        else:
+            self._bound_body(kept.size)
 
     def request_ended(self, trailers: bytes) -> None:
         """End the request; `trailers` is a block of fields or b""."""
         self.is_complete = True
         if self.observer is not None:  # first: the exchange may end now
             self.observer.request_came(self, trailers)
-        if self.request.fields.framing is CHUNKED:
-            self._send_body(last_chunk(trailers))
-        if self.state is RECEIVING:
+        upstream = self._upstream
+        if self.state is ENDED or self.body_buffer is None:
+            return
+        self.body_buffer.trailers = trailers
+        if upstream is not None:
+            upstream.end_body(trailers)
+        elif self.state is RECEIVING:
             received_whole(self)
 
-    def _send_body(self, data: bytes) -> None:
-        kept, upstream = self.body_buffer, self._upstream
-        if self.state is ENDED or kept is None:
-            return
-        kept.add(data)
-        if upstream is not None:
-            upstream.write(data)
-            kept.sent()
-        elif self.state is RECEIVING:
-            received_part(self)
-        else:
-            if kept.size > self.proxy.limits.buffer:
+    def _bound_body(self, size: int) -> None:
+        """Hold or reject a request of which `size` bytes of the body wait for an endpoint."""
+        if size > self.proxy.limits.buffer:
+            self.downstream.hold()
+        if (size > FREE_BODY or self.state is QUEUED) and not charge(self):
+            if self.downstream.is_stream:  # its window is open
+                self.reject(bytes_exhausted())
+            else:
                 self.downstream.hold()
-            if (kept.size > FREE_BODY or self.state is QUEUED) and not charge(self):
-                if self.downstream.is_stream:  # its window is open
-                    self.reject(bytes_exhausted())
-                else:
-                    self.downstream.hold()
 
     # --- an attempt
 

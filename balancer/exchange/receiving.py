@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import KeptBody
 from balancer.exchange.state import State
 from balancer.http.h1.fields import without
+from balancer.upstream.request_body import RequestBody
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
@@ -35,7 +35,7 @@ def receive_whole(exchange: Exchange) -> bool:
         return False
     if request.fields.length > buffering.request or _GRPC.search(request.head):
         return False
-    kept = KeptBody(cast(BodyBuffer, exchange.body_buffer), buffering.request, buffering.budget)
+    kept = KeptBody(cast(RequestBody, exchange.body_buffer), buffering.request, buffering.budget)
     if not kept.fits:
         kept.free()
         return False

@@ -74,8 +74,9 @@ class CopyAttempt:
         copy = self._copy
         if copy is not None:
             self._upstream = upstream
-            data, self._bytes_in = copy.take_bytes()
-            upstream.send(data, self, copy.method)
+            head, body = copy.take_request()
+            self._bytes_in = 0 if body is None else body.size
+            upstream.send(head, self, copy.method, body)
 
     # --- the response (`ResponseSink`)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing, without
 from balancer.mirroring.copy_attempt import CopyAttempt
+from balancer.upstream.request_body import RequestBody, whole_body
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import RequestFacts
 
@@ -110,15 +110,14 @@ class RequestCopy:
         else:
             self._skip("descriptors")
 
-    def take_bytes(self) -> tuple[bytes, int]:
-        """Return what is to be sent, which is not kept, and how much of it is body without framing."""
+    def take_request(self) -> tuple[bytes, RequestBody | None]:
+        """Return head and body to be sent, of which the body is not kept."""
         head, body = copied_head(self._head()), self._body
         if body is None:
-            return head, 0
+            return head, None
         self._body = None
-        if self._request.fields.framing is not Framing.CHUNKED:
-            return head + body, len(body)
-        return b"".join((head, chunk(bytes(body)) if body else b"", last_chunk(self._trailers))), len(body)
+        is_chunked = self._request.fields.framing is Framing.CHUNKED
+        return head, whole_body(bytes(body), self._trailers, is_chunked=is_chunked)
 
     def _head(self) -> bytes:
         """Return the head for the worker. Its traceparent, if it has one, names a span of the copy's own, as that of

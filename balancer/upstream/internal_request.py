@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.upstream.request_body import whole_body
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ def internal_head(endpoint: Endpoint, path: str, sender: str, method: str = "GET
 class InternalRequest:
     """One internal request: a `LeaseWaiter`, then the `ResponseSink` of one response.
 
-    `head`: the request, None: only connect. `on_end` is called once with the result, after the connection was released
-    or closed, unless the request is cancelled. `timeout`: seconds from `started_at` to the last byte. `clock` measures
-    `InternalResult.seconds`.
+    `head` is the request's, None: only connect. `on_end` is called once with the result, after the connection was
+    released or closed, unless the request is cancelled. `timeout`: seconds from `started_at` to the last byte. `clock`
+    measures `InternalResult.seconds`.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class InternalRequest:
         on_end: Callable[[InternalResult], None],
         *,
         method: bytes = b"GET",
+        body: bytes = b"",
         body_limit: int = BODY_LIMIT,
         timeout: float = inf,
         started_at: float = 0.0,
@@ -88,6 +90,7 @@ class InternalRequest:
         self._head = head
         self._on_end = on_end
         self._method = method
+        self._body = body
         self._body_limit = body_limit
         self._timeout = timeout
         self._deadline = started_at + timeout
@@ -122,7 +125,7 @@ class InternalRequest:
             self._end()
             return
         self._sent_at = self._clock()
-        upstream.send(self._head, self, self._method)
+        upstream.send(self._head, self, self._method, whole_body(self._body) if self._body else None)
 
     def end_if_overdue(self, now: float) -> None:
         """Fail the request if it has timed out at `now`."""

@@ -1,9 +1,11 @@
 """Interface of one request to a worker: what the exchange uses of a leased upstream.
 
 Two classes implement it: `UpstreamConnection` (HTTP/1.1, one request at a time) and `UpstreamStream` (one request on a
-multiplexed connection). Both take the HTTP/1.1 head and the framed body, and report the response to a `ResponseSink`:
+multiplexed connection). Both take the HTTP/1.1 head and the body without framing, and report the response to a
+`ResponseSink`:
 
-    upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
+    upstream.send(head, sink, method, body)   begins a request, with what has come of its body
+    upstream.write_body(data), end_body(trailers)     the rest of the body
     sink.response_whole(response, body)  a response complete in one read and of known length: replaces
                                         started, body, ended
     sink.response_started(response)     for each head, 1xx included
@@ -20,13 +22,13 @@ and an attribute of it to a field, but looks both up by name through a protocol.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from balancer.errors import UpstreamError
     from balancer.http.h1.response_head import Response
     from balancer.upstream.dial.phases import Phases
+    from balancer.upstream.request_body import RequestBody
 
 
 class ResponseSink(Protocol):
@@ -49,18 +51,24 @@ class UpstreamRequest:
     idle when it was leased, 0: it is new. `read_size`: maximum bytes of one read, 0: no body has spanned several reads.
     """
 
-    __slots__ = ("idle_since", "is_closed", "phases", "read_size", "write")
+    __slots__ = ("idle_since", "is_closed", "phases", "read_size")
 
     idle_since: float
     is_closed: bool
     phases: Phases
     read_size: int
-    write: Callable[[bytes], None]
-    """Write framed bytes of the request's body."""
 
     @abstractmethod
-    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
-        """Begin a request; its response goes to `sink`."""
+    def send(self, head: bytes, sink: ResponseSink, method: bytes, body: RequestBody | None = None) -> None:
+        """Begin a request; its response goes to `sink`. `body` is what has come of its body, None without one."""
+
+    @abstractmethod
+    def write_body(self, data: bytes) -> None:
+        """Send further bytes of the body."""
+
+    @abstractmethod
+    def end_body(self, trailers: bytes) -> None:
+        """End the body; `trailers` is a block of fields or b""."""
 
     @abstractmethod
     def hand_over(self, sink: ResponseSink) -> None:

@@ -15,8 +15,8 @@ _STRING_1: Final = 0x0A
 """Tags of field 1: `status` of HealthCheckResponse, a number, and `service` of HealthCheckRequest, a string."""
 
 
-def check_request(authority: str, service: str, sender: str) -> bytes:
-    """Return a Check request, in HTTP/1.1; `service` "" asks for the server as a whole."""
+def check_request(authority: str, service: str, sender: str) -> tuple[bytes, bytes]:
+    """Return head and body of a Check request, in HTTP/1.1; `service` "" asks for the server as a whole."""
     name = service.encode("ascii")
     message = bytes((_STRING_1, len(name))) + name if name else b""
     body = b"\0" + len(message).to_bytes(4, "big") + message
@@ -24,7 +24,7 @@ def check_request(authority: str, service: str, sender: str) -> bytes:
         f"POST {PATH} HTTP/1.1\r\nHost: {authority}\r\nTE: trailers\r\nConnection: TE\r\n"
         f"Content-Type: application/grpc\r\nUser-Agent: steelyard-{sender}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    return head.encode() + body
+    return head.encode(), body
 
 
 def check_fault(service: str, status: int, fields: bytes, body: bytes) -> str | None:

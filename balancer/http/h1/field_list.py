@@ -13,7 +13,6 @@ from http import HTTPStatus
 from typing import Final
 
 from balancer.errors import MalformedResponse
-from balancer.http.h1.body import Body, ChunkedBody, SizedBody
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -45,12 +44,6 @@ class FieldList:
         self.fields = fields
         self.length = length
         self.takes_trailers = False
-
-    def framed(self) -> Body | None:
-        """Return a decoder of the body's framing; None without a body."""
-        if not self.length:
-            return None
-        return ChunkedBody() if self.length < 0 else SizedBody(self.length)
 
 
 def parse_head(head: bytes) -> FieldList:

@@ -23,6 +23,7 @@ import httptools
 from balancer.config.schema.pool_limits import UNBOUNDED
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.http.h1.body import Body, body_of
+from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import END_OF_HEAD, Framing
 from balancer.http.h1.keep_alive import keep_alive_timeout
 from balancer.http.h1.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
@@ -36,6 +37,7 @@ from balancer.upstream.request import ResponseSink, UpstreamRequest
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.dial.target import Route
+    from balancer.upstream.request_body import RequestBody
 
 FEW: Final = 2 * FIELDS_LIMIT
 """Head size in bytes below which the limits on its size need no check."""
@@ -75,6 +77,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         "_head",
         "_heads",
         "_interims",
+        "_is_chunked",
         "_is_head_request",
         "_owner",
         "_parser",
@@ -96,9 +99,11 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         "reused_after",
         "reused_idle_since",
         "transport",
+        "write",
     )
 
     transport: asyncio.Transport
+    write: Callable[[bytes], None]  # the transport's own, which saves a call
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
@@ -111,6 +116,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         self._body: Body | None = None  # parser of that body
         self._rest = b""  # bytes behind the head being reported
         self._is_head_request = self._has_odd_response = self._reading_paused = False
+        self._is_chunked = False  # the body of the request
         self._interims = 0  # responses to this request before its final one
         self._has_sent_interim = False  # by an interim response: then `has_died` stays false
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # created on first use
@@ -130,14 +136,30 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
 
     # --- towards the worker
 
-    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
-        """Begin a request; its response goes to `sink`."""
+    def send(self, head: bytes, sink: ResponseSink, method: bytes, body: RequestBody | None = None) -> None:
         self._sink = sink
         self._is_head_request = method == b"HEAD"
         self._has_odd_response = method in (b"HEAD", b"CONNECT")
         self.is_reusable = False  # until the response has ended
         self._interims = 0
-        self.write(head)
+        if body is None:
+            self.write(head)
+            return
+        self._is_chunked = body.is_chunked
+        end = b""
+        if body.is_chunked:
+            if body.size:
+                head, end = head + b"%x\r\n" % body.size, b"\r\n"
+            if body.trailers is not None:
+                end += last_chunk(body.trailers)
+        self.write(body.between(head, end))
+
+    def write_body(self, data: bytes) -> None:
+        self.write(chunk(data) if self._is_chunked else data)
+
+    def end_body(self, trailers: bytes) -> None:
+        if self._is_chunked:
+            self.write(last_chunk(trailers))
 
     def hand_over(self, sink: ResponseSink) -> None:
         """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
@@ -194,7 +216,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.write = self.transport.write  # directly, which saves a call
+        self.write = self.transport.write
 
     def data_received(self, data: bytes) -> None:
         if self._sink is None:

@@ -1,7 +1,7 @@
 """Upstream stream: one request on a multiplexed connection; implements `UpstreamRequest`.
 
-It takes the HTTP/1.1 head and the framed body that a connection would send, and reports the response in the same
-events. The multiplexed connection gets the request parsed (`http1/field_list.py`) and the body without framing.
+It takes the HTTP/1.1 head that a connection would send, and reports the response in the same events. The multiplexed
+connection gets the head parsed (`http/h1/field_list.py`).
 Responses are validated as strictly as over HTTP/1.1: the body must have the length that its head declares, since the
 client gets the same head.
 
@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.config.schema.pool_limits import UNBOUNDED
 from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, UpstreamError
-from balancer.http.h1.body import Body
+from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import FieldList, parse_head
-from balancer.http.h1.fields import END_OF_HEAD, Framing
+from balancer.http.h1.fields import Framing
 from balancer.http.h1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 from balancer.upstream.dial.phases import NOTHING, Phases
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 
 if TYPE_CHECKING:
     from balancer.config.schema.pool_limits import PoolLimits
+    from balancer.upstream.request_body import RequestBody
 
 LENGTH: Final = Framing.LENGTH
 
@@ -115,20 +116,16 @@ class StreamOwner(Protocol):
     def give_back(self, stream: UpstreamStream) -> None: ...
 
 
-def drop(data: bytes) -> None:
-    """Discard data; replaces `write` on an ended stream."""
-
-
 class UpstreamStream(UpstreamRequest):
     """Upstream stream of one request; created by a lease and never reused."""
 
     __slots__ = (
-        "_framed",
         "_head_delivered",
         "_interims",
         "_is_ended",
         "_is_head_request",
         "_is_released",
+        "_is_sending",
         "_left",
         "_owner",
         "_pieces",
@@ -147,8 +144,7 @@ class UpstreamStream(UpstreamRequest):
         self.is_closed = False
         self.phases = NOTHING
         self.read_size = 0
-        self.write = self._write
-        self._framed: Body | None = None  # parser of the request's body
+        self._is_sending = False  # the request's body has not ended
         self._stream: Stream | None = None
         self._left = -1  # remaining bytes of the response's body; -1: unknown length
         self._pieces: list[bytes] = []
@@ -163,31 +159,30 @@ class UpstreamStream(UpstreamRequest):
 
     # --- towards the worker
 
-    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
-        """Begin the request; its response goes to `sink`."""
-        end = head.find(END_OF_HEAD) + 4
+    def send(self, head: bytes, sink: ResponseSink, method: bytes, body: RequestBody | None = None) -> None:
         self._sink = sink
         self._is_head_request = method == b"HEAD"
         if method == b"CONNECT":
             error = UnsupportedByTransport("CONNECT needs an endpoint with the native transport")
             asyncio.get_running_loop().call_soon(self.fail, error)
             return
-        outline = parse_head(head[:end])
-        self._framed = outline.framed()
-        self._stream = self.connection.begin(self, outline)
-        if end < len(head):
-            self._write(head[end:])
+        self._is_sending = body is not None
+        self._stream = self.connection.begin(self, parse_head(head))
+        if body is not None:
+            if body.size:
+                self.write_body(body.between(b"", b""))
+            if body.trailers is not None:
+                self.end_body(body.trailers)
 
-    def _write(self, data: bytes) -> None:
-        body, stream = self._framed, self._stream
-        if body is None or stream is None:
-            return
-        piece = body.feed(data)
-        for at in range(0, len(piece), PIECE):
-            stream.send(piece[at : at + PIECE])
-        if body.is_ended:
-            self._framed = None
-            stream.send_end(body.trailers)
+    def write_body(self, data: bytes) -> None:
+        for at in range(0, len(data), PIECE):
+            if self._stream is not None and self._is_sending:
+                self._stream.send(data[at : at + PIECE])
+
+    def end_body(self, trailers: bytes) -> None:
+        if self._stream is not None and self._is_sending:
+            self._is_sending = False
+            self._stream.send_end(passing_trailers(trailers))
 
     def hand_over(self, sink: ResponseSink) -> None:
         """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
@@ -198,9 +193,8 @@ class UpstreamStream(UpstreamRequest):
         if self._is_released:
             return
         self._is_released = self.is_closed = True
-        self.write = drop  # a bound method of this object would be a reference cycle
         stream, self._stream = self._stream, None
-        if stream is not None and (self._framed is not None or not self._is_ended or stream.unsent):
+        if stream is not None and (self._is_sending or not self._is_ended or stream.unsent):
             stream.cancel()
         self._owner.give_back(self)
 

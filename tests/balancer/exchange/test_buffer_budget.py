@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.exchange.body_buffer import BodyBuffer
 from balancer.exchange.buffering import BufferBudget, Charge, KeptBody
+from balancer.upstream.request_body import RequestBody
 from tests.support.example_counts import examples
 
 _sizes = st.integers(0, 100)
@@ -51,7 +51,7 @@ def test_body_is_charged_as_long_as_it_is_held(most: int, retried: int, acts: li
     """Whatever order: kept bytes are charged, or refused at the first that does not fit; at the end nothing is left."""
     budget, upstream = BufferBudget(), Upstream()
     budget.total = 250
-    kept = KeptBody(BodyBuffer(retried), most, budget)
+    kept = KeptBody(RequestBody(retried, False), most, budget)
     received, is_sent = b"", False
     for act, size in acts:
         if act == "add" and not is_sent:
@@ -62,7 +62,7 @@ def test_body_is_charged_as_long_as_it_is_held(most: int, retried: int, acts: li
             if kept.fits:
                 assert budget.kept == len(received)
         elif act == "send" and not kept.is_spent:
-            assert kept.behind(b"head") == b"head" + received
+            assert kept.between(b"head", b"end") == b"head" + received + b"end"
             kept.sent()
             upstream.unsent, is_sent = len(received), True
             assert kept.is_spent is (len(received) > retried)

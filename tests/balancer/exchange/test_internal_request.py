@@ -23,7 +23,7 @@ class Upstream:
     def __init__(self, log: list[str]) -> None:
         self.log = log
 
-    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
+    def send(self, head: bytes, sink: ResponseSink, method: bytes, body: None = None) -> None:
         self.log.append("send")
 
     def release(self) -> None:
