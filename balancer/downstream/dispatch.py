@@ -12,6 +12,7 @@ from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest
 from balancer.mirroring.observer import MirrorObserver
 from balancer.routes.own_response import OwnResponse
+from balancer.syntax.urls import ADMIN_PREFIX
 
 if TYPE_CHECKING:
     from balancer.downstream.request_handler import AdminExchanges, RequestHandler
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from balancer.mirroring.mirror import Mirror
     from balancer.mirroring.request_copy import RequestCopy
     from balancer.routes.table import RouteTable
-
-ADMIN_PREFIX: Final = b"/-/"
-"""Beginning of the paths of the admin interface."""
 
 NO_ROUTE: Final = NoRoute("no route matches this host and path")
 

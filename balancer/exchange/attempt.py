@@ -324,6 +324,7 @@ class Attempt:
     def response_ended(self, trailers: bytes) -> None:
         """Send the rest of the response and end the exchange; `trailers` is a block of fields or b""."""
         exchange = cast("Exchange", self.exchange)
+        trailers = exchange.downstream.client.visible_trailers(trailers)
         exchange.downstream.end_response(self._take_out(), trailers)
         if self.is_call:
             self._note_end(self.status)

@@ -61,8 +61,7 @@ REPEATABLE: Final = IDEMPOTENT
 
 
 class Exchange:
-    """A request and its current attempt; two attempts while it is hedged. It is the `RequestHandler` of its downstream
-    connection and a `Waiter` of the wait queue."""
+    """A request and its current attempt, two while hedged: a `RequestHandler`, and a `Waiter` of the wait queue."""
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     state: State = NEW
@@ -101,7 +100,6 @@ class Exchange:
 
     @property
     def head(self) -> bytes:
-        """Return the request head as received."""
         return self.request.raw
 
     def start(self) -> None:
@@ -147,6 +145,7 @@ class Exchange:
     def request_ended(self, trailers: bytes) -> None:
         """End the request; `trailers` is a block of fields or b""."""
         self.is_complete = True
+        trailers = self.downstream.client.sendable_trailers(trailers)
         if self.observer is not None:  # first: the exchange may end now
             self.observer.request_came(self, trailers)
         upstream = self._upstream
@@ -265,7 +264,6 @@ class Exchange:
         self.attempt()
 
     def decline(self, error: Unserved) -> None:
-        """Reject the request after it waited in vain."""
         self._answer(error)
 
     # --- hedging

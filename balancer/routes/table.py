@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from balancer.config.schema.sections import NormaliseConfig
-from balancer.errors import AmbiguousPath
+from balancer.errors import AmbiguousPath, RequestRejected
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.request_head import Request
 from balancer.routes.route import FieldValues, Route, lines_asked_for
-from balancer.syntax.urls import MAX_AUTHORITY_BYTES, decoded, has_dots, host_in, resolved
+from balancer.syntax.urls import ADMIN_PREFIX, MAX_AUTHORITY_BYTES, decoded, has_dots, host_in, resolved
 
 if TYPE_CHECKING:
     from balancer.config.schema.routes import RouteConfig
@@ -174,11 +174,16 @@ class RouteTable:
         if plain != path or plain.startswith(b"//") or has_dots(plain):  # `//host/path` may be read as a URL
             _, mark, query = request.target.partition(b"?")
             request.retarget(b"%b%b%b" % (normal, mark, query))
+        if normal.startswith(ADMIN_PREFIX):
+            raise AmbiguousPath("the path leads to /-/, which is not forwarded")
         return normal
 
     def _places_of(self, authority: bytes) -> list[PathRoutes]:
-        """Return the routes by path for a host, those of the most specific host first, and remember them."""
+        """Return the routes by path for a host, those of the most specific host first, and remember them. Raises
+        `RequestRejected` for an encoded host, which workers may decode."""
         host = host_in(authority)
+        if b"%" in host and (self._hosts or self._suffixes):
+            raise RequestRejected(400, "bad_host", "Host must not contain % where routes match by host")
         places = [self._hosts[host]] if host in self._hosts else []
         at = host.find(b".", max(1, len(host) - self._longest_suffix))
         while at > 0:

@@ -34,6 +34,9 @@ remove segments of dots themselves (RFC 3986 § 5.2.4, § 6.2.2.2)."""
 MAX_HOST_BYTES: Final = 255
 """Longest name that DNS carries (RFC 1035 § 2.3.4), and that RFC 3986 § 3.2.2 asks producers of URLs to keep to."""
 
+ADMIN_PREFIX: Final = b"/-/"
+"""Beginning of the paths of the admin interface, which are not forwarded."""
+
 MAX_AUTHORITY_BYTES: Final = MAX_HOST_BYTES + len(":65535")
 
 _AUTHORITY: Final = re.compile(

@@ -108,6 +108,10 @@ ABOVE: Final = 1.5
 REJECTION: Final = 100.0
 """Seconds that a request costs which the endpoint or the policy will probably reject: more than it waits elsewhere."""
 
+AT_ONCE: Final = 0.001
+"""Seconds within which requests that clients give up count as one: a client that closes a connection with a hundred
+requests leaves all of them at once, for whatever reason, while many clients that wait in a queue leave one by one."""
+
 FULL_FOR: Final = 5.0
 """Seconds after a rejection for which failures cost nothing: most of them were rejections, and to charge them sends the
 traffic to the next endpoint, whose queue then fills up."""
@@ -144,6 +148,7 @@ class LeastCost:
         self._services: dict[str, EndpointService] = {}  # always this one, which `_trials` reads
         self._trials = Trials(self._services, explore, random())
         self._shedding = Shedding()
+        self._left_at = -inf  # when a client gave up last
         self._congestion = Congestion()
         self._retried = RetriedResets()
         self._least = 0.0  # the cost of the cheapest endpoint at the last comparison: what a retry costs
@@ -219,8 +224,13 @@ class LeastCost:
         since."""
         age, has_begun = outcome.ended_at - outcome.sent_at, outcome.first_byte_at is not None
         longest = state.overtaken.longest
-        if not has_begun and IN_QUEUE * age <= longest <= age and service.answered_at > outcome.sent_at:
-            self._count_lost(state, DEEP, now)
+        if has_begun or not (IN_QUEUE * age <= longest <= age and service.answered_at > outcome.sent_at):
+            return
+        if outcome.kind is _ABANDONED:
+            is_one_client, self._left_at = now - self._left_at < AT_ONCE, now
+            if is_one_client:
+                return
+        self._count_lost(state, DEEP, now)
 
     def _count_lost(self, state: EndpointState, least: float, now: float) -> None:
         """Count a failed request as lost in a queue, if there is one of `least` services or more."""

@@ -34,9 +34,10 @@ class Queue:
             measure(self.router, self.clock, 2, near=SERVICE)
         self.requests = deque(self.router.route(TO_NEAR) for _ in range(waiting))
 
-    def end(self, number: int, kind: OutcomeKind) -> None:
-        """End the oldest requests, at the same time."""
+    def end(self, number: int, kind: OutcomeKind, apart: float = 0.002) -> None:
+        """End the oldest requests, `apart` seconds from each other."""
         for _ in range(number):
+            self.clock.time += apart
             oldest = self.requests.popleft()
             self.router.settle(oldest, outcome(oldest.routed_at, self.clock.time, kind))
 
@@ -76,6 +77,13 @@ def test_requests_that_would_wait_are_rejected_after_some_have_failed_in_a_queue
         queue.end(1, OK)
     assert queue.send() == "near"
     assert [queue.send() for _ in range(9)][-1] is None
+
+
+def test_client_that_leaves_with_many_requests_counts_once() -> None:
+    queue = busy()
+    queue.clock.time += 0.1 + 90 * SERVICE
+    queue.end(90, ABANDONED, apart=0.0)
+    assert [queue.send() for _ in range(50)] == ["near"] * 50
 
 
 def served() -> Queue:

@@ -19,6 +19,7 @@ from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.log.output import complain
+from balancer.syntax.printable import one_line
 from balancer.tls.contexts import TlsProblem
 
 if TYPE_CHECKING:
@@ -175,5 +176,5 @@ class Discovery:
     def _report(self, key: str, text: str | None, effect: str = "") -> None:
         """Log a text with its effect, unless it was the last one under this key."""
         if text is not None and self._said.get(key) != text:
-            self.say(f"{text}{effect}")
+            self.say(one_line(f"{text}{effect}"))
         self._said[key] = text or ""

@@ -49,7 +49,7 @@ def http_origin(text: str) -> str:
     """Return the address of a server without a slash at its end. Raises ValueError unless it is http://host:port or
     https://host:port.
     """
-    problem = f"must be http://host:port or https://host:port, got '{text[:LONGEST_ADDRESS]}'"
+    problem = f"must be http://host:port or https://host:port, got {text[:LONGEST_ADDRESS]!r}"
     try:
         url = urlsplit(text)
         port = url.port

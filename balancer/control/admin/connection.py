@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from balancer.downstream.connection import Http1Connection
-from balancer.downstream.dispatch import ADMIN_PREFIX
 from balancer.errors import RequestRejected
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
+from balancer.syntax.urls import ADMIN_PREFIX
 
 if TYPE_CHECKING:
     from balancer.control.admin.application import AdminApplication

@@ -15,7 +15,7 @@ from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHea
 from balancer.downstream.http2.response_heads import StreamResponseHeads
 from balancer.downstream.http2.stream import MANY, Http2Stream
 from balancer.downstream.request_handler import AdminExchanges, Refusal
-from balancer.errors import Http2Error, RequestRejected
+from balancer.errors import CLIENT_LEFT, Http2Error, RequestRejected
 from balancer.exchange.client_connection import HELD_BY_TURN, ClientConnection
 from balancer.exchange.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
 from balancer.http.h1.client import HTTP2
@@ -239,7 +239,8 @@ class Http2Connection(ClientConnection):
         self._proxy.downstreams.pop(self, None)
         self._proxy.turns.forget(self)
         self._proxy.usages.release(self.usage)
-        self._count_resets(self._proxy.now())
+        has_left = self.cut_by is CLIENT_LEFT and not (self.engine.is_closed or self._left_at)
+        self._count_resets(self._proxy.now(), also=len(self._streams) if has_left else 0)
         self._flush_is_due = self._is_reading = True  # nothing is sent any more
         for stream in self._ended.values():
             stream.uncharge()
@@ -486,9 +487,11 @@ class Http2Connection(ClientConnection):
             else:
                 self.transport.close()
 
-    def _count_resets(self, now: float, at_least: int = 0) -> bool:
-        """Count the resets since the last call for the client. Returns whether it is refused HTTP/2 for now."""
-        number, self._resets = max(at_least, self.engine.resets - self._resets), self.engine.resets
+    def _count_resets(self, now: float, at_least: int = 0, also: int = 0) -> bool:
+        """Count the resets since the last call for the client, and `also` streams that it left open. Returns whether it
+        is refused HTTP/2 for now."""
+        number = max(at_least, self.engine.resets - self._resets) + also
+        self._resets = self.engine.resets
         if not number or self.client.is_trusted or self._proxy.exempts(self.client.address):
             return False
         return self._proxy.resets.add(self.client.address, number, now)

@@ -43,7 +43,7 @@ _NAME_BYTES: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
 _VALUE_BYTES: Final = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
 _is_name: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
-_is_target: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+").fullmatch
+_is_target: Final = re.compile(rb"[\x21-\x7e]+").fullmatch
 _is_method: Final = re.compile(rb"[A-Z][A-Z-]{0,31}").fullmatch
 
 _UNPRINTABLE: Final = re.compile(rb"[\x00-\x20\x7f]")

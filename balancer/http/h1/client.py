@@ -72,6 +72,14 @@ class Client:
         node = b'"[%b]"' % self.address if b":" in self.address else self.address
         return b'Forwarded: for=%b;proto=%b;host="%b"\r\n' % (node, self.proto, host)
 
+    def sendable_trailers(self, block: bytes) -> bytes:
+        """Return the trailers of a request without internal fields."""
+        return self.internal.without_in_request(block) if block and self.internal is not None else block
+
+    def visible_trailers(self, block: bytes) -> bytes:
+        """Return the trailers of a response without internal fields."""
+        return self.internal.without(block) if block and self.internal is not None else block
+
 
 def forwarding(addresses: bytes, proto: bytes, version: bytes, own_name: bytes) -> bytes:
     return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: %b %b\r\nX-Forwarded-Host: " % (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from balancer.http.h1.fields import SPECIAL, any_of, lines_of
+from balancer.http.h1.fields import SPECIAL, any_of, cut, found, lines_of
 from balancer.syntax.field_names import in_cgi
 
 
@@ -33,6 +33,10 @@ class InternalFields:
         """Return whether a request field's lower-cased name is internal."""
         name = in_cgi(name)
         return name in self._whole or name.startswith(self._beginnings)
+
+    def without_in_request(self, block: bytes) -> bytes:
+        """Return a block of a request, its trailers, without internal fields."""
+        return cut(block, [span for name, _, span in found(self.special, block) if self.has(name)])
 
     def without(self, block: bytes) -> bytes:
         """Return a response's `block` without internal fields."""

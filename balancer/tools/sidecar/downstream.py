@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from balancer.config.schema.sidecar import MARKER
 from balancer.downstream.connection import Http1Connection
-from balancer.downstream.dispatch import ADMIN_PREFIX
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,
@@ -19,6 +18,7 @@ from balancer.errors import (
 )
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
+from balancer.syntax.urls import ADMIN_PREFIX
 from balancer.tools.sidecar.heads import Heads
 
 if TYPE_CHECKING:

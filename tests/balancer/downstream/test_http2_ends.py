@@ -337,6 +337,20 @@ async def test_rapid_reset_over_several_connections(stage: Stage, is_swept: bool
     assert (await (await http2_client(stage)).ask()).status == 200
 
 
+async def test_client_that_leaves_open_streams_is_counted(stage: Stage) -> None:
+    """As if it had reset them, since the worker gets as many requests for nothing; what the balancer ends is not."""
+    await stage.serve(await stage.worker(answering_after(asyncio.Event())))
+    address = b"127.0.0.1"
+    for _ in range(MOST // 90 + 1):
+        assert not stage.proxy.resets.refuses(address, stage.clock.at)
+        client = await raw_client(stage)
+        await client.send(b"".join(head(stream, *fields()) for stream in range(1, 181, 2)))
+        await stage.eventually(lambda: stage.proxy.in_flight == 90)
+        client.wire.leave()
+        await stage.eventually(lambda: not stage.proxy.in_flight)
+    assert stage.proxy.resets.refuses(address, stage.clock.at)
+
+
 async def is_refused(stage: Stage) -> bool:
     """Open a connection, sweep, and return whether it was refused HTTP/2."""
     before = stage.proxy.counts.http2_connections

@@ -77,6 +77,7 @@ REFUSED = {
     "scheme-unknown": (changed(b":scheme", b"ftp"), 400),
     "method-lower-case": (changed(b":method", b"get"), 400),
     "fragment": (changed(b":path", b"/#evil"), 400),
+    "bytes-beyond-ascii": (changed(b":path", b"/\xc3\xa9"), 400),
     "underscores": ((*POST, (b"content_length", b"0")), 400),
     "connect": (((b":method", b"CONNECT"), (b":authority", b"a:80")), 405),
     "trace": (changed(b":method", b"TRACE"), 405),

@@ -42,7 +42,7 @@ REFUSED = [  # 403, or 400 where workers differ
     "/x%2f..%2fadmin", "/x/%2e%2e%2fadmin", "/admin;x", "/admin;x/users", "/x;y/../admin", "/;x/admin", "/x/..;/admin",
     "\\admin", "/\\admin", "/x\\..\\admin", "/admin\\users", "/%5cadmin", "/%5Cadmin", "/admin%5cusers", "/admin%00",
     "/admin%00/x", "/x/..%5cadmin", "/admin%2fx/..", "/admin\\x/..", "/admin%00/..", "/x/..;/../admin",
-    "/x%2fy/../../admin",
+    "/x%2fy/../../admin", "//-/status", "/x/../-/status",
 ]  # fmt: skip
 PASSED = [
     "/", "/x", "/administrator", "/x?y=/admin%2f;\\", "/x%20y", "/admin/../x", "//x/admin", "/%252fadmin",

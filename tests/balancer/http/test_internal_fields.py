@@ -30,6 +30,15 @@ def test_removed_lines(lines: list[str], left: list[str]) -> None:
     assert INTERNAL.without(block(lines)) == block(left)
 
 
+def test_trailers_have_no_internal_fields() -> None:
+    """Of requests also under names that a worker may confuse with them."""
+    client = Client(b"192.0.2.1", b"b", b"http", False, INTERNAL)
+    trailers = block(["X-Sum: 1", "x_shard: 2", "Steel-Int-A: 3"])
+    assert client.sendable_trailers(trailers) == block(["X-Sum: 1"])
+    assert client.visible_trailers(trailers) == block(["X-Sum: 1", "x_shard: 2"])
+    assert Client(b"192.0.2.1", b"b", b"http", False).sendable_trailers(trailers) == trailers
+
+
 def test_unchanged_block_is_the_same_object() -> None:
     """A block without internal fields is not copied."""
     whole = block(["Host: a"])

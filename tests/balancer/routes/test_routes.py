@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.admin_requests import local, metrics, status
 from tests.support.scripts import holding
 from tests.support.stage import API, Stage, endpoint, pool_of, serve_api
@@ -221,6 +223,21 @@ async def test_head_with_a_malformed_body_gets_no_body(stage: Stage) -> None:
     asked = client.ask(get(b"/x", b"Transfer-Encoding: chunked", method=b"HEAD") + b"X\r\n", to_head=True)
     assert (await asked).status == 400
     assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("host", ["secret.test", "*.test"])
+async def test_encoded_host_is_refused_where_routes_match_by_host(stage: Stage, host: str) -> None:
+    """Workers may decode it."""
+    hosts = (b"%73ecret.test", b"secret%2etest", b"secret.test%00")
+    await stage.serve(await stage.worker(response()), routes=[{"prefix": "/x", "answer": {"status": 403}}])
+    assert [(await (await stage.client()).ask(asked(one))).status for one in hosts] == [200] * 3
+    await stage.reload(routes=[{"host": host, "answer": {"status": 403}}])
+    assert [(await (await stage.client()).ask(asked(one))).status for one in hosts] == [400] * 3
+    assert (await (await stage.client()).ask(asked(b"secret.test"))).status == 403
+
+
+def asked(host: bytes) -> bytes:
+    return b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host
 
 
 async def test_http10_client_gets_a_redirect_and_the_end(stage: Stage) -> None:
