@@ -66,6 +66,7 @@ HOT = [
     "balancer/downstream/http2/response_heads.py",
     "balancer/downstream/http2/stream.py",
     "balancer/downstream/connection.py",
+    "balancer/downstream/http1_responder.py",
     "balancer/downstream/dispatch.py",
     "balancer/syntax/urls.py",
     "balancer/routes/route.py",

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.downstream.dispatch import handler_of
+from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
@@ -21,31 +22,21 @@ from balancer.errors import BodyTooLarge, ClientStalled, MalformedBody, RequestR
 from balancer.exchange.client_connection import HELD_BY_PIPELINE, HELD_BY_TURN
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
-from balancer.exchange.responder import Responder
 from balancer.http.h1.body import Body
-from balancer.http.h1.chunks import chunk, last_chunk
-from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
-from balancer.http.h1.response_head import outgoing_head
 from balancer.http.h2.reset_counts import REFUSED
 from balancer.syntax.networks import ends_of
-from balancer.upstream.library.bounded_reader import next_size
 
 if TYPE_CHECKING:
     from balancer.exchange.proxy import Proxy
-    from balancer.http.h1.response_head import Response
     from balancer.routes.table import RouteTable
-
-LENGTH: Final = Framing.LENGTH
-CHUNKED: Final = Framing.CHUNKED
-UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
 """Beginning of a connection in HTTP/2 (RFC 9113 § 3.4), which ends like a head."""
 
 
-class Http1Connection(Responder):
+class Http1Connection(Http1Responder):
     """A client's HTTP/1.1 connection; the protocol of its transport."""
 
     __slots__ = (
@@ -53,14 +44,12 @@ class Http1Connection(Responder):
         "_answering",
         "_begin_http2",
         "_body",
-        "_framing",
         "_ignores_input",
         "_is_begun",
         "_keeps_alive",
         "_linger_until",
         "_pipelined",
         "_reader",
-        "_response_head",
         "_routes",
         "_unsent",
         "_unstarted",
@@ -88,8 +77,6 @@ class Http1Connection(Responder):
         self._is_begun = False  # a request has come
         self._unsent = 0
         self._linger_until: float | None = None
-        self._response_head = b""  # of the response that has begun, until it is sent
-        self._framing = LENGTH  # of the body of that response
 
     @property
     def answering(self) -> int:
@@ -360,61 +347,6 @@ class Http1Connection(Responder):
             self._reader = None
         self._answering = handler
         handler.start()
-
-    # --- responses (`Responder`)
-
-    @property
-    def first_read_size(self) -> int:
-        return self.client.read_size
-
-    def respond_whole(
-        self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
-    ) -> bool:
-        head, framing = outgoing_head(
-            response,
-            fields,
-            request.method == b"HEAD",
-            request.fields.is_http10,
-            may_stay,
-            self._proxy.date_line,
-        )
-        self.write(head + body)
-        return may_stay and framing is not UNTIL_CLOSE
-
-    def begin_response(self, request: Request, response: Response, fields: bytes, may_stay: bool) -> bool:
-        self._response_head, self._framing = outgoing_head(
-            response,
-            fields,
-            request.method == b"HEAD",
-            request.fields.is_http10,
-            may_stay,
-            self._proxy.date_line,
-        )
-        return may_stay and self._framing is not UNTIL_CLOSE
-
-    def send_part(self, pieces: list[bytes]) -> int:
-        self._write_body(pieces, b"")
-        self.client.read_size = size = next_size(self.client.read_size, self.transport)
-        return size
-
-    def end_response(self, pieces: list[bytes], trailers: bytes) -> None:
-        self._write_body(pieces, last_chunk(trailers) if self._framing is CHUNKED else b"")
-
-    def _write_body(self, pieces: list[bytes], end: bytes) -> None:
-        """Write pieces of the body, framed, behind the head if that has not been sent, in one write."""
-        if self._framing is CHUNKED:
-            pieces = [chunk(piece) for piece in pieces]
-        head, self._response_head = self._response_head, b""
-        self.write(b"".join([head, *pieces, end]))
-
-    def send_interim(self, response: Response, fields: bytes) -> None:
-        self.write(response.line + fields + b"\r\n")
-
-    def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
-        self.write(response.line + fields + b"\r\n" + early)
-
-    def respond(self, response: bytes) -> None:
-        self.write(response)
 
     def exchange_ended(self, stays: bool) -> None:
         self._answering = None

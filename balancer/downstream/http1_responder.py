@@ -1,0 +1,84 @@
+"""Responses to a client in HTTP/1.1: heads, chunks, and one write for what a read from the worker has brought."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from balancer.exchange.responder import Responder
+from balancer.http.h1.chunks import chunk, last_chunk
+from balancer.http.h1.fields import Framing
+from balancer.http.h1.response_head import outgoing_head
+from balancer.upstream.library.bounded_reader import next_size
+
+if TYPE_CHECKING:
+    from balancer.exchange.proxy import Proxy
+    from balancer.http.h1.request_head import Request
+    from balancer.http.h1.response_head import Response
+
+LENGTH: Final = Framing.LENGTH
+CHUNKED: Final = Framing.CHUNKED
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+
+
+class Http1Responder(Responder):
+    """The responder that each `Http1Connection` is; abstract."""
+
+    __slots__ = ("_framing", "_response_head")
+
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy)
+        self._response_head = b""  # of the response that has begun, until it is sent
+        self._framing = LENGTH  # of the body of that response
+
+    @property
+    def first_read_size(self) -> int:
+        return self.client.read_size
+
+    def respond_whole(
+        self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
+    ) -> bool:
+        head, framing = outgoing_head(
+            response,
+            fields,
+            request.method == b"HEAD",
+            request.fields.is_http10,
+            may_stay,
+            self._proxy.date_line,
+        )
+        self.write(head + body)
+        return may_stay and framing is not UNTIL_CLOSE
+
+    def begin_response(self, request: Request, response: Response, fields: bytes, may_stay: bool) -> bool:
+        self._response_head, self._framing = outgoing_head(
+            response,
+            fields,
+            request.method == b"HEAD",
+            request.fields.is_http10,
+            may_stay,
+            self._proxy.date_line,
+        )
+        return may_stay and self._framing is not UNTIL_CLOSE
+
+    def send_part(self, pieces: list[bytes]) -> int:
+        self._write_body(pieces, b"")
+        self.client.read_size = size = next_size(self.client.read_size, self.transport)
+        return size
+
+    def end_response(self, pieces: list[bytes], trailers: bytes) -> None:
+        self._write_body(pieces, last_chunk(trailers) if self._framing is CHUNKED else b"")
+
+    def _write_body(self, pieces: list[bytes], end: bytes) -> None:
+        """Write pieces of the body, framed, behind the head if that has not been sent, in one write."""
+        if self._framing is CHUNKED:
+            pieces = [chunk(piece) for piece in pieces]
+        head, self._response_head = self._response_head, b""
+        self.write(b"".join([head, *pieces, end]))
+
+    def send_interim(self, response: Response, fields: bytes) -> None:
+        self.write(response.line + fields + b"\r\n")
+
+    def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
+        self.write(response.line + fields + b"\r\n" + early)
+
+    def respond(self, response: bytes) -> None:
+        self.write(response)
