@@ -81,6 +81,7 @@ HOT = [
     "balancer/exchange/buffering.py",
     "balancer/exchange/receiving.py",
     "balancer/exchange/observers.py",
+    "balancer/mirroring/observer.py",
     "balancer/exchange/request_trace.py",
     "balancer/exchange/pending_upgrade.py",
     "balancer/syntax/field_names.py",
