@@ -63,7 +63,7 @@ def first_tier() -> list[Part]:
     """The workers' times are compared with theory, so nothing else runs beside them."""
     return [
         Part("workers", 0, (pytest(sys.executable, "tests/workers", *FIRST),)),
-        tests_part("all others", 0, "tests", "--ignore=tests/workers", *FIRST),
+        tests_part("all others", 900, "tests", "--ignore=tests/workers", *FIRST),
     ]
 
 
