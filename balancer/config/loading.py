@@ -1,7 +1,7 @@
 """Read the configuration: parse, validate, and report every error in one line that names the source and the key.
 
-The command line overrides the environment, which overrides the file. `sections.py` has the tables with their defaults.
-Pydantic errors must not leave this package; they become `ConfigError`.
+The command line overrides the environment, which overrides the file. `schema/sections.py` has the tables with their
+defaults. Pydantic errors must not leave this package; they become `ConfigError`.
 """
 
 from __future__ import annotations

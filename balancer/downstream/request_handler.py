@@ -1,6 +1,6 @@
 """Handler of a request: it answers on its stream, or on its connection after the requests before it.
 
-A forwarded request (`exchange/exchange.py`), an admin request (`admin/exchange.py`) and a refusal have the same
+A forwarded request (`exchange/exchange.py`), an admin request (`control/admin/exchange.py`) and a refusal have the same
 interface. A refusal waits for the requests before it like any other, and closes a connection of HTTP/1.1.
 """
 

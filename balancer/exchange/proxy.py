@@ -1,7 +1,7 @@
 """The proxy: state of the data path that all connections of one process share.
 
 It owns state and implements no protocol. Exchanges and connections get the router, the pools and the time from it;
-nothing in the package is global. `control_plane.py` configures it.
+nothing in the package is global. `control/control_plane.py` configures it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 No request waits for a load probe. A probe is sent after the request that triggered it, over an idle connection or a new
 one that the pool keeps, one at a time per endpoint and at most `ProbePlan.most` in all. Probes beyond these bounds are
-skipped and counted. A worker answers with the fields of `http1/load_report.py` on any response, so `path` should be
+skipped and counted. A worker answers with the fields of `http/h1/load_report.py` on any response, so `path` should be
 cheap for it.
 
     policy.probes(now) -> router.on_probe(state) -> InternalRequest -> router.probed(...) -> policy.observe_probe(...)

@@ -1,7 +1,7 @@
 """Weighted round-robin by earliest deadline first.
 
-`edf.py` with the configured weights, as Envoy's round_robin (`EdfLoadBalancerBase`) and gRPC's weighted_round_robin.
-Turns by weight as in smooth weighted round-robin, at O(log n) instead of O(n).
+`selection/edf.py` with the configured weights, as Envoy's round_robin (`EdfLoadBalancerBase`) and gRPC's
+weighted_round_robin. Turns by weight as in smooth weighted round-robin, at O(log n) instead of O(n).
 """
 
 from __future__ import annotations

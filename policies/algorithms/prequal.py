@@ -2,19 +2,19 @@
 
 Wydrowski, Kleinberg, Rumble and Archer, "Load is not what you should balance: Introducing Prequal", NSDI 2024, section
 4. After each query `probes` endpoints drawn at random are probed for their requests in flight. The responses are kept
-in a pool (`probe_pool.py`) for later queries. A response is hot if its load is above the quantile `q_rif` of recent
-loads. If any are cold, the cold one with the least latency is picked, else the one with the least load. Each query also
-removes `remove` responses, the oldest and the worst in turn, and a response is used
+in a pool (`selection/probe_pool.py`) for later queries. A response is hot if its load is above the quantile `q_rif` of
+recent loads. If any are cold, the cold one with the least latency is picked, else the one with the least load. Each
+query also removes `remove` responses, the oldest and the worst in turn, and a response is used
 
     b = max(1, (1 + δ) / ((1 − m/n)·probes − remove))
 
 times, with m the pool's size and n the endpoints; b is rounded at random. Where n is not much above m that is
 undefined, and `reuse` bounds it.
 
-The latency is the median measured here at a similar load (`latency_by_load.py`); in the paper the worker measures it,
-without the network. Load reports in responses count as probes without cost. Where the proxy does not probe, the policy
-uses the balancer's own in-flight counts of the endpoints that it would probe. An endpoint of unknown latency gets one
-request at a time until it is known.
+The latency is the median measured here at a similar load (`stats/latency_by_load.py`); in the paper the worker measures
+it, without the network. Load reports in responses count as probes without cost. Where the proxy does not probe, the
+policy uses the balancer's own in-flight counts of the endpoints that it would probe. An endpoint of unknown latency
+gets one request at a time until it is known.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class RegionAware(PerRegion):
     Where workers report their utilisation, another region than home is skipped with a probability that grows from
     `full` on, and more so while more is in flight there than its reports account for: the load of a failed region goes
     to all that have room, not to the nearest until that one fails as well (cascading failure). Reports are smoothed
-    over `smoothing` seconds; see `headroom.py`.
+    over `smoothing` seconds; see `selection/headroom.py`.
     """
 
     reads_reports = True

@@ -5,8 +5,8 @@ Policies and reports read it. It is written by few, each on the event loop's thr
 - `routing/router.py`: requests in flight, outcomes, `busy_since`;
 - `routing/endpoint_set.py`: membership, order, admin state, results of checks, selectability;
 - `health/` (called by the endpoint set): health, eligibility, ejection, slow start;
-- the balancer's `process/siblings.py` and `routing/units.py`: counts and latencies of sibling processes and of other
-  units, by methods of the state;
+- `balancer/sharing/siblings.py` and `routing/units.py`: counts and latencies of sibling processes and of other units, by
+  methods of the state;
 - the balancer's `control_plane.py` and the simulator: `connections`, the pool of the endpoint.
 
 Failures reduce the requests that an endpoint gets. But without requests nothing shows that it has recovered:

@@ -1,4 +1,4 @@
-"""Pick the endpoint of least expected cost: the compiled part of `steelyard.py`, which explains it."""
+"""Pick the endpoint of least expected cost: the compiled part of `policy.py`, which explains it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ ROOT_TWO: Final = sqrt(2.0)
 ROOT_TWO_PI: Final = sqrt(2.0 * pi)
 
 WAIT_PRICE: Final = 3.0
-"""Cost in seconds of one second of expected wait, because later requests wait, too (see `region_aware.py`)."""
+"""Cost in seconds of one second of expected wait, because later requests wait, too (see
+`algorithms/region_aware.py`)."""
 
 OCCUPANCY_PRICE: Final = 2.0
 """Cost in seconds of one second of usual service, besides the service itself: it occupies the endpoint for later

@@ -8,7 +8,7 @@ One sum in seconds decides, over endpoints of all regions alike, and each of its
     2 × usual      service, because the request occupies the endpoint for others
     risk           2 × standard deviation of the service
     wait           requests at the endpoint, beyond its concurrency, × service / concurrency, × wait_price; up to five
-                   times that while the load exceeds the capacity (`overload/congestion.py`)
+                   times that while the load exceeds the capacity (`congestion.py`)
     pauses         their mean per request, beyond the region's, × wait_price
     failures       what they cost × the share that failed
     − margin       of the home region

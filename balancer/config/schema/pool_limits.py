@@ -17,7 +17,7 @@ that CPython stores in one digit."""
 
 @dataclass(frozen=True, slots=True)
 class IdleTimeoutRules:
-    """Parameters of the idle-timeout estimate (`upstream/idle_timeout.py`).
+    """Parameters of the idle-timeout estimate (`upstream/http1/idle_timeout.py`).
 
     `risk` and `strict_risk`: accepted probability that a leased connection is already closed, for requests that may be
     retried and for those that may not; `risk` 0 turns learning off. `half_life`: seconds after which evidence has half

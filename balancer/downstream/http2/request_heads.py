@@ -160,7 +160,7 @@ class StreamRequestHeads:
         return self._request(b"GET", path, block)
 
     def _block_of(self, others: FieldPairs, authority: bytes, scheme: bytes, *, is_chunked: bool) -> bytes:
-        """Return the fields as a block of HTTP/1.1 (`http1/fields.py`). Raises `RequestRejected`."""
+        """Return the fields as a block of HTTP/1.1 (`http/h1/fields.py`). Raises `RequestRejected`."""
         if scheme and scheme not in _SCHEMES:
             raise RequestRejected(400, "bad_scheme", "the :scheme must be http or https")
         lines: list[bytes] = [b"\r\n"]

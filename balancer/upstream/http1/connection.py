@@ -4,7 +4,7 @@ A response's end is reported only after the whole read has been parsed. Bytes be
 next response: they make the connection not reusable before it can be leased again (RFC 9112 § 6.3).
 
 llhttp validates every byte of a head, except of one that is equal to the last. A response that is complete in one read
-and of known length is fed to it in one piece. Other bodies are parsed by `http1/body.py`, and the next response then
+and of known length is fed to it in one piece. Other bodies are parsed by `http/h1/body.py`, and the next response then
 gets a new llhttp parser.
 
 It implements `UpstreamRequest`, and `request.py` describes the events. Once a response has ended, `is_reusable` says

@@ -1,6 +1,6 @@
 """Pool of multiplexed connections to one endpoint: leases upstream streams instead of connections.
 
-As in `connection_pool.py`, all decisions are synchronous and only connecting is a task. One connection is opened at a
+As in `http1/pool.py`, all decisions are synchronous and only connecting is a task. One connection is opened at a
 time, and the lease waiters that arrive meanwhile share it. Another one is opened when no connection has room for a
 stream.
 

@@ -1,4 +1,4 @@
-"""Storms of HTTP/2 clients: frames, whole or damaged, and other events; the invariants are those of `storm.py`."""
+"""Storms of HTTP/2 clients: frames, whole or damaged, and other events; `tests/support/storm.py` has the invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames and calls in any order against the HTTP/2 engine; `engine_storm.py` has the invariants."""
+"""Frames and calls in any order against the HTTP/2 engine; `tests/support/engine_storm.py` has the invariants."""
 
 from __future__ import annotations
 

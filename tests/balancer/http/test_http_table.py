@@ -1,6 +1,7 @@
 """Every row of the HTTP table over a real socket: requests at the worker, the response, and the request after it.
 
-A row that is not satisfied yet is listed in `not_yet.py` with the reason; a listed row that passes is an error.
+A row that is not satisfied yet is listed in `http_rows/not_yet.py` with the reason; a listed row that passes is an
+error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every regular expression of the balancer is linear in its input.
 
-The expressions are run by a matcher that counts steps (`backtracking.py`), on texts derived from them (`adversary.py`).
-The tests compare growth: twice the text may take at most 2.5 times the steps.
+The expressions are run by a matcher that counts steps (`tests/support/backtracking.py`), on texts derived from them
+(`tests/support/adversary.py`). The tests compare growth: twice the text may take at most 2.5 times the steps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Arbitrary bytes and events in any order: nothing escapes, leaks or hangs.
 
-`storm.py` contains the invariants; here are the storms, drawn by hypothesis or kept from fuzzing.
+`tests/support/storm.py` contains the invariants; here are the storms, drawn by hypothesis or kept from fuzzing.
 """
 
 from __future__ import annotations
