@@ -5,7 +5,7 @@ Policies and reports read it. It is written by few, each on the event loop's thr
 - `routing/router.py`: requests in flight, outcomes, `busy_since`;
 - `routing/endpoint_set.py`: membership, order, admin state, results of checks, selectability;
 - `health/` (called by the endpoint set): health, eligibility, ejection, slow start;
-- `balancer/sharing/siblings.py` and `routing/units.py`: counts and latencies of sibling processes and of other units, by
+- `balancer/sharing/siblings.py` and `routing/units.py`: counts and latencies of sibling processes and other units, by
   methods of the state;
 - the balancer's `control_plane.py` and the simulator: `connections`, the pool of the endpoint.
 
