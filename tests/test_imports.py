@@ -24,7 +24,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "workers": (),
     "experiments": (
         *("policies", "workers.alarm", "workers.durations", "workers.load", "workers.service"),
-        "balancer.upstream.http1.connection",
         "balancer.upstream.http1.idle_timeout",
         *(
             "balancer.control.admin.client",
@@ -41,7 +40,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "balancer.control.admin.page.streaming",
             "balancer.control.admin.page.window",
         ),
-        *("balancer.errors", "balancer.tools.probe.target", "balancer.tls.contexts"),
+        *("balancer.errors", "balancer.tools.probe.target"),
         "balancer.exchange.wait_queue",
         "balancer.http.h1.internal_fields",
         *(
@@ -50,7 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "balancer.config.documents",
             "balancer.config.schema.pool_limits",
         ),
-        *("balancer.config.schema.endpoint", "balancer.config.schema.health", "balancer.config.schema.pool"),
+        *("balancer.config.schema.health", "balancer.config.schema.pool"),
         *("balancer.config.schema.queue",),
         *("balancer.config.schema.retries", "balancer.config.schema.sections"),
     ),
@@ -185,7 +184,7 @@ def test_search_for_imports_finds_known_ones() -> None:
         ("balancer.exchange.proxy", "experiments.generator.generator"),
         ("balancer.exchange.proxy", "workers.service"),
         ("workers.app", "policies.facts"),
-        ("experiments.generator.generator", "balancer.exchange.exchange"),
+        ("experiments.generator.client", "balancer.upstream.http1.connection"),
         ("experiments.generator.generator", "workers.app"),
         ("experiments.generator.generator", "benchmarks.harness.closed_load"),
     ],

@@ -9,48 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from balancer.upstream.http1.connection import ConnectionOwner, Response, UpstreamConnection, connect
-from experiments.errors import FleetFailedError
-
-if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
+from experiments.generator.client import GeneratorConnection, GeneratorTls, NotConnected, connect
 
 CONNECT_TIMEOUT = 10.0
 """Connect timeout in seconds. A loopback handshake takes microseconds; with a full backlog it may take longer."""
 
-Ready = Callable[[UpstreamConnection], bool]
+Ready = Callable[[GeneratorConnection], bool]
 """Takes a connection; returns False if it does not need one any more."""
 
 Refused = Callable[[], None]
-
-
-async def open_connection(
-    owner: ConnectionOwner, host: str, port: int, timeout: float, tls: ClientTls | None = None
-) -> UpstreamConnection:
-    """Open a connection. Raises `FleetFailedError` for every failure."""
-    try:
-        return await connect(owner, host, port, timeout, tls)
-    except Exception as error:  # whatever `connect` raises
-        raise FleetFailedError(f"no connection to {host}:{port}: {error}") from error
-
-
-class BodyIgnored:
-    """Base of the receivers of a response: ignores its body and back-pressure."""
-
-    __slots__ = ()
-
-    def response_whole(self, response: Response, body: bytes) -> None:
-        self.response_started(response)
-        self.response_ended(b"")
-
-    def response_started(self, response: Response) -> None: ...
-    def response_ended(self, trailers: bytes) -> None: ...
-    def response_body(self, data: bytes) -> None: ...
-    def response_paused(self) -> None: ...
-    def upstream_paused(self) -> None: ...
-    def upstream_resumed(self) -> None: ...
 
 
 class Connections:
@@ -60,26 +28,23 @@ class Connections:
     """
 
     def __init__(
-        self, host: str, port: int, spare: int, tls: ClientTls | None = None, most: int | None = None
+        self, host: str, port: int, spare: int, tls: GeneratorTls | None = None, most: int | None = None
     ) -> None:
         self._host, self._port, self._spare = host, port, spare
         self._tls = tls
         self._most = most
-        self._idle: list[UpstreamConnection] = []
+        self._idle: list[GeneratorConnection] = []
         self._waiting: deque[tuple[Ready, Refused]] = deque()
         self._opening: set[asyncio.Task[None]] = set()
-        self._all: set[UpstreamConnection] = set()
+        self._all: set[GeneratorConnection] = set()
 
     async def open(self, count: int) -> None:
-        """Open `count` idle connections before the run. Raises `FleetFailedError` when one fails; the others stay."""
+        """Open `count` idle connections before the run. Raises `NotConnected` when one fails; the others stay."""
         opened = await asyncio.gather(
-            *(
-                open_connection(self, self._host, self._port, CONNECT_TIMEOUT, self._tls)
-                for _ in range(count)
-            ),
+            *(connect(self, self._host, self._port, CONNECT_TIMEOUT, self._tls) for _ in range(count)),
             return_exceptions=True,
         )
-        kept = [upstream for upstream in opened if isinstance(upstream, UpstreamConnection)]
+        kept = [connection for connection in opened if isinstance(connection, GeneratorConnection)]
         self._all.update(kept)
         self._idle += kept
         for failure in opened:
@@ -89,10 +54,10 @@ class Connections:
     def lease(self, ready: Ready, refused: Refused) -> None:
         """Call `ready` with a connection, at once if one is idle; call `refused` when none can be opened."""
         if self._idle:
-            upstream = self._idle.pop()
+            connection = self._idle.pop()
             if len(self._idle) + len(self._opening) < self._spare:
                 self._open_one()
-            ready(upstream)
+            ready(connection)
         else:
             self._waiting.append((ready, refused))
             self._open_one()
@@ -102,18 +67,18 @@ class Connections:
         self._waiting.appendleft((ready, refused))
         self._open_one()
 
-    def give_back(self, upstream: UpstreamConnection) -> None:
+    def give_back(self, connection: GeneratorConnection) -> None:
         """Return a connection after a request: pass it to a waiter, keep it idle, or close it."""
-        if upstream.is_reusable:
-            self._offer(upstream)
+        if connection.is_reusable:
+            self._offer(connection)
         else:
-            upstream.close()
+            connection.close()
 
-    def connection_closed(self, upstream: UpstreamConnection) -> None:
+    def connection_closed(self, connection: GeneratorConnection) -> None:
         """Remove a closed connection from the pool."""
-        self._all.discard(upstream)
-        if upstream in self._idle:
-            self._idle.remove(upstream)
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
         if self._waiting and self._most is not None:
             self._open_one()  # for a request that waited because there were as many as allowed
 
@@ -123,8 +88,8 @@ class Connections:
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
-        for upstream in list(self._all):
-            upstream.close()
+        for connection in list(self._all):
+            connection.close()
 
     def _open_one(self) -> None:
         if self._most is not None and len(self._all) + len(self._opening) >= self._most:
@@ -135,8 +100,8 @@ class Connections:
 
     async def _opened(self) -> None:
         try:
-            upstream = await open_connection(self, self._host, self._port, CONNECT_TIMEOUT, self._tls)
-        except FleetFailedError:
+            connection = await connect(self, self._host, self._port, CONNECT_TIMEOUT, self._tls)
+        except NotConnected:
             self._is_opened()
             if self._waiting:
                 self._waiting.popleft()[1]()
@@ -144,8 +109,8 @@ class Connections:
                 self._open_one()
             return
         self._is_opened()
-        self._all.add(upstream)
-        self._offer(upstream)
+        self._all.add(connection)
+        self._offer(connection)
 
     def _is_opened(self) -> None:
         """Stop counting the current task as one that opens a connection."""
@@ -153,9 +118,9 @@ class Connections:
         assert task is not None
         self._opening.discard(task)
 
-    def _offer(self, upstream: UpstreamConnection) -> None:
+    def _offer(self, connection: GeneratorConnection) -> None:
         """Pass a connection to the first waiter that still needs one, or keep it idle."""
         while self._waiting:
-            if self._waiting.popleft()[0](upstream):
+            if self._waiting.popleft()[0](connection):
                 return
-        self._idle.append(upstream)
+        self._idle.append(connection)

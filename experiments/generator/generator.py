@@ -1,6 +1,6 @@
 """The load generator on asyncio: requests are sent when they are due, whatever became of earlier ones.
 
-It is built like the proxy that it measures (asyncio protocols, llhttp, no task and no timer per request), because a
+It needs little processor time (asyncio protocols, llhttp, no task and no timer per request), because a
 generator that costs more than the balancer measures itself. Latency counts from the instant at which a request was due,
 so a stalled system cannot hide behind requests that were never sent (coordinated omission). Every instant is read from
 `time.monotonic()`, never from the loop's cached time.
@@ -14,8 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from balancer.upstream.http1.connection import Response, UpstreamConnection
-from experiments.generator.connections import BodyIgnored, Connections
+from experiments.generator.client import GeneratorConnection
+from experiments.generator.connections import Connections
 from experiments.generator.ledger import Ledger
 from experiments.run_data import Floats, Kind, Place
 from workers.alarm import open_alarm
@@ -27,54 +27,51 @@ SWEEP = 0.02
 """Seconds between two sweeps for timed-out requests."""
 
 
-class InFlightRequest(BodyIgnored):
+class InFlightRequest:
     """One request in flight: the receiver of its response."""
 
-    __slots__ = ("_generator", "_upstream", "has_ended", "kind", "number")
+    __slots__ = ("_connection", "_generator", "has_ended", "kind", "number")
 
     def __init__(self, generator: Generator, number: int) -> None:
         self._generator = generator
         self.number = number
-        self._upstream: UpstreamConnection | None = None
+        self._connection: GeneratorConnection | None = None
         self.has_ended = False
         self.kind = Kind.OK
 
-    def depart(self, upstream: UpstreamConnection) -> bool:
+    def depart(self, connection: GeneratorConnection) -> bool:
         """Send the request on a connection; returns False if it timed out while the connection was being made."""
         if self.has_ended:
             return False
-        self._upstream = upstream
+        self._connection = connection
         self._generator.ledger.sent_at[self.number] = time.monotonic()
-        upstream.send(self._generator.head(self.number), self, b"GET")
+        connection.send(self._generator.head(self.number), self)
         return True
 
     def refused(self) -> None:
         """End the request because no connection could be opened."""
         self.end(Kind.REFUSED)
 
-    def response_started(self, response: Response) -> None:
-        status = response.status
-        if status < 200:  # an interim response
-            return
-        found = WORKER_FIELD.search(response.block)
+    def answer_started(self, status: int, head: bytes) -> None:
+        found = WORKER_FIELD.search(head)
         self._generator.ledger.answered(self.number, time.monotonic(), status, found[1] if found else b"")
         if status >= 400:
             self.kind = Kind.ERROR_STATUS
 
-    def response_ended(self, trailers: bytes) -> None:
-        upstream = self._upstream
-        if upstream is not None:
-            self._generator.connections.give_back(upstream)
+    def answer_ended(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            self._generator.connections.give_back(connection)
         self.end(self.kind)
 
-    def response_failed(self, error: Exception) -> None:
+    def answer_failed(self) -> None:
         self.end(Kind.RESET)
 
     def time_out(self) -> None:
         """End the request and close its connection, on which an answer may still arrive."""
         if not self.has_ended:
-            if self._upstream is not None:
-                self._upstream.close()
+            if self._connection is not None:
+                self._connection.close()
             self.end(Kind.TIMEOUT)
 
     def end(self, kind: Kind) -> None:

@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from balancer.upstream.http1.connection import Response, UpstreamConnection
-from experiments.generator.connections import BodyIgnored, open_connection
+from experiments.generator.client import GeneratorConnection, connect
 
 CONNECT_TIMEOUT = 150.0
 """Seconds. With a full backlog, a client connects when the kernel retries the SYN, after 1, 3, 7, 15, 31, 63 s."""
@@ -44,45 +43,42 @@ class Client:
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._upstream: UpstreamConnection | None = None
+        self._connection: GeneratorConnection | None = None
 
     async def ask(self, method: str = "GET", body: bytes = b"", call: str = "") -> Answer:
-        """Send one request and wait for the response. Raises `FleetFailedError` if no connection can be made."""
-        upstream = self._upstream
-        if upstream is None:
-            upstream = self._upstream = await open_connection(self, self._host, self._port, CONNECT_TIMEOUT)
+        """Send one request and wait for the response. Raises `NotConnected` if no connection can be made."""
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = await connect(self, self._host, self._port, CONNECT_TIMEOUT)
         head = f"{method} /work HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
         if body or method not in ("GET", "HEAD", "DELETE"):
             head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
-        receiver = AnswerReceiver()
+        receiver = TimedAnswer()
         began_at = time.monotonic()
-        upstream.send(f"{head}\r\n".encode() + body, receiver, method.encode())
+        connection.send(f"{head}\r\n".encode() + body, receiver, method.encode())
         try:
             ended_at = await receiver.ended
         except asyncio.CancelledError:
             self.close()
             raise
-        if not upstream.is_reusable:
+        if not connection.is_reusable:
             self.close()
         return Answer(receiver.status, ended_at - began_at, receiver.service, call)
 
     def close(self) -> None:
         """Close the connection without waiting."""
-        upstream, self._upstream = self._upstream, None
-        if upstream is not None:
-            upstream.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     # --- ConnectionOwner
 
-    def give_back(self, upstream: UpstreamConnection) -> None:
-        """No-op: this client keeps its connection."""
-
-    def connection_closed(self, upstream: UpstreamConnection) -> None:
-        if self._upstream is upstream:
-            self._upstream = None
+    def connection_closed(self, connection: GeneratorConnection) -> None:
+        if self._connection is connection:
+            self._connection = None
 
 
-class AnswerReceiver(BodyIgnored):
+class TimedAnswer:
     """Receiver of one response. `ended` resolves to the instant of its last byte."""
 
     def __init__(self) -> None:
@@ -90,18 +86,17 @@ class AnswerReceiver(BodyIgnored):
         self.service = 0.0
         self.ended: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
-    def response_started(self, response: Response) -> None:
-        if response.status >= 200:
-            self.status = response.status
-            self.service = service_in(response.block)
+    def answer_started(self, status: int, head: bytes) -> None:
+        self.status = status
+        self.service = service_in(head)
 
-    def response_ended(self, trailers: bytes) -> None:
+    def answer_ended(self) -> None:
         if not self.ended.done():
             self.ended.set_result(time.monotonic())
 
-    def response_failed(self, error: Exception) -> None:
+    def answer_failed(self) -> None:
         self.status = 0
-        self.response_ended(b"")
+        self.answer_ended()
 
 
 def service_in(block: bytes) -> float:
@@ -113,7 +108,7 @@ def service_in(block: bytes) -> float:
 async def ask_once(
     address: tuple[str, int], method: str = "GET", body: bytes = b"", call: str = ""
 ) -> Answer:
-    """Send one request on a new connection. Raises `FleetFailedError`."""
+    """Send one request on a new connection. Raises `NotConnected`."""
     client = Client(*address)
     try:
         return await client.ask(method, body, call)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from balancer.upstream.http1.connection import UpstreamConnection
 from experiments.errors import FleetFailedError
+from experiments.generator.client import GeneratorConnection
 from experiments.generator.connections import Connections
 from experiments.generator.generator import SPARE, Generator, InFlightRequest, ignore_start
 from experiments.generator.ledger import Ledger
@@ -32,28 +32,28 @@ class ServiceRequest(InFlightRequest):
         self._destination = generator.destination
         self._is_on_used_connection = self._was_repeated = False
 
-    def depart(self, upstream: UpstreamConnection) -> bool:
+    def depart(self, connection: GeneratorConnection) -> bool:
         """Send the request on a connection; returns False if it timed out while the connection was being made."""
         if self.has_ended:
             return False
-        self._upstream = upstream
-        self._is_on_used_connection = upstream.announced >= 0  # it has carried a response
-        upstream.send(self._destination.request, self, self._destination.method)
+        self._connection = connection
+        self._is_on_used_connection = connection.has_answered
+        connection.send(self._destination.request, self, self._destination.method)
         return True
 
-    def response_failed(self, error: Exception) -> None:
-        upstream = self._upstream
+    def answer_failed(self) -> None:
+        connection = self._connection
         may_repeat = self._is_on_used_connection and self._destination.method in IDEMPOTENT
         if (
             self.has_ended
             or self._was_repeated
             or not may_repeat
-            or upstream is None
-            or not upstream.has_died
+            or connection is None
+            or not connection.has_died
         ):
-            super().response_failed(error)
+            super().answer_failed()
             return
-        self._was_repeated, self._upstream = True, None
+        self._was_repeated, self._connection = True, None
         self._generator.connections.lease_new(self.depart, self.refused)
 
 

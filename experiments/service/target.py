@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from balancer.config.schema.endpoint import UpstreamTlsConfig
-from balancer.errors import ConnectFailed
-from balancer.tls.contexts import ClientTls, TlsProblem, UpstreamTls
 from balancer.tools.probe.target import BadTarget, Target, target_of
-from balancer.upstream.http1.connection import UpstreamConnection, connect
 from experiments.errors import BadInputError, ExperimentError
+from experiments.generator.client import GeneratorConnection, GeneratorTls, NotConnected, connect
 from experiments.platform.printable import one_line
 
 FIELD = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[\t -~\x80-\xff]*)")
@@ -61,7 +59,7 @@ class Destination:
     """A target whose address is known, with the bytes of a request for it."""
 
     address: tuple[str, int]
-    tls: ClientTls | None
+    tls: GeneratorTls | None
     method: bytes
     request: bytes
 
@@ -69,8 +67,7 @@ class Destination:
 class NoOwner:
     """Owner of a connection that is only opened and closed."""
 
-    def give_back(self, upstream: UpstreamConnection) -> None: ...
-    def connection_closed(self, upstream: UpstreamConnection) -> None: ...
+    def connection_closed(self, connection: GeneratorConnection) -> None: ...
 
 
 def parse_target(url: str) -> Target:
@@ -126,27 +123,39 @@ def bytes_of(path: str, option: str) -> bytes:
         raise BadInputError(f"{option}: {path[:200]!r} cannot be read: {problem}") from None
 
 
-def tls_of(target: Target, cacert: Path | None, is_insecure: bool) -> ClientTls | None:
+def tls_of(target: Target, cacert: Path | None, is_insecure: bool) -> GeneratorTls | None:
     """TLS settings for a target, None for plain HTTP. Raises `BadInputError`."""
-    try:
-        return UpstreamTls(UpstreamTlsConfig(ca=cacert, verify=not is_insecure)).of(target.endpoint)
-    except TlsProblem as error:
-        raise BadInputError(str(error).replace("upstream_tls.ca", "--cacert")) from None
+    if not target.is_tls:
+        return None
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    if is_insecure:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif cacert is not None:
+        try:
+            context = ssl.create_default_context(cafile=cacert)
+        except ssl.SSLError:  # a subclass of OSError
+            raise BadInputError(f"--cacert: {cacert} holds no certificate in PEM") from None
+        except (OSError, ValueError) as error:  # a NUL in the path
+            problem = getattr(error, "strerror", None) or error
+            raise BadInputError(f"--cacert: cannot read {cacert}: {problem}") from None
+        context.set_alpn_protocols(["http/1.1"])
+    return GeneratorTls(context, target.host)
 
 
-async def reach(target: Target, tls: ClientTls | None, message: Message, timeout: float) -> Destination:
+async def reach(target: Target, tls: GeneratorTls | None, message: Message, timeout: float) -> Destination:
     """Open and close one connection, to learn which address answers. Raises `ServiceUnreachable`.
 
     The name is not resolved again: all requests of the load go to this address.
     """
     port = int(target.authority.rpartition(":")[2]) if has_port(target) else 443 if target.is_tls else 80
     try:
-        upstream = await connect(NoOwner(), target.host, port, timeout, tls)
-    except ConnectFailed as error:
-        hint = "; see --cacert and --insecure" if error.kind.startswith("certificate") else ""
-        raise ServiceUnreachable(f"{target.origin}: {one_line(error.inside)}{hint}") from None
-    address = upstream.transport.get_extra_info("peername")[:2]
-    upstream.close()
+        connection = await connect(NoOwner(), target.host, port, timeout, tls)
+    except NotConnected as error:
+        hint = "; see --cacert and --insecure" if error.is_certificate else ""
+        raise ServiceUnreachable(f"{target.origin}: {one_line(error.reason)}{hint}") from None
+    address = connection.transport.get_extra_info("peername")[:2]
+    connection.close()
     return Destination(address, tls, message.method.encode(), message.for_target(target))
 
 
