@@ -22,16 +22,18 @@ Examples:
 
 ENTRIES = (
     Entry("run", "experiments.commands.run", "Run a scenario, measured or simulated, and report."),
-    Entry("list", "experiments.commands.list", "Scenarios that come with the package."),
-    Entry("show", "experiments.commands.show", "What a scenario, result set or catalogue holds."),
-    Entry("report", "experiments.commands.report", "Redraw a report from its files."),
+    Entry(
+        "show",
+        "experiments.commands.show",
+        "The scenarios, or what a scenario, result set or catalogue holds.",
+    ),
+    Entry("report", "experiments.commands.report", "Draw a report from its files, or from an access log."),
     Entry("compare", "experiments.commands.compare", "Two results side by side, with an exit code for CI."),
     Entry("sweep", "experiments.commands.sweep", "Simulate policies × scenarios × knobs × seeds."),
     Entry("capacity", "experiments.commands.capacity", "The highest rate within an SLO, and the load curve."),
     Entry("load", "experiments.commands.load", "Load URLs, or a balancer under several policies."),
     Entry("live", "experiments.commands.live", "Compare policies on a running balancer."),
     Entry("what-if", "experiments.commands.what_if", "Simulate recorded traffic under other conditions."),
-    Entry("from-log", "experiments.commands.from_log", "A report from an access log."),
     Entry("reproduce", "experiments.reproduce.command", "Reproduce results of published sources."),
 )
 

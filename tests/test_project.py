@@ -88,7 +88,6 @@ def test_every_package_has_a_console_script(package: str) -> None:
         ("experiments", "what-if"),
         ("experiments", "sweep"),
         ("experiments", "show"),
-        ("experiments", "list"),
         ("experiments", "report"),
         ("benchmarks", "cost"),
         ("benchmarks", "storm"),

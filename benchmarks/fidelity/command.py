@@ -31,7 +31,7 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.option(
-    "--scenarios", default="", metavar="A,B,…", help="Names from `experiments list`.  [default: six]"
+    "--scenarios", default="", metavar="A,B,…", help="Names from `experiments show`.  [default: six]"
 )
 @click.option("--policies", default="", metavar="A,B,…", help="Policies or entries.  [default: five]")
 @click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is measured.  [default: 8]")

@@ -1,4 +1,4 @@
-"""The command `experiments report`: draw a report again from files alone."""
+"""The command `experiments report`: draw a report from files alone: results, a catalogue or an access log."""
 
 from __future__ import annotations
 
@@ -17,15 +17,27 @@ Examples:
   experiments report results/steady-load-20260101-120000      a load curve of `capacity --curve`
   experiments report results/first.sqlite --measure p50       the policy matrix of a sweep
   experiments report results/matrix.sqlite --measured results/steady --measured results/regions
+  experiments report access.log                 real traffic, into results/log-access-…
+  zcat access.log.*.gz | experiments report - --out results/monday
+
+\b
+The log is written by a balancer that is configured to:
+  [log]
+  access = "json"                               or "text"
+  path = "access.log"
 """
+
+CATALOGUE_BEGINS = b"SQLite format 3\0"
 
 
 @click.command(epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path, allow_dash=True))
 @GRID
 @MEASURE
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Of a catalogue: a directory.  [default: beside it]"
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Directory for the report.  [default: of a catalogue beside it, of a log a new one below results/]",
 )
 @click.option(
     "--measured",
@@ -42,17 +54,39 @@ def report(
     measured: tuple[Path, ...],
     parquet: bool,
 ) -> int:
-    """Draw the report at PATH again: a results directory, a load curve, or the catalogue of a sweep."""
+    """Draw the report of PATH.
+
+    PATH is a results directory, a load curve, the catalogue of a sweep, or an access log of the balancer as text or
+    JSON; - is a log on standard input.
+    """
     from experiments.platform.terminal import console_here
     from experiments.report.exports import require_parquet
 
     if parquet:
         require_parquet()
-    if path.is_file():
+    if is_catalogue(path):
         return report_catalogue(path, out, grid, measure or "p99", measured, parquet)
-    options = {"grid": grid, "measure": measure, "out": out, "measured": measured}
-    require_none(options, "only for the catalogue of a sweep")
+    require_none(
+        {"grid": grid, "measure": measure, "measured": measured}, "only for the catalogue of a sweep"
+    )
+    if str(path) == "-" or (path.exists() and not path.is_dir()):
+        from experiments.commands.report_log import report_log
+
+        require_none({"parquet": parquet}, "not for an access log")
+        return report_log(path, out)
+    require_none({"out": out}, "only for the catalogue of a sweep and for an access log")
     return report_directory(path, console_here(), parquet)
+
+
+def is_catalogue(path: Path) -> bool:
+    """Whether the file is the catalogue of a sweep, by its name or by how it begins."""
+    if path.suffix == ".sqlite" or not path.is_file():
+        return path.is_file()
+    try:
+        with path.open("rb") as file:
+            return file.read(len(CATALOGUE_BEGINS)) == CATALOGUE_BEGINS
+    except OSError:
+        return False  # the reader of logs reports why
 
 
 def report_directory(directory: Path, console: Console, parquet: bool = False) -> int:

@@ -56,7 +56,7 @@ def run(
     parquet: bool,
     **options: Any,
 ) -> int:
-    """Run SCENARIO (default: regions) and report: a name from `experiments list`, or a TOML file."""
+    """Run SCENARIO (default: regions) and report: a name from `experiments show`, or a TOML file."""
     from experiments.commands.session import run_campaign, world_of
     from experiments.platform.terminal import duration
     from experiments.running.patience import Patience

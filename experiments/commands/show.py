@@ -1,4 +1,4 @@
-"""The command `experiments show`: what a scenario, a results directory, a load curve or a catalogue holds."""
+"""The command `experiments show`: the scenarios, or what a scenario, a result set or a catalogue holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.commands.options import require_none
 from experiments.errors import BadInputError
 from experiments.scenario.drawn import is_drawn
 from experiments.scenario.events import Event
-from experiments.scenario.files import is_scenario, known_scenarios, load_scenario
+from experiments.scenario.files import DEFAULT, grouped, is_scenario, known_scenarios, load_scenario, packaged
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Region, Scenario
 from experiments.scenario.supported import complaints
@@ -22,6 +22,7 @@ from policies.errors import PoliciesError
 
 EPILOG = """\b
 Examples:
+  experiments show                              the scenarios that come with the package
   experiments show regions                      a packaged scenario, or a TOML file
   experiments show random-1                     the scenario drawn at random from seed 1
   experiments show c3                           a policy and its options
@@ -32,17 +33,23 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("what", metavar="SCENARIO|POLICY|RESULTS|CATALOGUE")
+@click.argument("what", metavar="[SCENARIO|POLICY|RESULTS|CATALOGUE]", required=False)
 @GRID
 @MEASURE
-def show(what: str, grid: str | None, measure: str | None) -> None:
+def show(what: str | None, grid: str | None, measure: str | None) -> None:
     """Show what a scenario, a policy, a results directory or the catalogue of a sweep holds; writes nothing.
+
+    Without a name, show the scenarios by heading, each with its question.
 
     A name is a packaged or random scenario, a policy, or a directory below results/. A file that ends in .toml is a
     scenario, any other file is a catalogue. --measure adds the ratio of every policy to the best one of each scenario.
     """
     from experiments.platform.terminal import console_here
 
+    if what is None:
+        require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
+        list_scenarios()
+        return
     path = place_of(what)
     names_scenario = is_scenario(what) and not (is_drawn(what) and path.exists())
     if not names_scenario and not path.exists() and what in registry.known():
@@ -59,6 +66,21 @@ def show(what: str, grid: str | None, measure: str | None) -> None:
         show_scenario(scenario, console_here())
     else:
         show_results(path, console_here())
+
+
+def list_scenarios() -> None:
+    """Print the packaged scenarios by heading."""
+    width = max(map(len, packaged()))
+    for group, scenarios in grouped().items():
+        click.echo(f"{group}")
+        for scenario in scenarios:
+            mark = " (default)" if scenario.name == DEFAULT else ""
+            mark += " (simulated only)" if any(complaints(scenario)) else ""
+            click.echo(f"  {scenario.name:<{width}}  {scenario.question}{mark}")
+    click.echo("drawn at random")
+    click.echo(
+        f"  {'random-SEED':<{width}}  Which policy is best in a scenario that SEED, a number, decides?"
+    )
 
 
 def place_of(what: str) -> Path:
@@ -178,7 +200,7 @@ def show_results(directory: Path, console: Console) -> None:
 
 
 def show_catalogue(file: Path, grid: str | None, measure: str | None, console: Console) -> None:
-    """Print every policy under every scenario of a catalogue, and the reasons of failed cells."""
+    """Print the grids of a catalogue, every policy under every scenario of one, and the reasons of failed cells."""
     from experiments.report.terminal_tables import whole_table
     from experiments.sweep.bound import distance_table
     from experiments.sweep.catalogue import to_read
@@ -193,9 +215,10 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
         )
     with to_read(file) as opened:
         facts = chosen_grid(opened, grid)
+        grids = [facts] if grid else opened.grids()
         rows = opened.rows(facts.grid.name)
     matrix = None if measure is None else matrix_of(rows, measure)
     ratios = () if matrix is None else (overview_table(matrix), distance_table(matrix), matrix_table(matrix))
-    for table in (grid_table([facts]), group_table(rows), *ratios, failure_table(rows)):
+    for table in (grid_table(grids), group_table(rows), *ratios, failure_table(rows)):
         if table.rows:
             console.print(whole_table(table))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import NamedTuple
 
@@ -47,6 +48,17 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         found = vars(import_module(entry.module)).values()
         return next(one for one in found if isinstance(one, click.Command) and one.name == cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. An unknown one is refused with the nearest, or with all of them."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            names = self.list_commands(ctx)
+            near = get_close_matches(args[0], names, 1)
+            known = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(names)}"
+            ctx.fail(f"No such command {args[0]!r}; {known}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, self._short_help(ctx, name)) for name in self.list_commands(ctx)]

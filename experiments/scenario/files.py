@@ -32,7 +32,7 @@ GROUPS = (
     "load",
     "many balancers",
 )
-"""Headings of `experiments list` in order of display; any other follows them."""
+"""Headings of `experiments show` in order of display; any other follows them."""
 
 
 def packaged() -> dict[str, Traversable]:

@@ -171,7 +171,7 @@ class Scenario(Model):
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64)
     question: PrintableLine = Field(min_length=1, description="one line that ends in a question mark")
     group: PrintableName = Field(
-        default="other", description="the heading under which `experiments list` shows it"
+        default="other", description="the heading under which `experiments show` shows it"
     )
     source: str = Field(default="", description="where the set-up comes from, and what it showed there")
     measure: Measure = Field(default="p99", description="what decides the ranking")

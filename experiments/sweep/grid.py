@@ -59,7 +59,7 @@ def everything(value: object) -> object:
 
 
 def every_scenario(value: object) -> object:
-    """Expand `scenarios = "all"` to every packaged scenario, in the order of `experiments list`, and ranges."""
+    """Expand `scenarios = "all"` to every packaged scenario, in the order of `experiments show`, and ranges."""
     if isinstance(value, list | tuple):
         return [
             single for name in value for single in ([name] if not isinstance(name, str) else one_range(name))
@@ -120,7 +120,7 @@ class Grid(Model):
     ours: str = Field(default=OURS, description="the label that the report speaks of, where it takes part")
     scenarios: Annotated[tuple[str, ...], BeforeValidator(every_scenario)] = Field(
         min_length=1,
-        description='names from `experiments list`, random-SEED, random-FIRST..LAST and TOML files, or "all"',
+        description='names from `experiments show`, random-SEED, random-FIRST..LAST and TOML files, or "all"',
     )
     policies: Annotated[Competitors, BeforeValidator(everything)] = Field(
         min_length=1, description='names, or tables of policy and label, or "all"'

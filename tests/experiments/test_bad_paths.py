@@ -22,7 +22,6 @@ READERS = (
     ("show", "FILE.toml"),
     ("show", "FILE"),
     ("show", "FILE.sqlite"),
-    ("list", "FILE"),
     ("report", "FILE"),
     ("report", "RESULTS", "--measured", "FILE"),
     ("compare", "FILE", "FILE"),
@@ -30,7 +29,6 @@ READERS = (
     ("capacity", "FILE.toml", "--policy", "random", "--simulated"),
     ("sweep", "FILE.toml", "--dry-run"),
     ("what-if", "FILE"),
-    ("from-log", "FILE"),
     ("load", "http://127.0.0.1:9/", "--header", "@FILE"),
     ("load", "https://127.0.0.1:9/", "--cacert", "FILE"),
 )
@@ -39,7 +37,7 @@ WRITERS = (
     ("capacity", "steady", "--curve", "--simulated", "--rates", "10", "--out", "OUT"),
     ("compare", "--rev", "HEAD", "HEAD", "--out", "OUT"),
     ("load", "http://127.0.0.1:9/", "--out", "OUT"),
-    ("from-log", "LOG", "--out", "OUT"),
+    ("report", "LOG", "--out", "OUT"),
     ("reproduce", "all", "--quick", "--out", "OUT"),
     ("sweep", "--scenarios", "steady", "--policies", "random", "--seeds", "1", "--quick", "--out", "OUT"),
 )
@@ -82,7 +80,7 @@ def test_output_below_a_file_is_refused_at_once(command: tuple[str, ...], tmp_pa
             "load.html",
         ),
         ("sweep --scenarios steady --policies random --seeds 1 --quick", ""),
-        ("from-log LOG", "report.html"),
+        ("report LOG", "report.html"),
     ],
 )
 def test_output_directory_is_made_with_its_parents(tmp_path: Path, command: str, written: str) -> None:

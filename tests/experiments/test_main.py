@@ -71,7 +71,8 @@ def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
         ),
         (("capacity", "steady", "--curve", "--rates", "nan,60"), "--rates: 'nan,60': positive rates"),
         (("report", "/nonexistent"), "/nonexistent: no results here"),
-        (("rum",), "No such command 'rum'"),
+        (("rum",), "No such command 'rum'; did you mean 'run'?"),
+        (("from-log", "a.log"), "No such command 'from-log'; commands: run, show, report, "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
@@ -79,9 +80,9 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
     assert message in complaint(cli, "experiments", *arguments)
 
 
-def test_list_shows_every_scenario_with_its_question() -> None:
+def test_show_without_a_name_lists_every_scenario_with_its_question() -> None:
     """One line each, indented under a heading; the default and those that need the simulator are marked."""
-    lines = run_in_process(cli, "experiments", "list").stdout.splitlines()
+    lines = run_in_process(cli, "experiments", "show").stdout.splitlines()
     shown = {line.split()[0]: line for line in lines if line.startswith("  ")}
     assert set(shown) == {*packaged(), "random-SEED"}
     assert all("?" in line for line in shown.values())

@@ -153,7 +153,7 @@ def test_a_log_of_hostile_names(tmp_path: Path) -> None:
         encoding="ascii",
     )
     out = tmp_path / "[red]out\x1b[31m"
-    command = [sys.executable, "-m", "experiments", "from-log", str(log), "--out", str(out)]
+    command = [sys.executable, "-m", "experiments", "report", str(log), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout

@@ -53,7 +53,7 @@ def read(*arguments: str | Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [(["list"], "small"), (["show"], "round-robin"), (["show", "--measure", "p50"], "1.00 [1.00–1.00]")],
+    [(["show"], "small"), (["show"], "round-robin"), (["show", "--measure", "p50"], "1.00 [1.00–1.00]")],
 )
 def test_catalogue_is_listed_and_shown(catalogue: Path, words: list[str], expected: str) -> None:
     code, output = read(*words, catalogue)
@@ -93,7 +93,7 @@ def test_report_of_a_catalogue(catalogue: Path) -> None:
         (("report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
         (("report", "nowhere", "--measure", "p50"), "--measure: only for the catalogue of a sweep"),
         (("compare", "g.toml", "g.toml", "--quick"), "--quick: only with --rev"),
-        (("report", "g.toml"), "g.toml: is not a catalogue"),
+        (("report", "g.toml"), "g.toml: holds no request, and line 1: is not a line of an access log"),
         (("sweep", "--policies", ","), "--policies: name at least one"),
         (("sweep", "--scenarios", "nowhere"), "unknown scenario 'nowhere'; known: "),
         (("sweep", "g.toml", "--seeds", "3"), "--seeds: only without GRID"),

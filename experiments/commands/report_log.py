@@ -1,7 +1,4 @@
-"""`experiments from-log`: report of real traffic from a balancer's access log.
-
-Opens files and shows progress; `reader.py` parses lines.
-"""
+"""Report of real traffic from an access log of the balancer, for `experiments report FILE`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
-import click
 from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
@@ -25,27 +21,9 @@ from experiments.platform.terminal import console_here, make_directory, path_lin
 from experiments.recorded.access_log import LONGEST_LINE, Columns, read_log
 from experiments.report.access_log.runs import LogRuns, log_runs
 
-EPILOG = """\b
-Examples:
-  experiments from-log access.log               draw it into results/log-access-…
-  experiments from-log access.log --out results/monday
-  zcat access.log.*.gz | experiments from-log -
 
-\b
-The log is written by a balancer that is configured to:
-  [log]
-  access = "json"                               or "text"
-  path = "access.log"
-"""
-
-
-@click.command("from-log", epilog=EPILOG)
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="A directory for the report; a new one if not given."
-)
-def from_log(file: Path, out: Path | None) -> int:
-    """Draw the report's figures from FILE, an access log of the balancer as text or JSON; - is standard input."""
+def report_log(file: Path, out: Path | None) -> int:
+    """Draw the figures that an access log of the balancer has data for; - is standard input."""
     from experiments.report.access_log.page import write_log_report
     from experiments.report.terminal_tables import terminal_table
 

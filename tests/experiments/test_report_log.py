@@ -1,4 +1,4 @@
-"""`experiments from-log`: both formats of the access log, errors by line, runs, and reports."""
+"""`experiments report`: both formats of the access log, errors by line, runs, and reports."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_unreadable_line_is_counted_and_named_with_its_field(line: str, problem:
 def test_unreadable_lines_stand_in_the_report(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(GOOD * 3 + "hello\n")
     out = tmp_path / "new" / "report"
-    done = run_in_process(cli, "experiments", "from-log", str(tmp_path / "a.log"), "--out", str(out))
+    done = run_in_process(cli, "experiments", "report", str(tmp_path / "a.log"), "--out", str(out))
     assert done.returncode == 0, done.stderr
     words = "1 line (25.00%) could not be read and is left out; the first is line 4: is not a line of an access log"
     assert words in " ".join(done.stdout.split())
@@ -198,7 +198,7 @@ def test_run_of_a_log() -> None:
 def test_reports_of_unusual_logs(tmp_path: Path, names: tuple[str, ...]) -> None:
     """Only failures, no endpoint at all, and everything together."""
     log = log_runs(read_log([json_line(ENTRIES[name], CONTEXT) for name in names], "a.log"), "a.log")
-    tables = write_log_report(log, tmp_path, "experiments from-log a.log")
+    tables = write_log_report(log, tmp_path, "experiments report a.log")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert tables[0].rows[0][1].text == str(len(names))
     assert "Of what went well only a share of 0.5 was logged" in page
@@ -279,7 +279,7 @@ def test_report_of_the_log_of_a_real_run(logs: dict[str, Path], tmp_path: Path, 
 
     One comes as a file, the other through a pipe.
     """
-    command = [sys.executable, "-m", "experiments", "from-log", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "experiments", "report", "--out", str(tmp_path)]
     with logs[name].open() as lines:
         done = subprocess.run(
             [*command, "-" if name == "json" else str(logs[name])],
@@ -309,6 +309,6 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, content: str | None, m
     path = tmp_path / "a.log"
     if content is not None:
         path.write_text(content)
-    line = complaint(cli, "experiments", "from-log", str(path))
+    line = complaint(cli, "experiments", "report", str(path))
     assert line.startswith(f"experiments: {path}: ")
     assert message in line
