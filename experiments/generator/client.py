@@ -214,15 +214,19 @@ class GeneratorConnection(asyncio.Protocol):
         self._owner.connection_closed(self)
 
 
+def is_address(host: str) -> bool:
+    """Whether the host is an IP address and not a name."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
 async def connect(
     owner: ConnectionOwner, host: str, port: int, timeout: float, tls: GeneratorTls | None = None
 ) -> GeneratorConnection:
     """Open a connection within `timeout` seconds. Raises `NotConnected`."""
     loop = asyncio.get_running_loop()
     dial = loop.create_connection
-    if isinstance(
-        loop, asyncio.BaseEventLoop
-    ):  # uvloop has no such option and tries one address after another
+    # Only for names: a race that is cancelled may lose a socket. uvloop tries one address after another.
+    if isinstance(loop, asyncio.BaseEventLoop) and not is_address(host):
         dial = partial(dial, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S)
     try:
         async with asyncio.timeout(timeout):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from typing import Any
 
 import pytest
@@ -148,3 +150,30 @@ async def test_no_connection_is_one_line() -> None:
     with pytest.raises(NotConnected, match=rf"^no connection to 127\.0\.0\.1:{port}: .*refused") as refused:
         await connect(Heard(), "127.0.0.1", port, 5.0)
     assert not refused.value.is_certificate
+
+
+async def test_a_cancelled_connection_loses_no_socket() -> None:
+    """Cancelled at every step of the event loop; a lost socket is a ResourceWarning, which is an error here."""
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: accepted.append(writer), "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    lost: list[str] = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda found: lost.append(str(found.exc_value))
+    try:
+        for steps in range(8):
+            opening = asyncio.ensure_future(connect(Heard(), "127.0.0.1", port, 5.0))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            opening.cancel()
+            (found,) = await asyncio.gather(opening, return_exceptions=True)
+            if isinstance(found, GeneratorConnection):
+                found.close()
+            del opening, found
+            await asyncio.sleep(0)
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+        server.close()
+        for writer in accepted:
+            writer.close()
+    assert not [text for text in lost if f"raddr=('127.0.0.1', {port})" in text]
