@@ -107,7 +107,7 @@ $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml con
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable '.[dev]' 'setuptools>=77,<83' wheel cython
 	$(COMPILED)/bin/python -m pip uninstall --quiet --yes steelyard
-	STEELYARD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
+	STEELYARD_COMPILE=all $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps .
 	$(call CHECKOUT_LAST,$(COMPILED)/bin)
 	@printf '%s' "$(PYTHON)" > $(COMPILED)/made-with
