@@ -38,7 +38,7 @@ MALFORMED = (
 states more than there is memory for.
 """
 
-LONGEST = 1e9
+MAX_INSTANT_S = 1e9
 """Maximum absolute instant of a run in seconds."""
 
 Floats = NDArray[np.float64]
@@ -229,7 +229,7 @@ def check_samples(samples: Samples, facts: RunFacts) -> None:
         if len(column) and not least <= column.min() <= column.max() <= most:
             raise ValueError(f"{name}: must be from {least} to {most}")
     for name in ("scheduled_at", "sent_at", "first_byte_at", "ended_at"):
-        if (np.abs(getattr(samples, name)) > LONGEST).any():
+        if (np.abs(getattr(samples, name)) > MAX_INSTANT_S).any():
             raise ValueError(f"{name}: must be an instant of the run")
     if np.isnan(samples.scheduled_at).any():
         raise ValueError("scheduled_at: must be an instant of the run")

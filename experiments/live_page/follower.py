@@ -19,7 +19,7 @@ CONNECT_WITHIN = 5.0
 QUIET_LIMIT = 60.0
 """Timeouts in seconds: of the connection, and between two snapshots, which are rare with thousands of endpoints."""
 
-LARGEST = 16 << 20
+MAX_EVENT_BYTES = 16 << 20
 """Size limit of an event in bytes."""
 
 
@@ -80,8 +80,8 @@ async def events_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, by
     rest = b""
     async for chunk in chunks:
         *blocks, rest = (rest + chunk).split(b"\n\n")
-        if len(rest) > LARGEST:
-            raise ValueError(f"an event of more than {LARGEST >> 20} MiB")
+        if len(rest) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event of more than {MAX_EVENT_BYTES >> 20} MiB")
         for block in blocks:
             fields = dict(line.partition(b": ")[::2] for line in block.split(b"\n"))
             yield fields.get(b"event", b"").decode(), fields.get(b"data", b"")

@@ -41,7 +41,7 @@ NAN = float("nan")
 LONGEST_LINE = 8 << 20
 """Limit in characters; a balancer writes at most some thousand."""
 
-LONGEST = 1e7
+MAX_PHASE_S = 1e7
 """Limit on the duration of a phase in seconds."""
 
 MOST_ENDPOINTS, MOST_POLICIES, MOST_REASONS = 10_000, 64, 1_000
@@ -101,7 +101,7 @@ def text_seconds(name: str, text: str) -> float:
         seconds = float(text.removesuffix("ms") if text.endswith("ms") else "") * 1e-3
     except ValueError:
         seconds = NAN
-    if not 0 <= seconds <= LONGEST:
+    if not 0 <= seconds <= MAX_PHASE_S:
         raise Problem(f"{name}: must be a duration such as 21.345ms, got {text[:40]!r}")
     return seconds
 
@@ -126,7 +126,7 @@ def json_seconds(name: str, value: Any) -> float:
     """Seconds from a number; nan for null. Raises `Problem`."""
     if value is None:
         return NAN
-    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= LONGEST:
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= MAX_PHASE_S:
         raise Problem(f"{name}: must be a number of seconds, got {str(value)[:40]!r}")
     return float(value)
 

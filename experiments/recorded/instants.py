@@ -15,7 +15,7 @@ from experiments.errors import BadInputError
 from experiments.recorded.recording import is_recording, read_recording
 from experiments.run_data import Floats
 
-LARGEST = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 """Maximum size of a text file in bytes: some ten million requests."""
 
 
@@ -42,8 +42,8 @@ def recorded(path: str) -> Floats:
 def checked_file(path: Path) -> Path:
     """Check that the path is a regular file that fits in memory. Raises `BadInputError` and `OSError`."""
     size = path.stat().st_size
-    if not path.is_file() or size > LARGEST:
-        raise BadInputError(f"load.file: {path}: must be a file of at most {LARGEST >> 20} MiB")
+    if not path.is_file() or size > MAX_FILE_BYTES:
+        raise BadInputError(f"load.file: {path}: must be a file of at most {MAX_FILE_BYTES >> 20} MiB")
     return path
 
 

@@ -56,12 +56,12 @@ MOST_ROWS = 20_000_000
 MOST_CHANGES = 100_000
 """Largest number of changes of the policy that is read."""
 
-LONGEST = 31 * 86_400.0
+MAX_SPAN_S = 31 * 86_400.0
 """Largest span of a recording, and duration of a phase, in seconds."""
 
 PHASES = ("queue", "connect", "first_byte", "service", "reported")
 
-Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SPAN_S, allow_inf_nan=False)]
 
 
 class Content(BaseModel):
@@ -319,15 +319,16 @@ def document(kind: type[Document], payload: bytes) -> Document:
 
 def checked_rows(rows: NDArray[Any]) -> NDArray[Any]:
     """Check that numbers are in range; a phase that was not reached is nan. Raises `ValueError`."""
-    if not ((rows["at"] >= 0) & (rows["at"] <= LONGEST)).all():
+    if not ((rows["at"] >= 0) & (rows["at"] <= MAX_SPAN_S)).all():
         raise ValueError("a request at no time")
     if (rows["end"] >= len(ENDS)).any():
         raise ValueError("a request with an end that is not known")
-    if (rows["reported"] > LONGEST).any():  # reported by a worker, which must not make the recording unusable
+    # Reported by a worker, which must not make the recording unusable.
+    if (rows["reported"] > MAX_SPAN_S).any():
         rows = rows.copy()
-        rows["reported"][rows["reported"] > LONGEST] = np.nan
+        rows["reported"][rows["reported"] > MAX_SPAN_S] = np.nan
     for phase in PHASES:
-        if ((rows[phase] < 0) | (rows[phase] > LONGEST)).any():
+        if ((rows[phase] < 0) | (rows[phase] > MAX_SPAN_S)).any():
             raise ValueError(f"a request with a {phase} that is no time")
     return rows
 

@@ -16,7 +16,7 @@ STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 """Columns of the statistics table that a narrow terminal shows."""
 
-WIDEST = 1000
+MAX_COLUMNS = 1000
 """Columns of a terminal in which every table fits."""
 
 TEXT_COLUMNS = ("policy", "scenario", "the second is")
@@ -25,7 +25,7 @@ TEXT_COLUMNS = ("policy", "scenario", "the second is")
 def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
     """Statistics table for a terminal of `width` columns: only the essential columns if not all fit."""
     whole = with_columns(table, table.columns)
-    fits = Console(width=WIDEST).measure(whole).maximum <= width
+    fits = Console(width=MAX_COLUMNS).measure(whole).maximum <= width
     return whole if fits else with_columns(table, essential)
 
 

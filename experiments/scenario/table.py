@@ -15,12 +15,12 @@ MOST_REQUESTS = 20_000_000
 MOST_SPELLS = 100_000
 """Maximum number of bursts or busy periods in a run."""
 
-LEAST = 1e-6
-LONGEST = 1e7
+MIN_DURATION_S = 1e-6
+MAX_DURATION_S = 1e7
 """Maximum duration in seconds: a third of a year."""
 
-Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
-Duration = Annotated[float, Field(ge=LEAST, le=LONGEST, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S, allow_inf_nan=False)]
+Duration = Annotated[float, Field(ge=MIN_DURATION_S, le=MAX_DURATION_S, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
 Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 Warmup = Annotated[int, Field(ge=0, le=100_000)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from experiments.simulator.fleet import Fleet
     from experiments.simulator.worker import Worker
 
-LONGEST: Final = 1e6
+FAILURE_COST_S: Final = 1e6
 """Cost in seconds of a request that fails, where clients have no timeout."""
 
 
@@ -85,7 +85,7 @@ class Clairvoyant:
         self._fleet = fleet
         self._client = fleet.client
         self._workers = fleet.workers
-        self._lost = min(fleet.client.timeout, LONGEST)
+        self._lost = min(fleet.client.timeout, FAILURE_COST_S)
         self._began_at = -1.0
         self._futures: dict[str, Future] = {}
         for worker in fleet.workers.values():

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
-FULL: Final = -1.0
+NO_ROOM: Final = -1.0
 """Result of `admit` when there is no room."""
 
 _replace: Final = heapreplace
@@ -39,12 +39,12 @@ class Slots:
         self._first = 0
 
     def admit(self, now: float, seconds: float) -> float:
-        """Finish instant of a request with `seconds` of work; `FULL` if the queue has no room."""
+        """Finish instant of a request with `seconds` of work; `NO_ROOM` if the queue has no room."""
         free_at = self.free_at
         if free_at > now:
             if self._is_bounded:
                 if self.waiting(now) >= self.queue:
-                    return FULL
+                    return NO_ROOM
                 self._starts.append(free_at)
         else:
             self.idle += now - free_at

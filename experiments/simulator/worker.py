@@ -15,7 +15,7 @@ from experiments.scenario.timeline import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import WorkerModel
-from experiments.simulator.station import FULL, Shared, Slots
+from experiments.simulator.station import NO_ROOM, Shared, Slots
 from policies.facts import OutcomeKind, ReportedLoad
 from workers.load import AVERAGED_OVER
 
@@ -106,7 +106,7 @@ class Worker:
             self._share(attempt, seconds, now)
             return
         finish_at = self.slots.admit(now, seconds)
-        if finish_at == FULL:
+        if finish_at == NO_ROOM:
             self._refuse(attempt, 503, now)
             return
         if self.is_tracked:

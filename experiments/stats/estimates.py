@@ -37,7 +37,7 @@ EFFECTS = 2.0
 to forty. Another number changes its width, not its coverage.
 """
 
-WIDEST = math.log(1e6)
+MAX_HALF_WIDTH = math.log(1e6)
 """Half width from which on a confidence sequence says nothing."""
 
 Method = Callable[[Floats, int], Estimate]
@@ -90,7 +90,7 @@ def anytime_student(logs: Floats, seed: int = 0) -> Estimate:
     if error <= NOTHING:
         return from_pivot(mean, error, count - 1)
     reach = anytime_reach(count) * error
-    if reach > WIDEST:
+    if reach > MAX_HALF_WIDTH:
         return unknown(mean)
     square, growth = (mean / error) ** 2 / (count - 1), 1 + count * EFFECTS
     evidence = (count * (math.log1p(square) - math.log1p(square / growth)) - math.log(growth)) / 2

@@ -21,7 +21,7 @@ from experiments.sweep.outcome import Outcome, compute, one_line
 AHEAD = 2
 """Cells submitted ahead per process, so that none waits for the driver."""
 
-FEW = 4
+MIN_SUBMITTED_CELLS = 4
 """Minimum number of submitted cells, also while no worker of a cluster has reported yet."""
 
 MOST_DEATHS = 2
@@ -68,7 +68,7 @@ class Computation:
             self._submit(computers)
 
     def _submit(self, computers: Computers) -> None:
-        most = 1 if self._suspects else max(FEW, AHEAD * computers.count())
+        most = 1 if self._suspects else max(MIN_SUBMITTED_CELLS, AHEAD * computers.count())
         while len(self._running) < most and (queue := self._suspects or self._waiting):
             cell = queue.popleft()
             try:

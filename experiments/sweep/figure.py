@@ -34,7 +34,7 @@ TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 ROW, HEAD, FOOT = 0.34, 1.5, 0.75
 """Heights in inches: a policy, the scenario names, the scale."""
 
-MOST = 18
+MAX_SCENARIOS_ABREAST = 18
 """Maximum number of scenarios side by side; more go below."""
 
 SOME_FAILED = 0.001
@@ -44,7 +44,7 @@ SOME_FAILED = 0.001
 @mpl.rc_context(STYLE)
 def heat_map(matrix: Matrix, ours: str) -> Figure:
     """Ratios to the best policy, policies from best to worst, `ours` in bold."""
-    strips = strips_of(matrix.scenarios, MOST)
+    strips = strips_of(matrix.scenarios, MAX_SCENARIOS_ABREAST)
     policies = matrix.ranked()
     height = len(strips) * (ROW * len(policies) + HEAD) + FOOT
     figure, panels = canvas.blank(height, rows=len(strips))

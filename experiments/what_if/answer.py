@@ -36,7 +36,7 @@ CLOSE = 0.1
 CLOSE_GOODPUT = 0.01
 """Error of a simulated goodput, as a share, up to which it is called close."""
 
-FULL = 0.95
+FULL_UTILISATION = 0.95
 """Utilisation of the workers from which on queues grow for long."""
 
 
@@ -107,7 +107,7 @@ class Answer:
     def _answers(self) -> Iterator[str]:
         before, lost = self.lines[1], " and ".join(self.question.lost)
         where = f"Without {lost}" if lost else "With all regions"
-        if self.utilisation >= FULL:
+        if self.utilisation >= FULL_UTILISATION:
             yield (
                 f"{where} this traffic needs {self.utilisation:.0%} of what the workers can serve: queues grow, and "
                 "no policy can help."

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from experiments.recorded.recording import OK, Endpoint, Recording
 from experiments.run_data import Floats, Ints
 
-FEW = 30
+MIN_SUCCESSES = 30
 """Least successes of an endpoint to estimate its service times."""
 
 WAIT_LIMIT = 0.1
@@ -125,13 +125,13 @@ def rows_by_endpoint(recording: Recording) -> Iterator[tuple[int, NDArray[Any]]]
 def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
     """Estimate one endpoint from its requests; None if there are too few."""
     good = rows["end"] == OK
-    if int(good.sum()) < FEW:
+    if int(good.sum()) < MIN_SUCCESSES:
         return None
     sent = np.asarray(rows["at"] + rows["queue"] + np.nan_to_num(rows["connect"]), dtype=np.float64)
     latency = np.asarray(rows["service"], dtype=np.float64)
     reported = np.asarray(rows["reported"], dtype=np.float64)
     known = good & np.isfinite(reported) & (reported > 0)
-    is_reported = int(known.sum()) >= FEW
+    is_reported = int(known.sum()) >= MIN_SUCCESSES
     if is_reported:
         good = known
         rtt = max(0.0, float(np.percentile(latency[known] - reported[known], 5)))
@@ -163,7 +163,7 @@ def estimated_slots(waited: Floats, ahead: Ints, service: float) -> int:
     order = np.argsort(ahead, kind="stable")
     found, begins = np.unique(ahead[order], return_index=True)
     for others, there in zip(found.tolist(), np.split(waited[order], begins[1:]), strict=True):
-        if others < 1 or len(there) < FEW:
+        if others < 1 or len(there) < MIN_SUCCESSES:
             continue
         if np.median(there) > alone + WAIT_LIMIT * service:
             break

@@ -18,7 +18,7 @@ from experiments.errors import BadInputError
 from experiments.recorded import recording as reader
 from experiments.recorded.instants import recorded
 from experiments.recorded.recording import LARGEST_BLOCK, read_recording
-from experiments.what_if.fit import FEW, estimated_slots, fit
+from experiments.what_if.fit import MIN_SUCCESSES, estimated_slots, fit
 from tests.experiments.tapes import Row, Tape, block
 
 NAN, INF = float("nan"), float("inf")
@@ -156,7 +156,7 @@ def test_time_does_not_grow_with_the_number_of_endpoints(tmp_path: Path) -> None
     """Requests are sorted once, not once for each endpoint."""
     count = 2000
     endpoints = [(f"w{number}", f"r{number}", 0.01) for number in range(count)]
-    rows = [Row(0.1 * turn, endpoint=number) for turn in range(FEW) for number in range(count)]
+    rows = [Row(0.1 * turn, endpoint=number) for turn in range(MIN_SUCCESSES) for number in range(count)]
     path = Tape([], endpoints=endpoints).write(tmp_path / "r")
     packed = [row.packed for row in rows]
     parts = [block(b"R", b"".join(packed[at : at + 512])) for at in range(0, len(packed), 512)]

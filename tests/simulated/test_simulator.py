@@ -17,7 +17,7 @@ from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.model import CheckModel, HedgeModel, Mechanisms, Model, RetryModel, WorkerModel
 from experiments.simulator.simulation import Simulation, audit
-from experiments.simulator.station import FULL, Shared, Slots
+from experiments.simulator.station import NO_ROOM, Shared, Slots
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.ejection import EjectionRules
@@ -65,7 +65,7 @@ def test_slots_agree_with_those_of_workers(count: int) -> None:
         now += rng.expovariate(1.1 * count)
         seconds = rng.expovariate(1.0)
         stay = theirs.admit(now, seconds)
-        assert ours.admit(now, seconds) == (FULL if stay is None else stay.finish_at)
+        assert ours.admit(now, seconds) == (NO_ROOM if stay is None else stay.finish_at)
         assert ours.busy_seconds(now) == pytest.approx(theirs.busy_seconds(now))
     assert ours.error() < 1e-9
 
