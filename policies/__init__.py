@@ -24,6 +24,7 @@ from policies.policy import Policy, PolicyMaker
 from policies.registry import describe, from_spec, known, make
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
+from policies.selection.two_choices import less_loaded_of_two
 
 __all__ = [
     "AdminState",
@@ -59,5 +60,6 @@ __all__ = [
     "describe",
     "from_spec",
     "known",
+    "less_loaded_of_two",
     "make",
 ]
