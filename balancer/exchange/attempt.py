@@ -147,8 +147,10 @@ class Attempt:
         self.upstream = upstream
         self.state = SENT
         self.connection = ON_REUSED if upstream.idle_since else ON_NEW
-        if upstream.read_size and upstream.read_size != downstream.first_read_size:
-            upstream.set_read_size(downstream.first_read_size)
+        if upstream.read_size or (downstream.is_stream and downstream.is_crowded):
+            size = downstream.first_read_size
+            if upstream.read_size != size:
+                upstream.set_read_size(size)
         exchange.active_at = self.sent_at
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
         head = self.head or request.head

@@ -52,6 +52,11 @@ class Responder(ClientConnection):
     # --- the response of a worker
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether so many streams are open beside it that already the first read of a response is short."""
+        return False
+
+    @property
     @abstractmethod
     def first_read_size(self) -> int:
         """Bytes per read from a worker whose response begins."""

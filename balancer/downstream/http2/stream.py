@@ -183,8 +183,12 @@ class Http2Stream(Responder):
     # --- the response
 
     @property
+    def is_crowded(self) -> bool:
+        return self._connection.answering > MANY
+
+    @property
     def first_read_size(self) -> int:
-        return READ if self._connection.answering > MANY else self.client.read_size
+        return READ if self.is_crowded else self.client.read_size
 
     def respond_whole(
         self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
